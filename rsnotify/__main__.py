@@ -1,0 +1,5 @@
+"""`python -m rsnotify`."""
+
+from rsnotify.cli import main
+
+main()

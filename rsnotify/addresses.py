@@ -1,0 +1,75 @@
+"""Which network addresses a stranger may make us dial: none that is not public.
+
+A table of our own, because `ipaddress.is_global` calls NAT64, 6to4 and v4-compatible
+addresses global, and each of them reaches an IPv4 address of the sender's choice.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+_REFUSED_4 = [
+    (ip_network(network), name)
+    for network, name in (
+        ("0.0.0.0/8", "this network"),
+        ("10.0.0.0/8", "private"),
+        ("100.64.0.0/10", "shared (carrier-grade NAT)"),
+        ("127.0.0.0/8", "loopback"),
+        ("169.254.0.0/16", "link-local"),
+        ("172.16.0.0/12", "private"),
+        ("192.0.0.0/24", "reserved for protocols"),
+        ("192.0.2.0/24", "documentation"),
+        ("192.31.196.0/24", "AS112"),
+        ("192.52.193.0/24", "AMT"),
+        ("192.88.99.0/24", "6to4 relay"),
+        ("192.168.0.0/16", "private"),
+        ("192.175.48.0/24", "AS112"),
+        ("198.18.0.0/15", "benchmarking"),
+        ("198.51.100.0/24", "documentation"),
+        ("203.0.113.0/24", "documentation"),
+        ("224.0.0.0/4", "multicast"),
+        ("240.0.0.0/4", "reserved"),
+    )
+]
+# Of IPv6 only 2000::/3 is unicast of the Internet; these parts of it are not.
+_GLOBAL_6 = ip_network("2000::/3")
+_REFUSED_6 = [
+    (ip_network(network), name)
+    for network, name in (
+        ("2001::/23", "reserved for protocols (Teredo among them)"),
+        ("2001:db8::/32", "documentation"),
+        ("2002::/16", "6to4"),
+        ("2620:4f:8000::/48", "AS112"),
+        ("3fff::/20", "documentation"),
+    )
+]
+
+
+def refusal(address: str) -> str | None:
+    """Say why an address is not dialled for a stranger.
+
+    Args:
+        address: An IPv4 or IPv6 address in text, with or without a zone (`%eth0`).
+
+    Returns:
+        What kind of address it is, or None when it is public.
+    """
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return "not an IP address"
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is None:
+            return _refusal_6(ip)
+        ip = ip.ipv4_mapped
+    return _refusal_4(ip)
+
+
+def _refusal_4(ip: IPv4Address) -> str | None:
+    return next((name for network, name in _REFUSED_4 if ip in network), None)
+
+
+def _refusal_6(ip: IPv6Address) -> str | None:
+    if ip not in _GLOBAL_6:
+        return "not a public IPv6 address"
+    return next((name for network, name in _REFUSED_6 if ip in network), None)

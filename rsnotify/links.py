@@ -1,0 +1,43 @@
+"""The HTTP `Link` header (RFC 8288) as discovery (core §6.3.3) and WebSub (§4) use it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+_LINK = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s=;,]+(?:\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s";,]*))?)*)')
+_PARAMETER = re.compile(r';\s*([^\s=;,]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";,]*)))?')
+
+
+def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
+    """Read Link headers.
+
+    Args:
+        headers: The values of all Link headers of one message.
+
+    Returns:
+        (relation, target) pairs in order; a link with two relations gives two pairs.
+    """
+    found = []
+    for header in headers:
+        for target, parameters in _LINK.findall(header):
+            for name, quoted, token in _PARAMETER.findall(parameters):
+                if name.lower() == "rel":
+                    relations = re.sub(r"\\(.)", r"\1", quoted) or token
+                    found += [(relation, target.strip()) for relation in relations.split()]
+                    break  # RFC 8288 §3.3: only the first rel counts
+    return found
+
+
+def format_links(links: Iterable[tuple[str, str]]) -> str:
+    """Write (relation, target) pairs as one Link header.
+
+    Raises:
+        ValueError: A target holds a character that would end it early.
+    """
+    parts = []
+    for relation, target in links:
+        if re.search(r"[<>\x00-\x20\x7f]", target):
+            raise ValueError(f"{target!r} cannot stand in a Link header")
+        parts.append(f'<{target}>; rel="{relation}"')
+    return ", ".join(parts)

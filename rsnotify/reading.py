@@ -1,0 +1,358 @@
+"""Reading sitemaps: bytes in, `Resource`s as they complete, the `Document` at the end.
+
+The reader streams: `feed` it chunks as they arrive, and it hands over the resources that
+each chunk completed, so memory does not grow with the document. Nothing that `feed` gave
+may be *applied* before `close` has returned: a truncated list looks sound until its end.
+Most callers want `read_document`, which observes that rule for them.
+
+What is refused, and why, follows from one rule, that nothing is lost silently: a DOCTYPE (entities expand in
+attributes even when they are not resolved), a root of another namespace (it would read as
+an empty list), an entry without `loc`, a datetime that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from lxml import etree
+from msgspec import Struct
+
+from rsnotify.datetimes import parse_datetime
+from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.model import Attributes, Document, Link, Resource
+from rsnotify.vocabulary import RS_NS, SITEMAP_NS, ChangeType
+
+_SITEMAP = f"{{{SITEMAP_NS}}}"
+_RS = f"{{{RS_NS}}}"
+_MD = _RS + "md"
+_LN = _RS + "ln"
+_ROOTS = {_SITEMAP + "urlset": _SITEMAP + "url", _SITEMAP + "sitemapindex": _SITEMAP + "sitemap"}
+_ENTRIES = frozenset(_ROOTS.values())
+# libxml2 refuses a single piece of input beyond 10 MB; smaller ones also stay in the cache.
+_SLICE = 65_536
+_TEXTS = {
+    _SITEMAP + "loc": "uri",
+    _SITEMAP + "lastmod": "lastmod",
+    _SITEMAP + "changefreq": "changefreq",
+}
+
+
+class Limits(Struct, frozen=True):
+    """How much one document may hold before it is refused (a defence, not the standard's limit).
+
+    Args:
+        document_bytes: Bytes of XML, after any inflation.
+        uri_length: Characters of a URI; a `data:` link may be longer, up to `inline_length`.
+        inline_length: Characters of a `data:` URI.
+        links: `rs:ln` elements in one entry, or on top of the document.
+    """
+
+    document_bytes: int = 1_000_000_000
+    uri_length: int = 8_192
+    inline_length: int = 1_000_000
+    links: int = 1_000
+
+
+DEFAULT_LIMITS = Limits()
+
+
+def _integer(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _change(text: str) -> ChangeType:
+    try:
+        return ChangeType(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is none of created, updated, deleted") from None
+
+
+def _priority(text: str) -> int:
+    number = _integer(text)
+    if not 1 <= number <= 999_999:
+        raise ValueError(f"{text!r} is not between 1 and 999999")
+    return number
+
+
+_Convert = Callable[[str], Any]
+_DOCUMENT_MD: dict[str, tuple[str, _Convert]] = {
+    "capability": ("capability", str),
+    "at": ("at", parse_datetime),
+    "completed": ("completed", parse_datetime),
+    "from": ("from_", parse_datetime),
+    "until": ("until", parse_datetime),
+}
+_RESOURCE_MD: dict[str, tuple[str, _Convert]] = {
+    **_DOCUMENT_MD,
+    "change": ("change", _change),
+    "datetime": ("datetime", parse_datetime),
+    "encoding": ("encoding", str),
+    "hash": ("hash", str),
+    "length": ("length", _integer),
+    "path": ("path", str),
+    "type": ("type", str),
+}
+_LINK: dict[str, tuple[str, _Convert]] = {
+    "rel": ("rel", str),
+    "href": ("href", str),
+    "encoding": ("encoding", str),
+    "hash": ("hash", str),
+    "length": ("length", _integer),
+    "modified": ("modified", parse_datetime),
+    "path": ("path", str),
+    "pri": ("pri", _priority),
+    "type": ("type", str),
+}
+
+
+class _Target:
+    """What the parser calls. It knows three levels: the root, its children, theirs.
+
+    Elements that ResourceSync does not know are passed over with all they hold; attributes
+    of other namespaces are kept.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.completed: list[Resource] = []
+        self._limits = limits
+        self._count = 0
+        self._root: str | None = None
+        self._entry_tag = ""
+        self._document: dict[str, Any] = {}
+        self._document_links: list[Link] = []
+        self._entry: dict[str, Any] | None = None
+        self._links: list[Link] = []
+        self._text_of: str | None = None
+        self._text: list[str] = []
+        self._skipped = 0
+
+    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+        raise MalformedDocument("it has a DOCTYPE, which is refused; remove it")
+
+    def start(self, tag: str, attributes: dict[str, str]) -> None:
+        if self._skipped:
+            self._skipped += 1
+        elif self._root is None:
+            self._start_root(tag)
+        elif tag == self._entry_tag and self._entry is None:
+            self._entry = {}
+            self._links = []
+            self._count += 1
+        elif tag == _MD:
+            self._start_md(attributes)
+        elif tag == _LN:
+            self._start_ln(attributes)
+        elif self._entry is not None and tag in _TEXTS and self._text_of is None:
+            self._text_of = tag
+            self._text.clear()
+        else:
+            self._start_unknown(tag)
+
+    def _start_root(self, tag: str) -> None:
+        if tag not in _ROOTS:
+            raise WrongDocument(
+                f"its root element is {tag}, not a urlset or sitemapindex of {SITEMAP_NS}"
+            )
+        self._root = tag
+        self._entry_tag = _ROOTS[tag]
+
+    def _start_unknown(self, tag: str) -> None:
+        if tag in _ENTRIES or tag in _ROOTS:
+            # Passed over, it would silently be a list with fewer resources.
+            raise WrongDocument(f"{tag} does not belong where it stands in {self._root}")
+        self._skipped = 1
+
+    def _start_md(self, attributes: dict[str, str]) -> None:
+        if self._entry is not None:
+            self._read(attributes, _RESOURCE_MD, self._entry, "rs:md")
+        else:
+            self._read(attributes, _DOCUMENT_MD, self._document, "rs:md")
+
+    def _start_ln(self, attributes: dict[str, str]) -> None:
+        links = self._document_links if self._entry is None else self._links
+        if len(links) == self._limits.links:
+            raise self._invalid(f"it has more than {self._limits.links} links")
+        fields: dict[str, Any] = {}
+        self._read(attributes, _LINK, fields, "rs:ln")
+        if "href" not in fields or "rel" not in fields:
+            raise self._invalid("an rs:ln lacks its href or rel (core §7)")
+        self._check_length(fields["href"])
+        links.append(Link(**fields))
+
+    def _read(
+        self,
+        attributes: dict[str, str],
+        table: dict[str, tuple[str, _Convert]],
+        into: dict[str, Any],
+        element: str,
+    ) -> None:
+        foreign: Attributes = ()
+        for name, value in attributes.items():
+            known = table.get(name.removeprefix(_RS))
+            if known is not None:
+                field, convert = known
+                try:
+                    into[field] = convert(value)
+                except ValueError as error:
+                    raise self._invalid(f"{element}/@{name}: {error}") from None
+            elif name[0] == "{":
+                foreign += ((name, value),)
+        if foreign:
+            into["attributes"] = into.get("attributes", ()) + foreign
+
+    def data(self, text: str) -> None:
+        if self._text_of is not None and not self._skipped:
+            self._text.append(text)
+
+    def end(self, tag: str) -> None:
+        if self._skipped:
+            self._skipped -= 1
+        elif tag == self._text_of:
+            self._end_text(tag)
+        elif tag == self._entry_tag:
+            self._end_entry()
+
+    def _end_text(self, tag: str) -> None:
+        assert self._entry is not None
+        self._text_of = None
+        field = _TEXTS[tag]
+        text = "".join(self._text).strip()
+        if field == "lastmod":
+            try:
+                self._entry[field] = parse_datetime(text)
+            except ValueError as error:
+                raise self._invalid(f"lastmod: {error}") from None
+        elif text:
+            self._entry[field] = text
+
+    def _end_entry(self) -> None:
+        entry = self._entry
+        assert entry is not None
+        if "uri" not in entry:
+            raise self._invalid("it has no loc (core §7)")
+        self._check_length(entry["uri"])
+        if self._links:
+            entry["links"] = tuple(self._links)
+        self.completed.append(Resource(**entry))
+        self._entry = None
+
+    def _check_length(self, uri: str) -> None:
+        inline = uri.startswith("data:")
+        limit = self._limits.inline_length if inline else self._limits.uri_length
+        if len(uri) > limit:
+            raise self._invalid(f"a URI is longer than {limit} characters")
+
+    def _invalid(self, reason: str) -> InvalidDocument:
+        return InvalidDocument(reason, entry=self._count if self._entry is not None else None)
+
+    def close(self) -> Document:
+        return Document(
+            capability=self._document.pop("capability", None),
+            index=self._entry_tag == _SITEMAP + "sitemap",
+            links=tuple(self._document_links),
+            **self._document,
+        )
+
+
+class SitemapReader:
+    """A streaming reader of one document.
+
+    Call `feed` with every chunk in order, then `close` once. After an error the reader is
+    spent.
+
+    Args:
+        limits: What is refused for its size.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._bytes = 0
+        self._target = _Target(limits)
+        self._parser = etree.XMLParser(
+            target=self._target,
+            resolve_entities=False,
+            no_network=True,
+            load_dtd=False,
+            huge_tree=False,
+            recover=False,
+            remove_comments=True,
+            remove_pis=True,
+        )
+
+    def feed(self, chunk: bytes) -> list[Resource]:
+        """Read on.
+
+        Returns:
+            The resources that this chunk completed, in document order.
+
+        Raises:
+            DocumentError: The document cannot be accepted.
+        """
+        self._bytes += len(chunk)
+        if self._bytes > self._limits.document_bytes:
+            raise InvalidDocument(f"it is larger than {self._limits.document_bytes} bytes")
+        try:
+            for start in range(0, len(chunk), _SLICE):
+                self._parser.feed(chunk[start : start + _SLICE])
+        except etree.XMLSyntaxError as error:
+            raise MalformedDocument(f"not well-formed XML: {error}") from None
+        completed = self._target.completed
+        self._target.completed = []
+        return completed
+
+    def close(self) -> Document:
+        """Say that the input ended.
+
+        Returns:
+            The document without its resources, which `feed` gave.
+
+        Raises:
+            MalformedDocument: The input ended before the document did.
+        """
+        try:
+            document: Document = self._parser.close()  # type: ignore[assignment]
+        except etree.XMLSyntaxError as error:
+            raise MalformedDocument(f"it ended too early: {error}") from None
+        return document
+
+
+def read_document(
+    data: bytes | Iterable[bytes], *, source: str | None = None, limits: Limits = DEFAULT_LIMITS
+) -> Document:
+    """Read a whole document, to its end.
+
+    Args:
+        data: The XML, whole or in chunks, in any encoding that it declares.
+        source: Where it came from, for error messages.
+        limits: What is refused for its size.
+
+    Raises:
+        DocumentError: The document cannot be accepted.
+    """
+    reader = SitemapReader(limits)
+    resources: list[Resource] = []
+    try:
+        for chunk in [data] if isinstance(data, bytes) else data:
+            resources += reader.feed(chunk)
+        head = reader.close()
+    except DocumentError as error:
+        raise (error.at(source) if source else error) from None
+    return with_resources(head, resources)
+
+
+def with_resources(head: Document, resources: Iterable[Resource]) -> Document:
+    """Join what `SitemapReader.close` and the `feed`s before it gave."""
+    return Document(
+        capability=head.capability,
+        resources=tuple(resources),
+        index=head.index,
+        at=head.at,
+        completed=head.completed,
+        from_=head.from_,
+        until=head.until,
+        links=head.links,
+        attributes=head.attributes,
+    )

@@ -1,0 +1,75 @@
+"""The names on the wire, each in one place: namespaces, capabilities, relations, limits."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+SITEMAP_NS = "http://www.sitemaps.org/schemas/sitemap/0.9"
+RS_NS = "http://www.openarchives.org/rs/terms/"
+
+#: Where a Source publishes its Source Description (core §6.3.2).
+WELL_KNOWN_PATH = "/.well-known/resourcesync"
+
+#: The community limits of core §7, beyond which documents are grouped by an index.
+MAX_ENTRIES = 50_000
+MAX_BYTES = 50_000_000
+
+#: What a document may hold inline before a Destination rather GETs the resource, in bytes.
+INLINE_LIMIT = 16_384
+
+
+class Capability:
+    """Values of `rs:md/@capability` (core §7, archives §3 to §6, change notification §3)."""
+
+    DESCRIPTION = "description"
+    CAPABILITY_LIST = "capabilitylist"
+    RESOURCE_LIST = "resourcelist"
+    CHANGE_LIST = "changelist"
+    RESOURCE_DUMP = "resourcedump"
+    CHANGE_DUMP = "changedump"
+    RESOURCE_DUMP_MANIFEST = "resourcedump-manifest"
+    CHANGE_DUMP_MANIFEST = "changedump-manifest"
+    RESOURCE_LIST_ARCHIVE = "resourcelist-archive"
+    CHANGE_LIST_ARCHIVE = "changelist-archive"
+    RESOURCE_DUMP_ARCHIVE = "resourcedump-archive"
+    CHANGE_DUMP_ARCHIVE = "changedump-archive"
+    CHANGE_NOTIFICATION = "change-notification"
+    FRAMEWORK_NOTIFICATION = "framework-notification"
+
+
+#: Documents whose entries are changes, and carry `change` and a datetime.
+CHANGE_DOCUMENTS = frozenset(
+    {
+        Capability.CHANGE_LIST,
+        Capability.CHANGE_DUMP_MANIFEST,
+        Capability.CHANGE_NOTIFICATION,
+        "changelist-notification",
+    }
+)
+
+#: What a fragment may call itself: ours, a bare Change List, and an older draft's name.
+FRAGMENT_CAPABILITIES = frozenset(
+    {Capability.CHANGE_NOTIFICATION, Capability.CHANGE_LIST, "changelist-notification"}
+)
+
+
+class ChangeType(StrEnum):
+    """Values of `rs:md/@change` (core §7)."""
+
+    CREATED = "created"
+    UPDATED = "updated"
+    DELETED = "deleted"
+
+
+class Rel:
+    """Relation types that rsnotify itself gives a meaning (core §7, archives §2)."""
+
+    UP = "up"
+    INDEX = "index"
+    ARCHIVES = "archives"
+    DESCRIBED_BY = "describedby"
+    CONTENTS = "contents"
+    DUPLICATE = "duplicate"
+    HUB = "hub"
+    SELF = "self"
+    RESOURCESYNC = "resourcesync"
