@@ -2,7 +2,7 @@
 
     RsnotifyError
     ├── DocumentError            somebody sent a document we cannot accept
-    │   ├── MalformedDocument        not well-formed XML, truncated, or a refused construct (DOCTYPE)
+    │   ├── MalformedDocument        not well-formed, truncated, or a refused construct (DOCTYPE)
     │   ├── WrongDocument            well-formed, but not the ResourceSync document expected here
     │   └── InvalidDocument          a ResourceSync document that breaks a rule of the specification
     ├── FetchError               a URI could not be fetched
@@ -33,9 +33,7 @@ class DocumentError(RsnotifyError):
         entry: The 1-based position of the `<url>` or `<sitemap>` at fault, if one is.
     """
 
-    def __init__(
-        self, reason: str, *, source: str | None = None, entry: int | None = None
-    ) -> None:
+    def __init__(self, reason: str, *, source: str | None = None, entry: int | None = None) -> None:
         self.reason = reason
         self.source = source
         self.entry = entry

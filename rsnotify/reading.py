@@ -5,15 +5,15 @@ each chunk completed, so memory does not grow with the document. Nothing that `f
 may be *applied* before `close` has returned: a truncated list looks sound until its end.
 Most callers want `read_document`, which observes that rule for them.
 
-What is refused, and why, follows from one rule, that nothing is lost silently: a DOCTYPE (entities expand in
-attributes even when they are not resolved), a root of another namespace (it would read as
-an empty list), an entry without `loc`, a datetime that is none.
+What is refused follows from one rule, that nothing is lost silently: a DOCTYPE (entities
+expand in attributes even when they are not resolved), a root of another namespace (it would
+read as an empty list), an entry without `loc`, a datetime that is none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lxml import etree
 from msgspec import Struct
@@ -36,6 +36,13 @@ _TEXTS = {
     _SITEMAP + "lastmod": "lastmod",
     _SITEMAP + "changefreq": "changefreq",
 }
+
+
+if TYPE_CHECKING:
+    # Only a type: at run time lxml calls the methods that it finds, and none else.
+    _ParserTarget = etree.ParserTarget[Document]
+else:
+    _ParserTarget = object
 
 
 class Limits(Struct, frozen=True):
@@ -108,7 +115,7 @@ _LINK: dict[str, tuple[str, _Convert]] = {
 }
 
 
-class _Target:
+class _Target(_ParserTarget):
     """What the parser calls. It knows three levels: the root, its children, theirs.
 
     Elements that ResourceSync does not know are passed over with all they hold; attributes
@@ -129,7 +136,7 @@ class _Target:
         self._text: list[str] = []
         self._skipped = 0
 
-    def doctype(self, name: str, public: str | None, system: str | None) -> None:
+    def doctype(self, name: str | None, public: str | None, system: str | None) -> None:
         raise MalformedDocument("it has a DOCTYPE, which is refused; remove it")
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -313,10 +320,9 @@ class SitemapReader:
             MalformedDocument: The input ended before the document did.
         """
         try:
-            document: Document = self._parser.close()  # type: ignore[assignment]
+            return self._parser.close()
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"it ended too early: {error}") from None
-        return document
 
 
 def read_document(

@@ -1,0 +1,94 @@
+"""What a `Follower` asks of the program around it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from rsnotify.coverage import Change, Key
+from rsnotify.datetimes import Instant
+from rsnotify.model import Resource
+
+
+class Rung(StrEnum):
+    """The rungs of the ladder on which a Destination gets level, cheapest first."""
+
+    CHANGE_LIST = "Change List"
+    CHANGE_LIST_ARCHIVE = "Change List Archive"
+    RESOURCE_LIST = "Resource List"
+
+
+class Fetch(Struct, frozen=True):
+    """GET and read this document to its end; answer with `fetched` or `fetch_failed`."""
+
+    uri: str
+    rung: Rung
+
+
+class Apply(Struct, frozen=True):
+    """Apply these changes, each on its own; answer with `applied` or `failed`.
+
+    A change that is older than what is held already is applied by doing nothing.
+    """
+
+    changes: tuple[Change, ...]
+
+
+class BeginBaseline(Struct, frozen=True):
+    """Forget which resources were seen in an earlier baseline. Needs no answer."""
+
+
+class Compare(Struct, frozen=True):
+    """Note these resources as seen, and answer `differing` with those not held like this.
+
+    Args:
+        resources: Entries of a Resource List.
+        at: The instant the list speaks of; a resource changed later is not its business.
+    """
+
+    resources: tuple[Resource, ...]
+    at: Instant
+
+
+class Sweep(Struct, frozen=True):
+    """Answer `differing` with a deletion for each resource held and not seen since the begin.
+
+    Args:
+        at: The instant the Resource List speaks of; a resource changed later stays.
+    """
+
+    at: Instant
+
+
+class Discover(Struct, frozen=True):
+    """Read the Capability List anew; answer with `offered`. Nothing waits for it."""
+
+
+class Note(Struct, frozen=True):
+    """Something the log should tell: which rung is taken, and why.
+
+    Args:
+        text: A sentence for the operator of the Destination.
+        warning: Whether something is not as it should be.
+    """
+
+    text: str
+    warning: bool = False
+
+
+Action = Fetch | Apply | BeginBaseline | Compare | Sweep | Discover | Note
+
+
+class Progress(Struct, frozen=True):
+    """What a Destination keeps, in the same transaction as the state it covers.
+
+    Args:
+        through: T: every change up to and including this instant is durably applied.
+        confirmed: Through here the standard documents, not only the hub, have said so.
+        seen: What the documents listed at exactly `confirmed`.
+    """
+
+    through: Instant
+    confirmed: Instant
+    seen: tuple[Key, ...] = ()

@@ -1,0 +1,169 @@
+"""Coverage: which interval of time a change document proves, and what of it is new.
+
+A document about change covers an interval, `from` (exclusive) to `until` (inclusive). A
+Destination's progress is a `Frontier`: an instant through which it knows all changes, and
+what it has seen *at* that instant, because Sources of second granularity give several
+changes one datetime, and a later look may find more of them (core §12.1: compare the
+datetime *and* the URI).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+
+from rsnotify.datetimes import Instant
+from rsnotify.errors import InvalidDocument, WrongDocument
+from rsnotify.model import Document, Resource
+from rsnotify.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
+
+
+class Change(Struct, frozen=True, gc=False):
+    """One change to one resource, with the datetime it counts for.
+
+    Args:
+        at: The change's own datetime, or where the Source gives none, that of the entry
+            before it (list order decides) or the beginning of the list.
+        resource: The entry as it stood in the document.
+    """
+
+    uri: str
+    change: ChangeType
+    at: Instant
+    resource: Resource
+
+
+#: What tells two changes of one instant apart.
+Key = tuple[str, str, str]
+
+
+def key(change: Change) -> Key:
+    """Return what identifies a change among those of the same datetime (core §12.1)."""
+    return (change.uri, change.change.value, change.resource.hash or "")
+
+
+class Coverage(Struct, frozen=True):
+    """What one change document proves.
+
+    Args:
+        from_: It holds all changes after this instant; None if it does not prove even that.
+        until: ... up to and including this one; None if it proves nothing.
+        closed: It says that it will not be updated any more.
+        ordered: Its entries stand in chronological order, as core §12.1 demands. If not, a
+            late entry may carry an early datetime, and no entry may be passed over as old.
+        changes: Its entries.
+    """
+
+    from_: Instant | None
+    until: Instant | None
+    closed: bool
+    ordered: bool
+    changes: tuple[Change, ...]
+
+    def reaches(self, instant: Instant) -> bool:
+        """Tell whether nothing between `instant` and the first entry can be missing."""
+        return self.from_ is not None and self.from_ <= instant
+
+
+def change_list_coverage(document: Document) -> Coverage:
+    """Read a Change List as coverage.
+
+    A list without the mandatory `from` (core §12.1) is taken to begin with its first entry.
+    An open list proves nothing beyond its last entry.
+
+    Raises:
+        WrongDocument: It is not a Change List.
+        InvalidDocument: An entry has no `change`, or nothing tells when it happened.
+    """
+    if document.capability != Capability.CHANGE_LIST or document.index:
+        raise WrongDocument(f"a Change List was expected, not {document.capability!r}")
+    changes, ordered = _changes(document)
+    latest = max((change.at for change in changes), default=None)
+    from_ = document.from_
+    if from_ is None and changes:
+        from_ = min(change.at for change in changes)
+    until = max((t for t in (document.until, latest, from_) if t is not None), default=None)
+    return Coverage(from_, until, document.until is not None, ordered, changes)
+
+
+def fragment_coverage(document: Document) -> Coverage:
+    """Read a fragment (Change Notification) as coverage.
+
+    Raises:
+        WrongDocument: It is not a fragment.
+        InvalidDocument: Its entries are out of order or outside its interval, its interval
+            is none, or an entry has no `change` or datetime.
+    """
+    if document.index or document.capability not in (*FRAGMENT_CAPABILITIES, None):
+        raise WrongDocument(f"a Change Notification was expected, not {document.capability!r}")
+    from_, until = document.from_, document.until
+    if from_ is not None and until is not None and until < from_:
+        raise InvalidDocument(f"its until, {until}, lies before its from, {from_}")
+    changes, ordered = _changes(document)
+    if not ordered:
+        raise InvalidDocument("its entries are not in chronological order (core §12.1)")
+    if changes:
+        if from_ is not None and changes[0].at < from_:
+            raise InvalidDocument(f"an entry of {changes[0].at} lies before its from, {from_}")
+        if until is not None and changes[-1].at > until:
+            raise InvalidDocument(f"an entry of {changes[-1].at} lies after its until, {until}")
+        until = until or changes[-1].at
+    return Coverage(from_, until, True, ordered, changes)
+
+
+def _changes(document: Document) -> tuple[tuple[Change, ...], bool]:
+    changes: list[Change] = []
+    ordered = True
+    before = document.from_
+    for number, resource in enumerate(document.resources, 1):
+        if resource.change is None:
+            raise InvalidDocument("it does not say what changed (core §12.1)", entry=number)
+        at = resource.changed_at or before
+        if at is None:
+            raise InvalidDocument("nothing tells when the change happened", entry=number)
+        # A Source may round `from` up past its first entry; only entries order each other.
+        ordered = ordered and not (changes and at < changes[-1].at)
+        changes.append(Change(resource.uri, resource.change, at, resource))
+        before = at
+    return tuple(changes), ordered
+
+
+class Frontier(Struct):
+    """The instant through which all changes are known, and what was seen at it."""
+
+    instant: Instant
+    seen: Counter[Key]
+
+    @classmethod
+    def at(cls, instant: Instant, seen: Iterable[Key] = ()) -> Frontier:
+        """Make a frontier."""
+        return cls(instant, Counter(seen))
+
+    def fresh(self, coverage: Coverage) -> list[Change]:
+        """Return the changes beyond the frontier, or at it and not yet seen.
+
+        Of a document out of order every entry is returned: none is proved to be old.
+        """
+        if not coverage.ordered:
+            return list(coverage.changes)
+        seen = self.seen.copy()
+        fresh = []
+        for change in coverage.changes:
+            if change.at > self.instant:
+                fresh.append(change)
+            elif change.at == self.instant:
+                if seen[key(change)]:
+                    seen[key(change)] -= 1
+                else:
+                    fresh.append(change)
+        return fresh
+
+    def advance(self, until: Instant, changes: Sequence[Change] = ()) -> None:
+        """Move on to `until`, if that is later; the frontier never moves back."""
+        if until < self.instant:
+            return
+        at_it = Counter(key(change) for change in changes if change.at == until)
+        self.seen = at_it if until > self.instant else self.seen | at_it
+        self.instant = until

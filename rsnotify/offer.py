@@ -1,0 +1,69 @@
+"""What a Source offers for one set of resources, as its Capability List says (core §9)."""
+
+from __future__ import annotations
+
+from urllib.parse import urljoin
+
+from msgspec import Struct
+
+from rsnotify.errors import WrongDocument
+from rsnotify.model import Document
+from rsnotify.vocabulary import Capability, Rel
+
+
+class Offer(Struct, frozen=True):
+    """The documents and channels of one set of resources, each None where not offered.
+
+    Args:
+        channel: The topic under which fragments are published.
+        hubs: The ways in to hubs; the URI scheme says the transport.
+    """
+
+    source_description: str | None = None
+    capability_list: str | None = None
+    resource_list: str | None = None
+    change_list: str | None = None
+    change_list_archive: str | None = None
+    channel: str | None = None
+    hubs: tuple[str, ...] = ()
+
+    def hub(self, *schemes: str) -> str | None:
+        """Return the first way in to a hub whose URI has one of these schemes."""
+        return next((hub for hub in self.hubs if hub.partition(":")[0] in schemes), None)
+
+
+def read_offer(capability_list: Document, uri: str) -> Offer:
+    """Read a Capability List. Capabilities that rsnotify does not know are passed over.
+
+    Args:
+        capability_list: The document.
+        uri: Where it was found; relative references are resolved against it.
+
+    Raises:
+        WrongDocument: It is not a Capability List.
+    """
+    if capability_list.capability != Capability.CAPABILITY_LIST:
+        raise WrongDocument(
+            f"a Capability List was expected, not {capability_list.capability!r}", source=uri
+        )
+    offered = {resource.capability: resource for resource in capability_list.resources}
+
+    def uri_of(capability: str) -> str | None:
+        resource = offered.get(capability)
+        return None if resource is None else urljoin(uri, resource.uri)
+
+    channel = offered.get(Capability.CHANGE_NOTIFICATION)
+    up = capability_list.link(Rel.UP)
+    return Offer(
+        source_description=None if up is None else urljoin(uri, up),
+        capability_list=uri,
+        resource_list=uri_of(Capability.RESOURCE_LIST),
+        change_list=uri_of(Capability.CHANGE_LIST),
+        change_list_archive=uri_of(Capability.CHANGE_LIST_ARCHIVE),
+        channel=uri_of(Capability.CHANGE_NOTIFICATION),
+        hubs=tuple(
+            urljoin(uri, link.href)
+            for link in (channel.links if channel else ())
+            if link.rel == Rel.HUB
+        ),
+    )

@@ -1,0 +1,152 @@
+"""What a Destination still owes: for each resource the latest change not yet applied.
+
+However often a resource changed, it is owed once; the instant of its *first* unapplied
+change is kept, because the Destination's T must not pass it. A failure is tried again with
+backoff, and holds up nothing but T.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from random import Random
+
+from msgspec import Struct
+
+from rsnotify.coverage import Change
+from rsnotify.datetimes import Instant
+
+
+class Retry(Struct, frozen=True):
+    """How failures are tried again: `first` seconds, doubling up to `most`, with jitter."""
+
+    first: float = 0.2
+    most: float = 60.0
+
+    def delay(self, attempts: int, random: Random) -> float:
+        """Return seconds to wait after this many failures, between half and all of the step."""
+        step = min(self.most, self.first * 2.0 ** min(attempts - 1, 30))
+        return step * (0.5 + random.random() / 2)
+
+
+class _Owed(Struct):
+    change: Change
+    since: Instant
+    attempts: int = 0
+    handed_out: bool = False
+
+
+class Worklist:
+    """The owed changes, and in which order they are handed out.
+
+    Args:
+        retry: How failures are tried again.
+        random: The source of jitter.
+    """
+
+    def __init__(self, retry: Retry, random: Random) -> None:
+        self._retry = retry
+        self._random = random
+        self._owed: dict[str, _Owed] = {}
+        self._ready: deque[str] = deque()
+        self._delayed: list[tuple[float, str]] = []
+        self._since: list[tuple[Instant, str]] = []
+        self.handed_out = 0
+
+    def __len__(self) -> int:
+        return len(self._owed)
+
+    def add(self, change: Change, since: Instant | None = None) -> None:
+        """Owe a change. It supersedes an earlier one of its resource.
+
+        Args:
+            change: The change.
+            since: The instant that T must not reach before this is applied, if that is not
+                the change's own: an entry of a Resource List may have changed at any time.
+        """
+        since = since or change.at
+        owed = self._owed.get(change.uri)
+        if owed is None:
+            self._owed[change.uri] = _Owed(change, since)
+            heappush(self._since, (since, change.uri))
+            self._ready.append(change.uri)
+            return
+        if since < owed.since:
+            owed.since = since
+            heappush(self._since, (since, change.uri))
+        if change.at >= owed.change.at:
+            if owed.attempts and not owed.handed_out:
+                self._ready.append(change.uri)  # what is new need not wait out the old failure
+            owed.change = change
+            owed.attempts = 0
+
+    def take(self, limit: int, now: float) -> list[Change]:
+        """Hand out changes to apply, so that at most `limit` are out at once."""
+        while self._delayed and self._delayed[0][0] <= now:
+            self._ready.append(heappop(self._delayed)[1])
+        taken = []
+        while self._ready and self.handed_out < limit:
+            owed = self._owed.get(self._ready.popleft())
+            if owed is not None and not owed.handed_out:
+                owed.handed_out = True
+                self.handed_out += 1
+                taken.append(owed.change)
+        return taken
+
+    def applied(self, change: Change) -> None:
+        """Hear that a change handed out is durably applied."""
+        owed = self._returned(change)
+        if owed is None:
+            return
+        if owed.change is change:
+            del self._owed[change.uri]
+        else:
+            self._ready.append(change.uri)  # superseded meanwhile
+
+    def failed(self, change: Change, now: float, at_least: float = 0.0) -> int:
+        """Hear that a change handed out could not be applied.
+
+        Args:
+            change: The change.
+            now: The time, in seconds of any clock that does not jump.
+            at_least: Seconds not to try again within, if the server asked for it.
+
+        Returns:
+            How often this very change has failed; 0 if it was superseded meanwhile.
+        """
+        owed = self._returned(change)
+        if owed is None:
+            return 0
+        if owed.change is not change:
+            self._ready.append(change.uri)
+            return 0
+        owed.attempts += 1
+        delay = max(at_least, self._retry.delay(owed.attempts, self._random))
+        heappush(self._delayed, (now + delay, change.uri))
+        return owed.attempts
+
+    def _returned(self, change: Change) -> _Owed | None:
+        owed = self._owed.get(change.uri)
+        if owed is None or not owed.handed_out:
+            return None
+        owed.handed_out = False
+        self.handed_out -= 1
+        return owed
+
+    def low_water(self) -> Instant | None:
+        """Return the datetime of the earliest change owed, if any is."""
+        while self._since:
+            since, uri = self._since[0]
+            owed = self._owed.get(uri)
+            if owed is not None and owed.since == since:
+                return since
+            heappop(self._since)
+        return None
+
+    def wakeup(self) -> float | None:
+        """Return when the next delayed change is due, if one waits."""
+        return self._delayed[0][0] if self._delayed else None
+
+    def failing(self, attempts: int = 1) -> list[Change]:
+        """Return the changes that failed at least so often."""
+        return [owed.change for owed in self._owed.values() if owed.attempts >= attempts]
