@@ -71,6 +71,19 @@ from rsnotify.worklist import Retry, Worklist
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
 
+#: How often in a row the Resource List is compared before a hole is left open. Twice, as the
+#: first may have been replaced by a newer one while it was read.
+_BASELINES = 2
+
+
+class _Hole(Struct):
+    """A time `(after, ends]` that no Change List covers; `due` is the next try to close it."""
+
+    after: Instant
+    ends: Instant
+    due: float
+
+
 class Pace(Struct, frozen=True):
     """How fast, and how much at once. Times are in seconds.
 
@@ -100,8 +113,8 @@ class Pace(Struct, frozen=True):
 class Follower:
     """Follows one set of resources. Call `start` first, then one method for each event.
 
-    Every event returns the actions to take; `wakeup` says when `tick` is due. After
-    `applied`, `progress` is to be kept in the same transaction as what was applied.
+    Every event returns the actions to take, to be begun in this order; `wakeup` says when
+    `tick` is due. After `applied`, `progress` is to be kept in the same transaction as what was applied.
 
     Args:
         offer: What the Source offers: at least a Resource List, or a Change List and progress.
@@ -131,10 +144,9 @@ class Follower:
         self._baseline: Baseline | None = None
         self._listed: Listed | None = None
         self._baseline_idle = False
-        self._baselined: Instant | None = None
+        self._baselines = 0
         self._need_baseline = False
-        self._stale: Instant | None = None
-        self._stale_due = 0.0
+        self._hole: _Hole | None = None
         self._failures = 0
         self._lag_tries = 0
         self._gap_due: float | None = None
@@ -151,10 +163,10 @@ class Follower:
         if self._known is None or self._confirmed is None:
             return None
         low = self._worklist.low_water()
-        if low is None:
-            self._through = self._known.instant
-        elif low > _EARLIEST:
-            reached = min(self._known.instant, low - MICROSECOND)
+        reached = self._known.instant if self._hole is None else self._hole.after
+        if low is not None and low > _EARLIEST:
+            reached = min(reached, low - MICROSECOND)
+        if low != _EARLIEST:
             self._through = max(self._through or reached, reached)
         if self._through is None:
             return None
@@ -171,7 +183,8 @@ class Follower:
     @property
     def level(self) -> bool:
         """Whether nothing is known to be missing, and the Source's lists have said so."""
-        return self._settled and not (self._worklist or self._held or self._busy)
+        missing = self._worklist or self._held or self._hole
+        return self._settled and not (missing or self._busy)
 
     @property
     def failures(self) -> int:
@@ -194,9 +207,11 @@ class Follower:
 
     @property
     def stuck(self) -> bool:
-        """Whether all that is owed has failed several times, so that only T stands still."""
+        """Whether only what has failed several times keeps this from being level."""
         failing = self._worklist.failing(self._pace.gone_after)
-        return not self._busy and 0 < len(self._worklist) == len(failing)
+        if self._busy or len(failing) < len(self._worklist):
+            return False
+        return bool(failing) or self._hole is not None
 
     @property
     def wakeup(self) -> float | None:
@@ -395,12 +410,12 @@ class Follower:
         """Begin a pull, or a baseline where only that helps."""
         self._pull_due = self._gap_due = None
         offer = self._offer
-        stale = self._stale is not None and self._stale_due <= now
+        hole_due = self._hole is not None and self._hole.due <= now
         if self._known is None and offer.resource_list is None:
             # Without a Resource List all there is to know is what the Change Lists hold.
             self._known, self._confirmed = Frontier.at(_EARLIEST), Frontier.at(_EARLIEST)
         if offer.resource_list is not None and (
-            self._known is None or self._need_baseline or stale or offer.change_list is None
+            self._known is None or self._need_baseline or hole_due or offer.change_list is None
         ):
             self._begin_baseline(offer)
         elif offer.change_list is not None:
@@ -442,26 +457,33 @@ class Follower:
         assert known is not None
         assert confirmed is not None
         self._pull = None
-        if self._offer.resource_list is not None and self._baselined != confirmed.instant:
+        if self._offer.resource_list is not None and self._baselines < _BASELINES:
             self._note(f"no Change List reaches back to {format_datetime(confirmed.instant)}")
             self._need_baseline = True
         else:
-            # The newest Resource List is older than the oldest Change List: go on with what
-            # there is, and compare again as soon as there is a newer one.
-            self._note(
-                f"the Source tells nothing of the time before {format_datetime(begins)}",
-                warning=self._offer.resource_list is not None,
-            )
-            confirmed.advance(begins)
-            known.advance(begins)
-            self._stale = begins
-            self._stale_due = now + self._pace.poll_with_push
+            self._leave_open(begins, now)
         self._climb(now)
+
+    def _leave_open(self, begins: Instant, now: float) -> None:
+        """Go on with what there is: the Resource List is older than the oldest Change List.
+
+        T stays before the hole, until a Resource List that is newer than its end was compared.
+        """
+        known, confirmed = self._known, self._confirmed
+        assert known is not None
+        assert confirmed is not None
+        self._note(f"the Source tells nothing of the time before {format_datetime(begins)}")
+        if self._offer.resource_list is not None:
+            after = self._hole.after if self._hole else confirmed.instant
+            self._hole = _Hole(after, begins, now + self._pace.poll)
+        confirmed.advance(begins)
+        known.advance(begins)
 
     def _end_pull(self, now: float) -> None:
         known = self._known
         assert known is not None
         self._pull = None
+        self._baselines = 0
         self._failures = 0
         self._settled = True
         if self._wanted is not None and self._wanted <= known.instant:
@@ -520,11 +542,13 @@ class Follower:
             self._known.advance(at)
             self._confirmed.advance(at)
         self._baseline = None
-        self._baselined = self._confirmed.instant
+        self._baselines += 1
         self._need_baseline = False
-        if self._stale is not None and at >= self._stale:
-            self._stale = None
-        self._stale_due = now + self._pace.poll_with_push
+        if self._hole is not None:
+            if at >= self._hole.ends:
+                self._hole = None
+            else:
+                self._hole.due = now + self._pace.poll
         self._absorb_held()
         if self._offer.change_list is not None:
             self._climb(now)

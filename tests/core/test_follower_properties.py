@@ -1,0 +1,129 @@
+"""Whatever is lost, doubled or reordered, and however history is split: the same end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from world import Destination, Source
+
+from rsnotify.datetimes import MICROSECOND
+from rsnotify.model import Document
+
+NAMES = st.sampled_from("abcde")
+STEPS = st.one_of(
+    st.tuples(st.just("change"), NAMES, st.booleans(), st.booleans()),
+    st.tuples(st.just("emit"), st.integers(1, 4)),
+    st.tuples(st.just("deliver"), st.integers(0, 5)),
+    st.tuples(st.just("double"), st.integers(0, 5)),
+    st.tuples(st.just("lose"), st.integers(0, 5)),
+    st.tuples(st.just("rotate")),
+    st.tuples(st.just("list")),
+    st.tuples(st.just("work"), st.integers(1, 6)),
+    st.tuples(st.just("wait"), st.sampled_from([0.05, 0.3, 2.0])),
+    st.tuples(st.just("crash")),
+)
+SOURCES = st.builds(
+    Source,
+    granularity=st.sampled_from([MICROSECOND, timedelta(seconds=1)]),
+    per_list=st.integers(1, 5),
+    kept=st.sampled_from([0, 1, 3, 100]),
+    index=st.booleans(),
+)
+
+
+def play(step: tuple, source: Source, destination: Destination, wire: list[Document]) -> None:
+    match step:
+        case "change", name, deleted, same_instant:
+            source.change(name, deleted, same_instant)
+        case "emit", size:
+            wire.append(source.fragment(size))
+        case "deliver", place if wire:
+            destination.push(wire.pop(place % len(wire)))
+        case "double", place if wire:
+            destination.push(wire[place % len(wire)])
+        case "lose", place if wire:
+            wire.pop(place % len(wire))
+        case "rotate",:
+            source.rotate()
+        case "list",:
+            source.list_resources()
+        case "work", count:
+            for _ in range(count):
+                destination.step()
+        case "wait", seconds:
+            destination.tick(seconds)
+        case "crash",:
+            destination.restart()
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    source=SOURCES,
+    steps=st.lists(STEPS, max_size=60),
+    broken=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 2**16),
+)
+def test_any_history_under_any_faults_ends_in_the_state_of_the_source(
+    source: Source, steps: list[tuple], broken: float, seed: int
+) -> None:
+    destination = Destination(source, Random(seed))
+    destination.broken = broken
+    wire: list[Document] = []
+    for step in steps:
+        play(step, source, destination, wire)
+    destination.broken = 0.0
+    # The Source makes a last Resource List in its own time, as one that keeps few lists must.
+    source.list_resources()
+    for fragment in wire:
+        destination.push(fragment)
+    destination.settle()
+    destination.poll()  # what push said is confirmed
+    assert destination.content == source.state
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps=st.lists(STEPS, max_size=40), seed=st.integers(0, 2**16))
+def test_without_any_push_polling_alone_ends_in_the_state_of_the_source(
+    steps: list[tuple], seed: int
+) -> None:
+    source = Source()
+    destination = Destination(source, Random(seed))
+    for step in steps:
+        if step[0] not in ("deliver", "double"):
+            play(step, source, destination, [])
+    destination.poll()
+    assert destination.content == source.state
+
+
+@pytest.mark.parametrize("lie", ["skips", "reaches beyond"])
+def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(lie: str) -> None:
+    source = Source()
+    source.list_resources()
+    destination = Destination(source, Random(1))
+    destination.settle()
+    destination.lied_to = True
+    for name in "abc":
+        source.change(name)
+    if lie == "skips":
+        source.emitted = 2  # a and b are withheld, and from says that nothing is missing
+        fragment = source.fragment(1)
+        source_from = destination.follower.since
+    else:
+        source.emitted = 3
+        source.clock += timedelta(days=1)
+        fragment = source.fragment(1)
+        source_from = source.clock
+    destination.push(
+        Document(
+            fragment.capability, fragment.resources, from_=source_from, until=source.clock
+        )
+    )
+    for _ in range(20):
+        destination.tick()
+        while destination.pending:
+            destination.step()
+    assert destination.content == source.state
