@@ -6,15 +6,11 @@ Theory of operation
 The follower is told events and returns actions; the program around it does the I/O. Times
 called `now` are seconds of any clock that does not jump; instants are the Source's.
 
-Three instants say how far a Destination is:
-
-    T  <=  known        T: durably applied.  known: every change is known, if not yet applied.
-    confirmed <= known  confirmed: every change is known from the standard documents.
-
-A fragment whose interval reaches `known` moves it. One that begins later shows a gap: it is
-held (bounded) for a moment, as it may only be out of order, and then the gap is pulled.
-What push said is believed at once but not for ever: each pull starts from `confirmed`, so a
-change that a hub withheld is found at the next poll. Applying a change twice does nothing.
+How far a Destination is stands in its `Knowledge`: T, `known` and `confirmed`. A fragment
+whose interval reaches `known` moves it. One that begins later shows a gap: it is held
+(bounded) for a moment, as it may only be out of order, and then the gap is pulled. What push
+said is believed at once but not for ever: each pull starts from `confirmed`, so a change
+that a hub withheld is found at the next poll. Applying a change twice does nothing.
 
     push                                         pull (from `confirmed`)
 
@@ -38,15 +34,15 @@ which is always right, and costs most.
 
 What is known but not applied is in the `Worklist`. T is just before the earliest change
 owed, so it passes none; when nothing is owed, T is `known`.
+
+The program owes an answer to each `Fetch`, `Apply`, `Compare` and `Sweep`, in any order, and
+may stop at any point: begun again from the last `progress` it kept, all ends the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from random import Random
-
-from msgspec import Struct
 
 from rsnotify.actions import (
     Action,
@@ -59,65 +55,32 @@ from rsnotify.actions import (
     Progress,
     Sweep,
 )
-from rsnotify.coverage import Change, Coverage, Frontier, fragment_coverage
-from rsnotify.datetimes import MICROSECOND, Instant, format_datetime
+from rsnotify.coverage import Change, fragment_coverage
+from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError, NotFound, RsnotifyError, Unavailable
+from rsnotify.held import Held
+from rsnotify.knowledge import EARLIEST, Knowledge
 from rsnotify.ladder import Baseline, Listed, Pull
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
+from rsnotify.pace import Pace
 from rsnotify.vocabulary import ChangeType
-from rsnotify.worklist import Retry, Worklist
-
-_EARLIEST = datetime.min.replace(tzinfo=UTC)
-
+from rsnotify.worklist import Worklist
 
 #: How often in a row the Resource List is compared before a hole is left open. Twice, as the
 #: first may have been replaced by a newer one while it was read.
 _BASELINES = 2
 
 
-class _Hole(Struct):
-    """A time `(after, ends]` that no Change List covers; `due` is the next try to close it."""
-
-    after: Instant
-    ends: Instant
-    due: float
-
-
-class Pace(Struct, frozen=True):
-    """How fast, and how much at once. Times are in seconds.
-
-    Args:
-        poll: Between two polls while push is away.
-        poll_with_push: Between two polls while push works; they only confirm it.
-        gap_grace: How long a gap may turn out to be mere disorder before it is pulled.
-        in_flight: How many changes may be out to be applied at once.
-        hold: How many changes of fragments beyond a gap are kept.
-        gone_after: After so many 404s a resource counts as deleted.
-        lag_tries: How often a Change List is asked again for what push announced.
-        baseline_after: After so many failures to read Change Lists comes a baseline.
-        retry: How failures are tried again.
-    """
-
-    poll: float = 10.0
-    poll_with_push: float = 60.0
-    gap_grace: float = 0.1
-    in_flight: int = 64
-    hold: int = 20_000
-    gone_after: int = 5
-    lag_tries: int = 8
-    baseline_after: int = 3
-    retry: Retry = Retry()
-
-
 class Follower:
     """Follows one set of resources. Call `start` first, then one method for each event.
 
     Every event returns the actions to take, to be begun in this order; `wakeup` says when
-    `tick` is due. After `applied`, `progress` is to be kept in the same transaction as what was applied.
+    `tick` is due. After `applied`, `progress` is to be kept in the same transaction as what
+    was applied.
 
     Args:
-        offer: What the Source offers: at least a Resource List, or a Change List and progress.
+        offer: What the Source offers.
         progress: Where an earlier run stopped; None to begin with a baseline.
         pace: How fast, and how much at once.
         random: The source of jitter.
@@ -135,18 +98,14 @@ class Follower:
         self._pace = pace or Pace()
         self._random = random or Random()
         self._worklist = Worklist(self._pace.retry, self._random)
-        self._through = progress.through if progress else None
-        self._known = Frontier.at(progress.through) if progress else None
-        self._confirmed = Frontier.at(progress.confirmed, progress.seen) if progress else None
-        self._held: list[Coverage] = []
-        self._wanted: Instant | None = None
+        self._knowledge = Knowledge.of_progress(progress) if progress else None
+        self._held = Held(self._pace.hold)
         self._pull: Pull | None = None
         self._baseline: Baseline | None = None
         self._listed: Listed | None = None
         self._baseline_idle = False
         self._baselines = 0
         self._need_baseline = False
-        self._hole: _Hole | None = None
         self._failures = 0
         self._lag_tries = 0
         self._gap_due: float | None = None
@@ -160,31 +119,31 @@ class Follower:
     @property
     def progress(self) -> Progress | None:
         """What is to be kept; None until a first baseline is complete."""
-        if self._known is None or self._confirmed is None:
+        if self._knowledge is None:
             return None
-        low = self._worklist.low_water()
-        reached = self._known.instant if self._hole is None else self._hole.after
-        if low is not None and low > _EARLIEST:
-            reached = min(reached, low - MICROSECOND)
-        if low != _EARLIEST:
-            self._through = max(self._through or reached, reached)
-        if self._through is None:
-            return None
-        confirmed = self._confirmed
-        if confirmed.instant > self._through:
-            return Progress(self._through, self._through)
-        return Progress(self._through, confirmed.instant, tuple(confirmed.seen.elements()))
+        return self._knowledge.progress(self._worklist.low_water())
 
     @property
     def since(self) -> Instant | None:
         """Where push has to join: every change up to here is known."""
-        return self._known.instant if self._known else None
+        return self._knowledge.known.instant if self._knowledge else None
 
     @property
     def level(self) -> bool:
         """Whether nothing is known to be missing, and the Source's lists have said so."""
-        missing = self._worklist or self._held or self._hole
-        return self._settled and not (missing or self._busy)
+        knowledge = self._knowledge
+        if knowledge is None or self._busy or not self._settled:
+            return False
+        beyond = self._held.unexplained(knowledge.known.instant)
+        return not (self._worklist or beyond or knowledge.hole)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether only what has failed several times keeps this from being level."""
+        failing = self._worklist.failing(self._pace.gone_after)
+        if self._busy or len(failing) < len(self._worklist):
+            return False
+        return bool(failing) or self._hole_open
 
     @property
     def failures(self) -> int:
@@ -206,14 +165,6 @@ class Follower:
         return self._worklist.failing()
 
     @property
-    def stuck(self) -> bool:
-        """Whether only what has failed several times keeps this from being level."""
-        failing = self._worklist.failing(self._pace.gone_after)
-        if self._busy or len(failing) < len(self._worklist):
-            return False
-        return bool(failing) or self._hole is not None
-
-    @property
     def wakeup(self) -> float | None:
         """When `tick` is due, if nothing happens before."""
         due = [self._gap_due, self._worklist.wakeup(), None if self._busy else self._pull_due]
@@ -222,6 +173,10 @@ class Follower:
     @property
     def _busy(self) -> bool:
         return self._pull is not None or self._baseline is not None
+
+    @property
+    def _hole_open(self) -> bool:
+        return self._knowledge is not None and self._knowledge.hole is not None
 
     # Events: time and the Source's offer
 
@@ -234,8 +189,7 @@ class Follower:
         """Do what has become due."""
         if self._gap_due is not None and self._gap_due <= now:
             self._gap_due = None
-            if self._held:
-                self._pull_due = now
+            self._pull_soon(now)
         if self._pull_due is not None and self._pull_due <= now and not self._busy:
             self._climb(now)
         return self._take(now)
@@ -255,12 +209,16 @@ class Follower:
             coverage = fragment_coverage(document)
         except DocumentError as error:
             return self.fragment_unreadable(error, now)
+        knowledge = self._knowledge
         if coverage.from_ is None:
             # It proves nothing, but tells that there is something to read.
-            self._owe(coverage)
+            self._owe(knowledge.known.fresh(coverage) if knowledge else [])
             self._pull_soon(now + self._pace.gap_grace)
-        elif not self._absorb(coverage):
-            self._hold(coverage)
+        elif knowledge is not None and (fresh := knowledge.push(coverage)) is not None:
+            self._owe(fresh)
+            self._absorb_held(knowledge)
+        else:
+            self._held.hold(coverage)
             if self._gap_due is None and not self._busy:
                 self._gap_due = now + self._pace.gap_grace
         return self._take(now)
@@ -289,7 +247,17 @@ class Follower:
             self._pull_soon(now + self._pace.poll * self._random.random())
         return self._take(now)
 
-    # Events: pull and baseline
+    def _absorb_held(self, knowledge: Knowledge) -> None:
+        while (coverage := self._held.next(knowledge.known.instant)) is not None:
+            self._owe(knowledge.push(coverage) or [])
+        if not self._held.unexplained(knowledge.known.instant):
+            self._gap_due = None
+
+    def _owe(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            self._worklist.add(change)
+
+    # Events: documents
 
     def fetched(self, fetch: Fetch, document: Document, now: float) -> list[Action]:
         """Take a document that was asked for, read to its end."""
@@ -318,9 +286,8 @@ class Follower:
             doublings = {self._pace.baseline_after << n for n in range(16)}
             self._need_baseline = self._need_baseline or self._failures in doublings
         self._pull = self._baseline = self._listed = None
-        asked_to_wait = getattr(error, "retry_after", None) or 0.0
         delay = self._pace.retry.delay(self._failures, self._random)
-        self._pull_due = now + max(asked_to_wait, delay)
+        self._pull_due = now + max(_asked_to_wait(error), delay)
         return self._take(now)
 
     def differing(self, resources: Iterable[Resource], now: float) -> list[Action]:
@@ -328,7 +295,7 @@ class Follower:
         if self._listed is not None:
             for resource in resources:
                 change = Change(resource.uri, ChangeType.UPDATED, self._listed.at, resource)
-                self._worklist.add(change, since=_EARLIEST)
+                self._worklist.add(change, since=EARLIEST)
             self._listed = None
             self._baseline_idle = True
         return self._take(now)
@@ -339,7 +306,7 @@ class Follower:
         if baseline is not None:
             for uri in uris:
                 change = Change(uri, ChangeType.DELETED, baseline.at, Resource(uri))
-                self._worklist.add(change, since=_EARLIEST)
+                self._worklist.add(change, since=EARLIEST)
             self._end_baseline(baseline.at, now)
         return self._take(now)
 
@@ -353,8 +320,7 @@ class Follower:
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that a change of an `Apply` could not be applied; it is tried again."""
-        asked_to_wait = getattr(error, "retry_after", None) or 0.0
-        attempts = self._worklist.failed(change, now, asked_to_wait)
+        attempts = self._worklist.failed(change, now, _asked_to_wait(error))
         if attempts and isinstance(error, NotFound) and attempts >= self._pace.gone_after:
             self._note(f"{change.uri} is gone without notice: taken as deleted", warning=True)
             gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
@@ -365,42 +331,6 @@ class Follower:
             self._pull_soon(now + self._pace.retry.delay(attempts, self._random))
         return self._take(now)
 
-    # Push
-
-    def _absorb(self, coverage: Coverage) -> bool:
-        """Take what a fragment covers, if it joins; then what was held and joins now."""
-        known = self._known
-        if known is None or not coverage.reaches(known.instant):
-            return False
-        self._owe(coverage)
-        if coverage.until is not None:
-            known.advance(coverage.until, coverage.changes)
-        self._absorb_held()
-        return True
-
-    def _absorb_held(self) -> None:
-        known = self._known
-        while known and self._held and self._held[0].reaches(known.instant):
-            coverage = self._held.pop(0)
-            self._owe(coverage)
-            if coverage.until is not None:
-                known.advance(coverage.until, coverage.changes)
-        if not self._held:
-            self._gap_due = None
-
-    def _owe(self, coverage: Coverage) -> None:
-        if self._known is not None:
-            for change in self._known.fresh(coverage):
-                self._worklist.add(change)
-
-    def _hold(self, coverage: Coverage) -> None:
-        """Keep a fragment beyond a gap. When there are too many, the lists have them."""
-        if sum(len(held.changes) for held in self._held) < self._pace.hold:
-            self._held.append(coverage)
-            self._held.sort(key=lambda held: held.from_ or _EARLIEST)
-        elif coverage.changes:
-            self._wanted = coverage.until
-
     # Pull
 
     def _pull_soon(self, when: float) -> None:
@@ -410,13 +340,11 @@ class Follower:
         """Begin a pull, or a baseline where only that helps."""
         self._pull_due = self._gap_due = None
         offer = self._offer
-        hole_due = self._hole is not None and self._hole.due <= now
-        if self._known is None and offer.resource_list is None:
+        if self._knowledge is None and offer.resource_list is None:
             # Without a Resource List all there is to know is what the Change Lists hold.
-            self._known, self._confirmed = Frontier.at(_EARLIEST), Frontier.at(_EARLIEST)
-        if offer.resource_list is not None and (
-            self._known is None or self._need_baseline or hole_due or offer.change_list is None
-        ):
+            self._knowledge = Knowledge.beginning(EARLIEST)
+        pointless = self._knowledge is None or offer.change_list is None
+        if offer.resource_list is not None and (pointless or self._need_baseline):
             self._begin_baseline(offer)
         elif offer.change_list is not None:
             self._pull = Pull(offer)
@@ -427,76 +355,59 @@ class Follower:
             self._pull_soon(now + self._pace.retry.most)
 
     def _read_changes(self, pull: Pull, document: Document, now: float) -> None:
-        known, confirmed = self._known, self._confirmed
-        assert known is not None
-        assert confirmed is not None
+        knowledge = self._knowledge
+        assert knowledge is not None
         asked = pull.current
-        step = pull.read(document, confirmed.instant)
+        step = pull.read(document, knowledge.confirmed.instant)
         if step.coverage is not None:
-            fresh = confirmed.fresh(step.coverage)
-            for change in fresh:
-                self._worklist.add(change)
-            if step.coverage.until is not None:
-                confirmed.advance(step.coverage.until, step.coverage.changes)
-                known.advance(step.coverage.until, step.coverage.changes)
+            fresh = knowledge.pull(step.coverage)
+            self._owe(fresh)
             if fresh:
                 self._note(f"{len(fresh)} changes from the {asked.rung} {asked.uri}")
-            self._absorb_held()
+            self._absorb_held(knowledge)
         if step.fetch is not None:
             self._actions.append(step.fetch)
         elif step.hole is not None:
-            self._fall_into(step.hole, now)
+            self._pull = None
+            self._fall_into_hole(knowledge, step.hole)
+            self._climb(now)
         else:
             if step.coverage is not None and step.coverage.closed:
                 self._actions.append(Discover())  # core §12.1: a closed list has a successor
-            self._end_pull(now)
+            self._end_pull(knowledge, now)
 
-    def _fall_into(self, begins: Instant, now: float) -> None:
-        """Nothing the Source has covers `(confirmed, begins]`."""
-        known, confirmed = self._known, self._confirmed
-        assert known is not None
-        assert confirmed is not None
-        self._pull = None
-        if self._offer.resource_list is not None and self._baselines < _BASELINES:
-            self._note(f"no Change List reaches back to {format_datetime(confirmed.instant)}")
+    def _fall_into_hole(self, knowledge: Knowledge, begins: Instant) -> None:
+        """No list covers the time from what is confirmed until what there is begins."""
+        if self._offer.resource_list is None:
+            self._note(f"the Source tells nothing of the time before {format_datetime(begins)}")
+            knowledge.skip(begins)
+        elif self._baselines < _BASELINES:
+            after = format_datetime(knowledge.confirmed.instant)
+            self._note(f"no Change List reaches back to {after}")
             self._need_baseline = True
         else:
-            self._leave_open(begins, now)
-        self._climb(now)
+            self._note(
+                "the Resource List is older than the oldest Change List, which begins at "
+                f"{format_datetime(begins)}; a newer one is waited for",
+                warning=True,
+            )
+            knowledge.leave_open(begins)
 
-    def _leave_open(self, begins: Instant, now: float) -> None:
-        """Go on with what there is: the Resource List is older than the oldest Change List.
-
-        T stays before the hole, until a Resource List that is newer than its end was compared.
-        """
-        known, confirmed = self._known, self._confirmed
-        assert known is not None
-        assert confirmed is not None
-        self._note(f"the Source tells nothing of the time before {format_datetime(begins)}")
-        if self._offer.resource_list is not None:
-            after = self._hole.after if self._hole else confirmed.instant
-            self._hole = _Hole(after, begins, now + self._pace.poll)
-        confirmed.advance(begins)
-        known.advance(begins)
-
-    def _end_pull(self, now: float) -> None:
-        known = self._known
-        assert known is not None
+    def _end_pull(self, knowledge: Knowledge, now: float) -> None:
         self._pull = None
         self._baselines = 0
         self._failures = 0
         self._settled = True
-        if self._wanted is not None and self._wanted <= known.instant:
-            self._wanted = None
-        if self._held or self._wanted is not None:
+        self._need_baseline = self._hole_open
+        if self._held.unexplained(knowledge.known.instant):
             self._lag(now)
         else:
             self._lag_tries = 0
             self._poll_later(now)
 
     def _poll_later(self, now: float) -> None:
-        pace = self._pace
-        self._pull_soon(now + (pace.poll_with_push if self._pushing else pace.poll))
+        relaxed = self._pushing and not self._hole_open
+        self._pull_soon(now + (self._pace.poll_with_push if relaxed else self._pace.poll))
 
     def _lag(self, now: float) -> None:
         """The lists do not reach what push announced: they lag behind it, or it lied."""
@@ -506,15 +417,13 @@ class Follower:
             return
         self._note("the hub announced changes that the Source's lists do not show", warning=True)
         self._held.clear()
-        self._wanted = None
         self._lag_tries = 0
         self._poll_later(now)
 
     # Baseline
 
     def _begin_baseline(self, offer: Offer) -> None:
-        at_least = self._known.instant if self._known else _EARLIEST
-        self._baseline = Baseline(offer, at_least)
+        self._baseline = Baseline(offer, self.since or EARLIEST)
         self._baseline_idle = False
         self._note(f"baseline from the Resource List {self._baseline.current.uri}")
         self._actions += [BeginBaseline(), self._baseline.current]
@@ -536,20 +445,14 @@ class Follower:
             self._actions.append(baseline.next() or Sweep(baseline.at))
 
     def _end_baseline(self, at: Instant, now: float) -> None:
-        if self._known is None or self._confirmed is None:
-            self._known, self._confirmed = Frontier.at(at), Frontier.at(at)
+        if self._knowledge is None:
+            self._knowledge = Knowledge.beginning(at)
         else:
-            self._known.advance(at)
-            self._confirmed.advance(at)
+            self._knowledge.baseline(at)
         self._baseline = None
         self._baselines += 1
         self._need_baseline = False
-        if self._hole is not None:
-            if at >= self._hole.ends:
-                self._hole = None
-            else:
-                self._hole.due = now + self._pace.poll
-        self._absorb_held()
+        self._absorb_held(self._knowledge)
         if self._offer.change_list is not None:
             self._climb(now)
         else:
@@ -569,3 +472,7 @@ class Follower:
             self._actions.append(Apply(tuple(changes)))
         actions, self._actions = self._actions, []
         return actions
+
+
+def _asked_to_wait(error: RsnotifyError) -> float:
+    return (isinstance(error, Unavailable) and error.retry_after) or 0.0

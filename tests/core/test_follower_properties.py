@@ -47,16 +47,16 @@ def play(step: tuple, source: Source, destination: Destination, wire: list[Docum
             destination.push(wire[place % len(wire)])
         case "lose", place if wire:
             wire.pop(place % len(wire))
-        case "rotate",:
+        case ("rotate",):
             source.rotate()
-        case "list",:
+        case ("list",):
             source.list_resources()
         case "work", count:
             for _ in range(count):
                 destination.step()
         case "wait", seconds:
             destination.tick(seconds)
-        case "crash",:
+        case ("crash",):
             destination.restart()
 
 
@@ -118,9 +118,7 @@ def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(lie: str) -> N
         fragment = source.fragment(1)
         source_from = source.clock
     destination.push(
-        Document(
-            fragment.capability, fragment.resources, from_=source_from, until=source.clock
-        )
+        Document(fragment.capability, fragment.resources, from_=source_from, until=source.clock)
     )
     for _ in range(20):
         destination.tick()

@@ -23,9 +23,10 @@ from rsnotify.actions import (
 from rsnotify.coverage import Change
 from rsnotify.datetimes import MICROSECOND
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
-from rsnotify.follower import Follower, Pace
+from rsnotify.follower import Follower
 from rsnotify.model import Document, Link, Resource
 from rsnotify.offer import Offer
+from rsnotify.pace import Pace
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability, ChangeType
 from rsnotify.worklist import Retry
@@ -323,6 +324,8 @@ class Destination:
             else:
                 record = self.records.get(uri)
                 held = self.content.get(uri)
-                assert held == change.resource.hash or (record and record[0] >= change.at) or (
-                    held == self.source.state.get(uri)
+                assert (
+                    held == change.resource.hash
+                    or (record and record[0] >= change.at)
+                    or (held == self.source.state.get(uri))
                 ), f"T={self.progress.through} passed {change}"

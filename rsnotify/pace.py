@@ -1,0 +1,33 @@
+"""How fast a Destination follows, and how much it takes on at once."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rsnotify.worklist import Retry
+
+
+class Pace(Struct, frozen=True):
+    """What a user may tune. Times are in seconds.
+
+    Args:
+        poll: Between two polls while push is away.
+        poll_with_push: Between two polls while push works; they only confirm it.
+        gap_grace: How long a gap may turn out to be mere disorder before it is pulled.
+        in_flight: How many changes may be out to be applied at once.
+        hold: How many changes of fragments beyond a gap are kept.
+        gone_after: After so many 404s a resource counts as deleted.
+        lag_tries: How often a Change List is asked again for what push announced.
+        baseline_after: After so many failures to read Change Lists comes a baseline.
+        retry: How failures are tried again.
+    """
+
+    poll: float = 10.0
+    poll_with_push: float = 60.0
+    gap_grace: float = 0.1
+    in_flight: int = 64
+    hold: int = 20_000
+    gone_after: int = 5
+    lag_tries: int = 8
+    baseline_after: int = 3
+    retry: Retry = Retry()
