@@ -1,0 +1,55 @@
+"""`rsnotify hub`: run the hub."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from rsnotify.commands import run
+from rsnotify_hub.application import serve
+from rsnotify_hub.configuration import load_configuration
+
+
+def hub(
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen on.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port; 0 takes a free one.", show_default="8080")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="The folder that keeps everything.", show_default="rsnotify-hub"),
+    ] = None,
+    config: Annotated[
+        str | None, typer.Option(help="A file with settings, .toml or .json.")
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(help="How others reach this hub.", show_default="from host and port"),
+    ] = None,
+    allow_private_addresses: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private-addresses", help="Let callbacks and channels be at such addresses."
+        ),
+    ] = False,
+) -> None:
+    """Run a hub: take changes from Sources, and push them to Destinations."""
+    configuration = load_configuration(
+        config,
+        host=host,
+        port=port,
+        data=data,
+        public_url=public_url,
+        allow_private_addresses=allow_private_addresses or None,
+    )
+
+    async def main(stop: asyncio.Event) -> None:
+        async with serve(configuration) as url:
+            typer.echo(f"rsnotify hub listening on {url}")
+            await stop.wait()
+
+    run(main)

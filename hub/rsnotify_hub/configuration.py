@@ -1,0 +1,108 @@
+"""The hub's settings: a file (TOML or JSON), and options of the command on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rsnotify.errors import ConfigurationError
+
+_Positive = Annotated[int, Meta(ge=1)]
+_Seconds = Annotated[float, Meta(gt=0)]
+
+
+class Publisher(Struct, frozen=True, forbid_unknown_fields=True):
+    """A Source, or several, that may publish.
+
+    Args:
+        token: The bearer token, a secret.
+        topics: What it may publish on: topics, or prefixes of them. `https://a.example/x`
+            grants that topic and all below it, not `https://a.example/xy`.
+    """
+
+    token: Annotated[str, Meta(min_length=16)]
+    topics: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Return what may be logged."""
+        return f"Publisher(topics={self.topics})"
+
+
+class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings.
+
+    Args:
+        host: The address to listen on.
+        port: The port to listen on; 0 takes a free one.
+        data: The folder that keeps everything.
+        public_url: How others reach this hub, for Link headers; by default from host and port.
+        allow_private_addresses: Whether callbacks and channels may be at private addresses.
+        publishers: Who may publish. Without any, only peers on this machine may, and only
+            while the hub listens on a loopback address.
+        max_fragment_bytes: The largest fragment.
+        max_channel_bytes: The largest Change List that is fetched after a ping.
+        max_links: `rs:ln` elements in one entry of a fragment.
+        log_bytes: How much of each topic's log is kept.
+        log_seconds: How long a fragment is kept.
+        lease_seconds: The lease of a subscription that asked for none.
+        max_lease_seconds: The longest lease.
+        subscriptions_per_host: Subscriptions of one callback host.
+        queue_bytes: How much may wait for one WebSocket before it is cut off.
+        queue_frames: How many frames may.
+        callback_seconds: How long one request to a callback or channel may take.
+        request_seconds: How long a request's body may take to arrive.
+        retry_seconds: The first wait before a delivery is tried again; doubled each time.
+        max_retry_seconds: The longest such wait.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    data: str = "rsnotify-hub"
+    public_url: str | None = None
+    allow_private_addresses: bool = False
+    publishers: tuple[Publisher, ...] = ()
+    max_fragment_bytes: _Positive = 4 * 1024 * 1024
+    max_channel_bytes: _Positive = 50_000_000
+    max_links: _Positive = 100
+    log_bytes: _Positive = 100_000_000
+    log_seconds: _Seconds = 7 * 86_400
+    lease_seconds: _Positive = 86_400
+    max_lease_seconds: Annotated[int, Meta(ge=1, le=864_000)] = 864_000
+    subscriptions_per_host: _Positive = 100
+    queue_bytes: _Positive = 4 * 1024 * 1024
+    queue_frames: _Positive = 4096
+    callback_seconds: _Seconds = 10.0
+    request_seconds: _Seconds = 30.0
+    retry_seconds: _Seconds = 1.0
+    max_retry_seconds: _Seconds = 3600.0
+
+
+def load_configuration(path: str | None, **options: Any) -> Configuration:
+    """Read the file, and put options over it.
+
+    Args:
+        path: A file ending in .toml or .json; None for the defaults.
+        options: Settings that were given by other means; None says that one was not.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
+    """
+    settings = _read(Path(path)) if path is not None else {}
+    settings |= {name: value for name, value in options.items() if value is not None}
+    try:
+        return msgspec.convert(settings, Configuration)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"the hub's configuration is wrong: {error}") from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
+    try:
+        return decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None

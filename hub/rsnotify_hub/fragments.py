@@ -1,0 +1,187 @@
+"""What a fragment is to the hub: bytes to pass on unchanged, and the interval they cover.
+
+Theory of operation. A fragment covers `from` (exclusive) to `until` (inclusive). The hub does
+not ask that fragments chain: a Destination sees a gap by itself. It does refuse what would
+make a Destination wrong, namely entries outside the interval or out of order. A heartbeat
+(a fragment without entries) only proves that nothing happened, so the one at the end of a log
+gives way to whatever covers it. For a subscriber that lags, fragments that chain are merged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+
+from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.errors import InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.model import Document
+from rsnotify.reading import DEFAULT_LIMITS, Limits, read_document
+from rsnotify.vocabulary import FRAGMENT_CAPABILITIES, Capability
+from rsnotify.writing import write_document
+
+#: What a merged fragment is sent as.
+MERGED_CONTENT_TYPE = "application/xml"
+
+_DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)["']""")
+
+
+class Fragment(Struct, frozen=True):
+    """One fragment, as it was sent.
+
+    Args:
+        body: The XML, unchanged.
+        content_type: The Content-Type it came with.
+        from_: Where its interval begins (exclusive), if it says so.
+        until: Where its interval ends, or the datetime of its last change.
+        begins: `from_`, or the latest instant that surely lies before its first change.
+        heartbeat: Whether it is without entries.
+    """
+
+    body: bytes
+    content_type: str
+    from_: Instant | None
+    until: Instant
+    begins: Instant
+    heartbeat: bool
+
+
+def read_fragment(
+    body: bytes, *, content_type: str = "application/xml", limits: Limits = DEFAULT_LIMITS
+) -> Fragment:
+    """Read and check a fragment.
+
+    Args:
+        body: A Change Notification or a Change List.
+        content_type: What it came as.
+        limits: What is refused for its size.
+
+    Raises:
+        DocumentError: It is not a fragment, or one that would make a Destination wrong.
+    """
+    _check_encoding(body)
+    return describe(read_document(body, limits=limits), body, content_type)
+
+
+def describe(document: Document, body: bytes, content_type: str) -> Fragment:
+    """Check a document that was read from `body`, and say what it covers.
+
+    Raises:
+        DocumentError: As for `read_fragment`.
+    """
+    if document.index or document.capability not in FRAGMENT_CAPABILITIES | {None}:
+        kind = "index" if document.index else document.capability
+        raise WrongDocument(f"it is a {kind}, not a change-notification or changelist")
+    dates = _checked_dates(document)
+    until = document.until or (dates[-1] if dates else None)
+    if until is None:
+        raise InvalidDocument("it has neither an until nor the datetime of a last change")
+    if not document.resources and document.from_ is None:
+        raise InvalidDocument("it has neither entries nor a from")
+    first = dates[0] if dates else until
+    return Fragment(
+        body=body,
+        content_type=content_type,
+        from_=document.from_,
+        until=until,
+        begins=document.from_ or first - MICROSECOND,
+        heartbeat=not document.resources,
+    )
+
+
+def _check_encoding(body: bytes) -> None:
+    # The Sitemap protocol wants UTF-8, and the body goes unchanged into WebSocket text frames.
+    declared = _DECLARED_ENCODING.match(body[:200].removeprefix(b"\xef\xbb\xbf"))
+    if declared and declared.group(1).lower() not in (b"utf-8", b"us-ascii"):
+        raise MalformedDocument("its encoding is not UTF-8")
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        raise MalformedDocument("its encoding is not UTF-8") from None
+
+
+def _checked_dates(document: Document) -> list[Instant]:
+    """Return the datetimes of the entries that have one, after checking all entries."""
+    dates: list[Instant] = []
+    from_, until = document.from_, document.until
+    if from_ is not None and until is not None and from_ > until:
+        raise InvalidDocument("its from is later than its until")
+    for number, resource in enumerate(document.resources, 1):
+        if resource.change is None:
+            raise InvalidDocument("it does not say what changed (rs:md/@change)", entry=number)
+        at = resource.changed_at
+        if at is None:
+            continue  # a 1.1 Change List may go by its order alone
+        if (from_ is not None and at <= from_) or (until is not None and at > until):
+            raise InvalidDocument(
+                "its datetime lies outside the document's from and until", entry=number
+            )
+        if dates and at < dates[-1]:
+            raise InvalidDocument("it is older than the entry before it", entry=number)
+        dates.append(at)
+    return dates
+
+
+class Interval(Struct, frozen=True):
+    """The interval of a heartbeat: nothing changed in it."""
+
+    from_: Instant
+    until: Instant
+
+
+def covers(fragment: Fragment, interval: Interval) -> bool:
+    """Tell whether a fragment says all that a heartbeat said."""
+    if fragment.from_ is None:
+        return False
+    return fragment.from_ <= interval.from_ and fragment.until >= interval.until
+
+
+def interval_of(fragment: Fragment) -> Interval | None:
+    """Return what a heartbeat covers; None for a fragment with entries."""
+    if fragment.heartbeat and fragment.from_ is not None:
+        return Interval(fragment.from_, fragment.until)
+    return None
+
+
+def chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
+    """Count how many of the first fragments join into one without a hole or an overlap.
+
+    Args:
+        fragments: At least one, in the order of the log.
+        max_bytes: How large they may be together; the first counts whatever its size.
+    """
+    if fragments[0].from_ is None:
+        return 1
+    size = len(fragments[0].body)
+    for number in range(1, len(fragments)):
+        size += len(fragments[number].body)
+        if fragments[number].from_ != fragments[number - 1].until or size > max_bytes:
+            return number
+    return len(fragments)
+
+
+def merge(fragments: Sequence[Fragment]) -> bytes:
+    """Join fragments that `chained` counted: from the first's `from` until the last's `until`.
+
+    What the last says of the whole (its links and foreign attributes) holds for the result.
+    """
+    bodies = tuple(fragment.body for fragment in fragments)
+    return _merge(bodies, fragments[0].from_, fragments[-1].until)
+
+
+# Many subscribers lag by the same fragments, for instance when all answer equally slowly.
+@lru_cache(maxsize=16)
+def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> bytes:
+    documents = [read_document(body) for body in bodies]
+    return write_document(
+        Document(
+            capability=Capability.CHANGE_NOTIFICATION,
+            resources=tuple(entry for document in documents for entry in document.resources),
+            from_=from_,
+            until=until,
+            links=documents[-1].links,
+            attributes=documents[-1].attributes,
+        )
+    )

@@ -1,0 +1,101 @@
+"""The frames of the hub's WebSocket (docs/protocol.md), as values and bytes."""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+from msgspec import Struct, field
+
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify_hub.refusals import Code, Refusal
+
+
+class Subscribe(Struct, frozen=True, tag="subscribe"):
+    """A Destination asks for a topic, from an instant on, or live only."""
+
+    topic: str
+    since: str | None = None
+
+
+class Publish(Struct, frozen=True, tag="publish"):
+    """A Source says that fragments of a topic follow."""
+
+    topic: str
+
+
+class Subscribed(Struct, frozen=True, tag="subscribed"):
+    """The hub will send; its log ends at `through`."""
+
+    topic: str
+    through: str | None
+
+
+class Gap(Struct, frozen=True, tag="gap"):
+    """The log begins only at `from`."""
+
+    topic: str
+    from_: str = field(name="from")
+
+
+class Publishing(Struct, frozen=True, tag="publishing"):
+    """The hub will take fragments; its log ends at `through`."""
+
+    topic: str
+    through: str | None
+
+
+class Accepted(Struct, frozen=True, tag="accepted"):
+    """All fragments up to the one that ends at `until` are durable."""
+
+    topic: str
+    until: str
+
+
+class Error(Struct, frozen=True, tag="error"):
+    """The hub refuses, and closes."""
+
+    code: Code
+    message: str
+
+
+Sent = Subscribed | Gap | Publishing | Accepted | Error
+
+_decoder = msgspec.json.Decoder(Subscribe | Publish)
+_encoder = msgspec.json.Encoder()
+
+
+def decode(text: str) -> Subscribe | Publish:
+    """Read a control frame of a client.
+
+    Raises:
+        Refusal: It is none.
+    """
+    try:
+        frame: Subscribe | Publish = _decoder.decode(text)
+    except msgspec.MsgspecError as error:
+        raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
+    return frame
+
+
+def encode(frame: Sent) -> str:
+    """Write a control frame."""
+    return _encoder.encode(frame).decode()
+
+
+def instant(value: Instant | None) -> str | None:
+    """Write an instant as control frames carry it."""
+    return None if value is None else format_datetime(value)
+
+
+def text_frame(payload: bytes) -> bytes:
+    """Encode a whole unmasked text frame (RFC 6455 §5.2), as a server sends it.
+
+    All subscribers of a topic share these bytes.
+    """
+    size = len(payload)
+    if size < 126:
+        return bytes((0x81, size)) + payload
+    if size < 65_536:
+        return struct.pack("!BBH", 0x81, 126, size) + payload
+    return struct.pack("!BBQ", 0x81, 127, size) + payload

@@ -1,0 +1,65 @@
+"""The hub's HTTP client, for addresses that strangers named.
+
+The check is made on the address that is dialled, after every lookup: a name may lead to a
+private address, and aiohttp asks no resolver about addresses that are written out.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import aiohttp
+from yarl import URL
+
+from rsnotify.addresses import refusal
+
+USER_AGENT = "rsnotify-hub"
+
+#: How many connections there are at once: a callback that hangs holds one for a while.
+CONNECTIONS = 500
+CONNECTIONS_PER_HOST = 50
+
+
+def _guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, address = info
+    reason = refusal(str(address[0]))
+    if reason is not None:
+        raise PermissionError(f"{address[0]} is not dialled: {reason}")
+    return socket.socket(family, kind, protocol)
+
+
+def open_client(*, allow_private_addresses: bool, seconds: float) -> aiohttp.ClientSession:
+    """Open the client.
+
+    Args:
+        allow_private_addresses: Whether to dial any address.
+        seconds: How long one request may take.
+    """
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(
+            socket_factory=None if allow_private_addresses else _guarded_socket,
+            limit=CONNECTIONS,
+            limit_per_host=CONNECTIONS_PER_HOST,
+        ),
+        timeout=aiohttp.ClientTimeout(total=seconds),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        auto_decompress=False,  # a small answer cannot become a large one
+        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+    )
+
+
+def exactly(url: str) -> URL:
+    """Return a URL that is requested as it was written, without normalising it."""
+    return URL(url, encoded=True)
+
+
+def reason_of(error: Exception) -> str:
+    """Say why a request failed, without its URL, which may hold a secret."""
+    cause: BaseException | None = error
+    while cause is not None:  # aiohttp wraps the error of the socket
+        if isinstance(cause, TimeoutError):
+            return "it takes too long"
+        if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError):
+            return cause.strerror or str(cause)
+        cause = cause.__cause__
+    return type(error).__name__

@@ -1,0 +1,158 @@
+"""The hub put together: the store, the logs, the channels and the handlers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, timedelta
+from pathlib import Path
+
+import aiohttp
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from rsnotify.datetimes import Instant
+from rsnotify.errors import StorageError
+from rsnotify_hub.callbacks import Callbacks
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.delivery import WebSubChannel
+from rsnotify_hub.grants import Grants
+from rsnotify_hub.guard import open_client
+from rsnotify_hub.intake import Intake
+from rsnotify_hub.pages import SubscriptionRow, TopicRow, first_page
+from rsnotify_hub.pings import Pings
+from rsnotify_hub.sockets import Sockets
+from rsnotify_hub.sqlite_log import Retention
+from rsnotify_hub.sqlite_store import SqliteStore
+from rsnotify_hub.store import Store
+from rsnotify_hub.topics import Topics
+from rsnotify_hub.verification import Verification
+from rsnotify_hub.websocket import WebSocketChannel
+from rsnotify_hub.websub import WebSub
+
+log = logging.getLogger("rsnotify.hub")
+
+Clock = Callable[[], Instant]
+
+#: How often leases are ended and quiet logs trimmed, in seconds.
+_HOUSEKEEPING_SECONDS = 60
+
+
+class Hub:
+    """A hub, apart from its HTTP server. Made by `open_hub`.
+
+    Args:
+        configuration: The settings.
+        store: Keeps everything.
+        client: The guarded HTTP client.
+        grants: Who may publish.
+        public_url: How others reach it, ending in `/`.
+        clock: Tells the current instant.
+
+    Attributes:
+        store: Keeps everything.
+        websub: Handles `POST /websub`.
+        sockets: Handles `GET /ws`.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        store: Store,
+        client: aiohttp.ClientSession,
+        grants: Grants,
+        *,
+        public_url: str,
+        clock: Clock,
+    ) -> None:
+        self.store = store
+        self._clock = clock
+        requests = Callbacks(client, public_url + "websub")
+        self._live = WebSocketChannel()
+        self._callbacks = WebSubChannel(store, requests, configuration, clock)
+        self._topics = Topics(store, (self._live, self._callbacks))
+        self._verification = Verification(
+            self._callbacks, self._topics, requests, configuration, clock
+        )
+        intake = Intake(grants, configuration)
+        pings = Pings(self._topics, client, configuration)
+        self.websub = WebSub(intake, self._topics, pings, self._verification, configuration)
+        self.sockets = Sockets(intake, self._topics, self._live, configuration)
+
+    async def start(self) -> None:
+        """Take up what the store kept.
+
+        Raises:
+            StorageError: It cannot be read.
+        """
+        self._topics.start(await self.store.logs())
+        self._callbacks.start(self._topics, await self.store.subscriptions())
+
+    async def close(self) -> None:
+        """Let what was published become durable, and stop delivering."""
+        await self._verification.close()
+        await self._topics.close()
+        await self._callbacks.close()
+
+    def page(self) -> str:
+        """Write the first page."""
+        topics = [
+            TopicRow(
+                state,
+                self._live.subscribers(state.topic),
+                self._callbacks.subscribers(state.topic),
+            )
+            for state in self._topics.states()
+        ]
+        subscriptions = [
+            SubscriptionRow(each.subscription, each.behind_since, each.failures)
+            for each in self._callbacks.all()
+        ]
+        return first_page(topics, subscriptions, now=self._clock())
+
+    async def keep_house(self) -> None:
+        """End leases, and trim logs that nobody publishes to."""
+        try:
+            await self._callbacks.expire()
+            await self._topics.trim()
+        except StorageError as error:
+            log.warning("housekeeping must wait: %s", error)
+
+
+@asynccontextmanager
+async def open_hub(
+    configuration: Configuration, *, public_url: str, anonymous: bool, clock: Clock
+) -> AsyncIterator[Hub]:
+    """Open everything a hub needs, and close it in order.
+
+    Args:
+        configuration: The settings.
+        public_url: How others reach it, ending in `/`.
+        anonymous: Whether local peers may publish without a token if there are no publishers.
+        clock: Tells the current instant.
+
+    Raises:
+        ConfigurationError: The data folder cannot be used.
+        StorageError: What is in it cannot be read.
+    """
+    retention = Retention(
+        size=configuration.log_bytes, age=timedelta(seconds=configuration.log_seconds)
+    )
+    async with AsyncExitStack() as stack:
+        store = SqliteStore(Path(configuration.data), retention, clock)
+        stack.push_async_callback(store.close)
+        client = await stack.enter_async_context(
+            open_client(
+                allow_private_addresses=configuration.allow_private_addresses,
+                seconds=configuration.callback_seconds,
+            )
+        )
+        grants = Grants(configuration.publishers, anonymous=anonymous)
+        hub = Hub(configuration, store, client, grants, public_url=public_url, clock=clock)
+        stack.push_async_callback(hub.close)
+        await hub.start()
+        scheduler = AsyncIOScheduler(timezone=UTC)
+        scheduler.add_job(hub.keep_house, "interval", seconds=_HOUSEKEEPING_SECONDS)
+        scheduler.start()
+        stack.callback(scheduler.shutdown, wait=False)
+        yield hub

@@ -1,0 +1,105 @@
+"""Plain WebSub pings (`hub.mode=publish`): the hub fetches the channel itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+import aiohttp
+
+from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.errors import DocumentError, FetchError, Unavailable
+from rsnotify.reading import Limits, read_document
+from rsnotify.writing import write_document
+from rsnotify_hub.channel_lists import ChangeKey, announce, keys_at, part_after
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, Fragment, describe, read_fragment
+from rsnotify_hub.guard import exactly, reason_of
+from rsnotify_hub.topics import Topics
+
+
+class Pings:
+    """Fetches channels, and appends what is news.
+
+    Args:
+        topics: The logs.
+        client: The guarded HTTP client.
+        configuration: How large documents may be.
+    """
+
+    def __init__(
+        self, topics: Topics, client: aiohttp.ClientSession, configuration: Configuration
+    ) -> None:
+        self._topics = topics
+        self._client = client
+        self._configuration = configuration
+        self._limits = Limits(
+            document_bytes=configuration.max_channel_bytes, links=configuration.max_links
+        )
+        # One fetch of a channel at a time: the second then finds what the first appended.
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def fetch(self, topic: str) -> None:
+        """GET a channel, and append what the log does not have; returns once it is durable.
+
+        Raises:
+            FetchError: The channel did not answer with a Change List.
+            StorageError: The news could not be kept.
+        """
+        async with self._locks[topic]:
+            body, content_type = await self._get(topic)
+            through, known = await self._known(topic)
+            try:
+                fragment = await asyncio.to_thread(self._news, body, content_type, through, known)
+            except DocumentError as error:
+                raise FetchError(topic, error.reason) from None
+            if fragment is not None:
+                await self._topics.publish(topic, fragment)
+
+    async def _known(self, topic: str) -> tuple[Instant | None, set[ChangeKey]]:
+        """Return where the log ends, and its changes of exactly that instant."""
+        state = self._topics.state(topic)
+        if state is None:
+            return None, set()
+        through = state.through
+        entries = await self._topics.read(topic, after=0, since=through - MICROSECOND)
+        known: set[ChangeKey] = set()
+        for entry in entries:
+            known |= keys_at(read_document(entry.fragment.body).resources, through)
+        return through, known
+
+    def _news(
+        self,
+        body: bytes,
+        content_type: str,
+        through: Instant | None,
+        known: set[ChangeKey],
+    ) -> Fragment | None:
+        document = read_document(body, limits=self._limits)
+        news = part_after(document, through=through, known=known)
+        if news is None:
+            return None
+        if news is not document:
+            body, content_type = write_document(news), MERGED_CONTENT_TYPE
+        if len(body) > self._configuration.max_fragment_bytes:
+            describe(news, body, content_type)
+            body, content_type = write_document(announce(news)), MERGED_CONTENT_TYPE
+        return read_fragment(body, content_type=content_type, limits=self._limits)
+
+    async def _get(self, topic: str) -> tuple[bytes, str]:
+        try:
+            async with self._client.get(exactly(topic), allow_redirects=False) as response:
+                if response.status != 200:
+                    raise Unavailable(topic, f"the channel answers {response.status}")
+                if response.headers.get("Content-Encoding", "identity") != "identity":
+                    raise Unavailable(topic, "the channel answers with a Content-Encoding")
+                chunks, size = [], 0
+                async for chunk in response.content.iter_any():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > self._configuration.max_channel_bytes:
+                        raise Unavailable(topic, "the channel's document is too large")
+                content_type = response.headers.get("Content-Type", MERGED_CONTENT_TYPE)
+                return b"".join(chunks), content_type
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise Unavailable(topic, reason_of(error)) from None

@@ -1,0 +1,43 @@
+"""What the hub answers when it refuses a request, the same over HTTP and WebSocket."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from rsnotify.errors import RsnotifyError
+
+
+class Code(StrEnum):
+    """The codes of `docs/protocol.md`."""
+
+    BAD_REQUEST = "bad-request"
+    FORBIDDEN = "forbidden"
+    INVALID_FRAGMENT = "invalid-fragment"
+    UNAVAILABLE = "unavailable"
+
+
+#: The HTTP status that says the same as a code.
+HTTP_STATUS = {
+    Code.BAD_REQUEST: 400,
+    Code.FORBIDDEN: 403,
+    Code.INVALID_FRAGMENT: 400,
+    Code.UNAVAILABLE: 503,
+}
+
+
+class Refusal(RsnotifyError):
+    """A request that is refused; nothing of it was done.
+
+    Args:
+        code: The kind of refusal.
+        reason: What is wrong, for whoever sent the request. Never holds a secret.
+    """
+
+    def __init__(self, code: Code, reason: str) -> None:
+        self.code = code
+        self.reason = reason
+        super().__init__(code, reason)
+
+    def __str__(self) -> str:
+        """Return the reason."""
+        return self.reason

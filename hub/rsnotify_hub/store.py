@@ -1,0 +1,124 @@
+"""What the hub keeps, and the interface of what keeps it.
+
+The store keeps and does not decide: which fragment gives way to another, and who is
+subscribed, is decided above it. Each method returns once its effect is durable, except
+`move_cursor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from rsnotify.datetimes import Instant
+from rsnotify_hub.fragments import Fragment, Interval
+from rsnotify_hub.subscriptions import Subscription
+
+
+class Entry(Struct, frozen=True):
+    """A fragment in a log.
+
+    Args:
+        position: Its place. Positions grow, and are never used twice.
+        fragment: The fragment.
+    """
+
+    position: int
+    fragment: Fragment
+
+
+class LogState(Struct, frozen=True):
+    """The state of one topic's log.
+
+    Args:
+        topic: Whose log it is.
+        first: The position of the oldest fragment that is kept, or past `position` if none is.
+        position: The position of the last fragment, kept or not.
+        begins: The instant that the kept part reaches back to.
+        through: The latest instant that any fragment reached.
+        received: When the last fragment came.
+        kept: How many fragments are kept.
+        size: The bytes of the kept fragments.
+        heartbeat: What the last fragment covers, if it is a heartbeat.
+    """
+
+    topic: str
+    first: int
+    position: int
+    begins: Instant
+    through: Instant
+    received: Instant
+    kept: int
+    size: int
+    heartbeat: Interval | None
+
+
+class Appended(Struct, frozen=True):
+    """What an append did.
+
+    Args:
+        positions: The position of each fragment; None for one that the log has already.
+        state: The log afterwards.
+    """
+
+    positions: tuple[int | None, ...]
+    state: LogState
+
+
+class Store(Protocol):
+    """A durable log for each topic, and the subscriptions with their cursors.
+
+    Every method raises `StorageError` when the store fails.
+    """
+
+    async def logs(self) -> list[LogState]:
+        """Return the state of every log."""
+
+    async def append(
+        self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
+    ) -> Appended:
+        """Append fragments to a log, and trim it by age and size.
+
+        Args:
+            topic: Whose log.
+            fragments: At least one. A body that the log has already is passed over.
+            replacing: The position of the log's last fragment, when it gives way.
+        """
+
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
+        """Read on in a log.
+
+        Args:
+            topic: Whose log.
+            after: The position to start after.
+            since: Leave out what reaches no further than this instant.
+
+        Returns:
+            The next entries, as many as make a handy page; none at the log's end.
+        """
+
+    async def trim(self, topic: str) -> LogState:
+        """Trim a log that nobody appends to, by age."""
+
+    async def subscriptions(self) -> list[Subscription]:
+        """Return every subscription."""
+
+    async def save(self, subscription: Subscription) -> None:
+        """Keep a new or renewed subscription."""
+
+    async def delete(self, topic: str, callback: str) -> None:
+        """Forget a subscription."""
+
+    def move_cursor(self, topic: str, callback: str, position: int) -> None:
+        """Note how far a subscription was delivered; durable soon.
+
+        Losing the last moves in a crash only makes the hub deliver once more.
+        """
+
+    async def check(self) -> None:
+        """Write something, to see that the store can."""
+
+    async def close(self) -> None:
+        """Finish what was begun, and let go."""

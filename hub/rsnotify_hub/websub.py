@@ -1,0 +1,105 @@
+"""`POST /websub`: fragments and pings from Sources, subscriptions from Destinations."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from rsnotify.errors import DocumentError
+from rsnotify.links import parse_links
+from rsnotify.vocabulary import Rel
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.intake import Intake
+from rsnotify_hub.pings import Pings
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.topics import Topics
+from rsnotify_hub.verification import Verification
+from rsnotify_hub.websub_forms import Intent, Ping, check_url, parse_form
+
+_FORM = "application/x-www-form-urlencoded"
+_MAX_FORM_BYTES = 64 * 1024
+
+
+class WebSub:
+    """The handler of `POST /websub`.
+
+    Args:
+        intake: Says who may publish, and reads fragments.
+        topics: The logs.
+        pings: Fetches channels.
+        verification: Verifies subscribers.
+        configuration: The limits.
+    """
+
+    def __init__(
+        self,
+        intake: Intake,
+        topics: Topics,
+        pings: Pings,
+        verification: Verification,
+        configuration: Configuration,
+    ) -> None:
+        self._intake = intake
+        self._topics = topics
+        self._pings = pings
+        self._verification = verification
+        self._configuration = configuration
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Answer 202 once what was asked for is durable, or, to a subscriber, is checked next."""
+        kind = request.content_type
+        if kind == _FORM:
+            await self._form(request)
+        elif kind in ("application/xml", "text/xml") or kind.endswith("+xml"):
+            await self._fragment(request)
+        else:
+            raise web.HTTPUnsupportedMediaType(text=f"neither XML nor {_FORM}\n")
+        return web.Response(status=202)
+
+    async def _fragment(self, request: web.Request) -> None:
+        topics = [
+            target
+            for relation, target in parse_links(request.headers.getall("Link", []))
+            if relation == Rel.SELF
+        ]
+        if len(topics) != 1:
+            raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
+        topic = check_url(topics[0], 'the Link with rel="self"')
+        self._intake.check_publisher(request, topic)
+        body = await self._body(request)
+        try:
+            fragment = await self._intake.read(body, request.headers["Content-Type"])
+        except DocumentError as error:
+            raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
+        await self._topics.publish(topic, fragment)
+
+    async def _form(self, request: web.Request) -> None:
+        if (request.content_length or 0) > _MAX_FORM_BYTES:
+            raise web.HTTPRequestEntityTooLarge(_MAX_FORM_BYTES, request.content_length or 0)
+        form = parse_form(await self._body(request))
+        if isinstance(form, Intent):
+            self._intent(form)
+        else:
+            await self._ping(request, form)
+
+    async def _ping(self, request: web.Request, ping: Ping) -> None:
+        for topic in ping.topics:
+            self._intake.check_publisher(request, topic)
+        await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
+
+    def _intent(self, intent: Intent) -> None:
+        if not self._verification.has_room(intent):
+            raise web.HTTPTooManyRequests(text="this callback's host has too many subscriptions\n")
+        unknown = self._topics.state(intent.topic) is None
+        if intent.mode == "subscribe" and unknown and not self._intake.is_served(intent.topic):
+            self._verification.deny(intent, "this hub does not serve the topic")
+        else:
+            self._verification.verify(intent)
+
+    async def _body(self, request: web.Request) -> bytes:
+        try:
+            async with asyncio.timeout(self._configuration.request_seconds):
+                return await request.read()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None

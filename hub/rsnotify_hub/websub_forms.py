@@ -1,0 +1,167 @@
+"""What strangers send to `POST /websub` as a form, and the queries that the hub answers with.
+
+Nothing here does I/O. Parameters that WebSub does not know are ignored (WebSub §5.1).
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import parse_qsl, quote_plus, urlencode, urlsplit
+
+from msgspec import Struct
+
+from rsnotify_hub.refusals import Code, Refusal
+
+#: WebSub §5.1: a secret is less than 200 bytes.
+MAX_SECRET_BYTES = 199
+MAX_URL_LENGTH = 2048
+_MAX_FIELDS = 100
+# What would break out of a header or of a Link header's <>, or is no URI character at all.
+_UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
+
+
+class Intent(Struct, frozen=True):
+    """A request to subscribe or unsubscribe, not yet verified.
+
+    Args:
+        mode: `subscribe` or `unsubscribe`.
+        topic: What it is about.
+        callback: Where deliveries shall go, exactly as it was written.
+        lease: The seconds asked for, if any were.
+        secret: What deliveries shall be signed with, if anything.
+    """
+
+    mode: str
+    topic: str
+    callback: str
+    lease: int | None = None
+    secret: str | None = None
+
+    def __repr__(self) -> str:
+        """Return what may be logged."""
+        return f"Intent(mode={self.mode!r}, topic={self.topic!r})"
+
+
+class Ping(Struct, frozen=True):
+    """A request to fetch topics that have changed (`hub.mode=publish`)."""
+
+    topics: tuple[str, ...]
+
+
+def parse_form(body: bytes) -> Intent | Ping:
+    """Read a form.
+
+    Raises:
+        Refusal: It lacks something, or something in it cannot be used.
+    """
+    try:
+        fields = parse_qsl(
+            body.decode("ascii"),
+            keep_blank_values=True,
+            max_num_fields=_MAX_FIELDS,
+            errors="strict",
+        )
+    except ValueError:
+        raise _bad("the form is not URL-encoded UTF-8, or has too many fields") from None
+    values: dict[str, str] = {}
+    for name, value in fields:
+        values.setdefault(name, value)
+    mode = values.get("hub.mode")
+    if mode == "publish":
+        topics = [value for name, value in fields if name in ("hub.url", "hub.topic") and value]
+        if not topics:
+            raise _bad("hub.url is missing")
+        return Ping(tuple(check_url(topic, "hub.url") for topic in dict.fromkeys(topics)))
+    if mode in ("subscribe", "unsubscribe"):
+        return _intent(mode, values)
+    raise _bad("hub.mode is none of subscribe, unsubscribe, publish")
+
+
+def _intent(mode: str, values: dict[str, str]) -> Intent:
+    return Intent(
+        mode=mode,
+        topic=check_url(values.get("hub.topic", ""), "hub.topic"),
+        callback=check_url(values.get("hub.callback", ""), "hub.callback"),
+        lease=_lease(values.get("hub.lease_seconds", "")),
+        secret=_secret(values.get("hub.secret", "")),
+    )
+
+
+def _lease(text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) > 0):
+        raise _bad("hub.lease_seconds is not a positive whole number")
+    return int(text)
+
+
+def _secret(text: str) -> str | None:
+    if len(text.encode()) > MAX_SECRET_BYTES:
+        raise _bad("hub.secret is not less than 200 bytes")
+    return text or None
+
+
+def check_url(url: str, name: str) -> str:
+    """Check a topic or callback.
+
+    Args:
+        url: What was sent.
+        name: What to call it in the reason.
+
+    Returns:
+        The same, unchanged.
+
+    Raises:
+        Refusal: It is not an absolute http(s) URL that can stand in a header.
+    """
+    if not url:
+        raise _bad(f"{name} is missing")
+    if len(url) > MAX_URL_LENGTH:
+        raise _bad(f"{name} is longer than {MAX_URL_LENGTH} characters")
+    if _UNSAFE.search(url):
+        raise _bad(f"{name} has a character that must be percent-encoded")
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise _bad(f"{name} is not an absolute http or https URL")
+    if parts.fragment or "@" in parts.netloc:
+        raise _bad(f"{name} has a fragment or a user name")
+    return url
+
+
+def host_of(callback: str) -> str:
+    """Return the host of a callback, which may be shown where the rest may not."""
+    return urlsplit(callback).hostname or ""
+
+
+def verification_url(intent: Intent, *, challenge: str, lease: int) -> str:
+    """Return what the hub GETs to verify an intent (WebSub §5.3)."""
+    query = [
+        ("hub.mode", intent.mode),
+        ("hub.topic", intent.topic),
+        ("hub.challenge", challenge),
+    ]
+    if intent.mode == "subscribe":
+        query.append(("hub.lease_seconds", str(lease)))
+    return _with_query(intent.callback, query)
+
+
+def denial_url(intent: Intent, *, reason: str) -> str:
+    """Return what the hub GETs to say that it denies a subscription (WebSub §5.2)."""
+    return _with_query(
+        intent.callback,
+        [("hub.mode", "denied"), ("hub.topic", intent.topic), ("hub.reason", reason)],
+    )
+
+
+def _with_query(callback: str, query: list[tuple[str, str]]) -> str:
+    # The callback's own query is kept as it is, whatever names it has.
+    joint = "&" if "?" in callback else "?"
+    return callback + joint + urlencode(query, quote_via=quote_plus)
+
+
+def _bad(reason: str) -> Refusal:
+    return Refusal(Code.BAD_REQUEST, reason)
