@@ -1,0 +1,70 @@
+"""The emitter: keeps every hub fed, each in a task of its own, so that none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from rsnotify.errors import RsnotifyError
+from rsnotify_publisher.backoff import Backoff
+from rsnotify_publisher.feed import Feed
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.transports import HubFailure, feed_hub
+
+_log = logging.getLogger("rsnotify.publisher")
+
+
+class Emitter:
+    """Feeds the hubs until it is cancelled.
+
+    Args:
+        topic: The URI of the channel.
+        feeds: Each hub with its feed.
+    """
+
+    def __init__(self, topic: str, feeds: Sequence[tuple[Hub, Feed]]) -> None:
+        self._topic = topic
+        self._feeds = feeds
+
+    def behind(self, instant: int) -> bool:
+        """Whether a hub still lacks something up to an instant (µs)."""
+        return any(feed.cursor < instant for _, feed in self._feeds)
+
+    @property
+    def cursors(self) -> dict[str, int]:
+        """Through which instant each hub, by its URI, has everything."""
+        return {hub.uri: feed.cursor for hub, feed in self._feeds}
+
+    def wake(self) -> None:
+        """Say that the journal has something new."""
+        for _, feed in self._feeds:
+            feed.wake()
+
+    async def run(self) -> None:
+        """Feed them all."""
+        async with asyncio.TaskGroup() as tasks:
+            for hub, feed in self._feeds:
+                tasks.create_task(self._keep_feeding(hub, feed))
+
+    async def _keep_feeding(self, hub: Hub, feed: Feed) -> None:
+        backoff = Backoff()
+        while True:
+            before = feed.cursor
+            wait = 0.0
+            try:
+                await feed_hub(hub, self._topic, feed)
+            except RsnotifyError as error:
+                _report(hub, error, backoff.failures if feed.cursor == before else 0)
+                wait = error.retry_after if isinstance(error, HubFailure) else 0.0
+            except Exception:  # an error of our own must not end the feeding of a hub for good
+                _log.exception("feeding %s failed; it is tried again", hub.uri)
+            if feed.cursor > before:
+                backoff.succeed()
+            await asyncio.sleep(backoff.fail(wait))
+
+
+def _report(hub: Hub, error: RsnotifyError, failures: int) -> None:
+    """Warn once of a hub that is away; what follows is only for those who look closely."""
+    level = logging.INFO if failures else logging.WARNING
+    _log.log(level, "%s; changes wait in the journal and %s is tried again", error, hub.uri)

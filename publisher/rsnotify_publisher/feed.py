@@ -1,0 +1,124 @@
+"""The feed of one hub: what it is sent next, and how far it has come.
+
+A transport asks `fragments` for one fragment after the other and calls `accepted` for what
+the hub has made durable. Between connections the feed keeps the place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+
+from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.model import Resource
+from rsnotify_publisher.fragments import Fragment, FragmentWriter, may_be_inline
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.storage import State
+
+Contents = Callable[[Sequence[str]], Mapping[str, bytes]]
+
+
+def resume_at(through: int | None, cursor: int, state: State) -> int:
+    """Decide from which instant on a hub is fed.
+
+    Args:
+        through: What the hub says it has; None if it says nothing or has nothing.
+        cursor: What it is known to have accepted.
+        state: Where the journal stands.
+
+    Returns:
+        The hub's word, which tells of a loss and of what was not noted here, as far as the
+        journal reaches.
+    """
+    start = cursor if through is None else through
+    return min(max(start, state.pruned), state.reached)
+
+
+class Feed:
+    """Feeds one hub from the journal.
+
+    Args:
+        journal: Read in the event loop's thread.
+        cursor: Through which instant the hub is known to have everything.
+        writer: Writes the fragments.
+        promise: Makes a promise durable, and tells where the journal then stands.
+        contents: Reads what resources hold, in a thread; None sends nothing inline.
+        heartbeat: Seconds of quiet before a heartbeat.
+        batch: How many changes are read at once.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        cursor: int,
+        writer: FragmentWriter,
+        promise: Callable[[], Awaitable[State]],
+        contents: Contents | None,
+        *,
+        heartbeat: float,
+        batch: int,
+    ) -> None:
+        self._journal = journal
+        self._writer = writer
+        self._promise = promise
+        self._contents = contents
+        self._heartbeat = heartbeat
+        self._batch = batch
+        self._news = asyncio.Event()
+        self._sent = cursor
+        self.cursor = cursor
+
+    def wake(self) -> None:
+        """Say that the journal has something new."""
+        self._news.set()
+
+    def accepted(self, until: Instant) -> None:
+        """Note that the hub has everything through `until`."""
+        self.cursor = max(self.cursor, to_microseconds(until))
+
+    async def fragments(self, through: Instant | None = None) -> AsyncGenerator[Fragment, None]:
+        """Yield what the hub lacks, then what is new as it comes, without end.
+
+        Args:
+            through: What the hub says it has, at the start of this connection.
+        """
+        said = None if through is None else to_microseconds(through)
+        self._sent = resume_at(said, self.cursor, self._journal.state())
+        due = self._next_heartbeat()
+        while True:
+            self._news.clear()
+            last = self._journal.last_change_at(self._sent)
+            changes = self._journal.changes(self._sent, self._batch)
+            if changes:
+                contents = await self._read(changes)
+                for fragment in self._writer.fragments(from_microseconds(last), changes, contents):
+                    yield self._sending(fragment)
+                due = self._next_heartbeat()
+            elif not await self._news_before(due):
+                state = await self._promise()
+                if state.last_change == last:
+                    until = from_microseconds(state.reached)
+                    yield self._sending(self._writer.heartbeat(from_microseconds(last), until))
+                    due = self._next_heartbeat()
+
+    def _next_heartbeat(self) -> float:
+        return asyncio.get_running_loop().time() + self._heartbeat
+
+    def _sending(self, fragment: Fragment) -> Fragment:
+        self._sent = to_microseconds(fragment.until)
+        return fragment
+
+    async def _read(self, changes: Sequence[Resource]) -> Mapping[str, bytes]:
+        newest = {change.uri: change for change in changes}
+        wanted = [uri for uri, change in newest.items() if may_be_inline(change)]
+        if self._contents is None or not wanted:
+            return {}
+        return await asyncio.to_thread(self._contents, wanted)
+
+    async def _news_before(self, due: float) -> bool:
+        try:
+            async with asyncio.timeout_at(due):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True

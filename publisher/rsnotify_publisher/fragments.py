@@ -1,0 +1,112 @@
+"""Fragments: changes in, Change Notifications out, each small enough to travel."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import INLINE_LIMIT, Capability, Rel
+from rsnotify.writing import closing, entry, opening
+
+_ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512", "sha-1": "sha1", "md5": "md5"}
+
+
+class Fragment(Struct, frozen=True):
+    """What is sent: all changes after `from_`, through `until`.
+
+    Args:
+        body: The document.
+    """
+
+    from_: Instant
+    until: Instant
+    body: bytes
+
+
+class FragmentWriter:
+    """Writes the fragments of one Source.
+
+    Args:
+        capability_list: The URI that fragments point `up` to.
+        max_entries: Changes in one fragment.
+        max_bytes: Bytes in one fragment, unless a single change is larger.
+    """
+
+    def __init__(self, capability_list: str, *, max_entries: int, max_bytes: int) -> None:
+        self._links = (Link(Rel.UP, capability_list),)
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+
+    def fragments(
+        self, from_: Instant, changes: Sequence[Resource], contents: Mapping[str, bytes]
+    ) -> Iterator[Fragment]:
+        """Write consecutive fragments.
+
+        Args:
+            from_: The datetime of the last change before these.
+            changes: Changes in order, each with its datetime.
+            contents: What the resources hold now, by URI, for those that may travel inline.
+        """
+        last = {change.uri: number for number, change in enumerate(changes)}
+        entries: list[bytes] = []
+        size, until = 0, from_
+        for number, change in enumerate(changes):
+            inline = contents.get(change.uri) if last[change.uri] == number else None
+            written = entry(with_content(change, inline))
+            if entries and not self._fits(len(entries), size + len(written)):
+                yield self._fragment(from_, until, entries)
+                from_, entries, size = until, [], 0
+            entries.append(written)
+            size += len(written)
+            assert change.datetime is not None
+            until = change.datetime
+        if entries:
+            yield self._fragment(from_, until, entries)
+
+    def heartbeat(self, from_: Instant, until: Instant) -> Fragment:
+        """Write that nothing happened since `from_`, through `until`."""
+        return self._fragment(from_, until, [])
+
+    def _fits(self, entries: int, size: int) -> bool:
+        return entries < self._max_entries and size <= self._max_bytes
+
+    def _fragment(self, from_: Instant, until: Instant, entries: list[bytes]) -> Fragment:
+        head = Document(Capability.CHANGE_NOTIFICATION, from_=from_, until=until, links=self._links)
+        return Fragment(from_, until, b"".join([opening(head), *entries, closing(head)]))
+
+
+def may_be_inline(change: Resource) -> bool:
+    """Whether it is worth asking for the content: small, and known by a hash."""
+    return (
+        change.change != "deleted"
+        and change.hash is not None
+        and (change.length is None or change.length <= INLINE_LIMIT)
+    )
+
+
+def with_content(change: Resource, content: bytes | None) -> Resource:
+    """Return the change with its content inline, if that is what the change speaks of.
+
+    The content may have changed again since; then its hash differs, and it is left out.
+    """
+    if content is None or len(content) > INLINE_LIMIT or not _matches(change.hash, content):
+        return change
+    media_type = quote(change.type or "application/octet-stream", safe="/;=+.-_!#$&^*")
+    data = base64.b64encode(content).decode()
+    link = Link(Rel.DUPLICATE, f"data:{media_type};base64,{data}")
+    return replace(change, links=(*change.links, link))
+
+
+def _matches(hashes: str | None, content: bytes) -> bool:
+    for name, _, digest in (pair.partition(":") for pair in (hashes or "").split()):
+        algorithm = _ALGORITHMS.get(name.lower())
+        if algorithm is not None:
+            return hashlib.new(algorithm, content).hexdigest() == digest.lower()
+    return False

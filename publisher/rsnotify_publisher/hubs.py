@@ -1,0 +1,75 @@
+"""The hubs of a Source: where fragments are sent, and what the documents advertise."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, urlsplit
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError
+
+_WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
+
+class Hub(Struct, frozen=True):
+    """One hub, as it is used.
+
+    Args:
+        uri: Where fragments go: `http(s)` is POSTed to, `ws(s)` is a WebSocket.
+        advertised: The ways in for Destinations, WebSub first.
+        token: The bearer token that this hub wants from a Source.
+    """
+
+    uri: str
+    advertised: tuple[str, ...]
+    token: str | None = None
+
+    def __repr__(self) -> str:
+        """Leave the token out, since a representation ends in logs."""
+        return f"Hub({self.uri!r})"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The header that shows the token, if there is one."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def parse_hub(url: str, token: str | None = None) -> Hub:
+    """Read a hub as a user names it.
+
+    Args:
+        url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
+            as it stands. `http(s)://host` without a path is an rsnotify hub: both its ways in
+            are advertised, and fragments go over its WebSocket.
+        token: The bearer token for this hub.
+
+    Raises:
+        ConfigurationError: It is no URL of a hub, or it holds a password.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in _WEBSOCKET and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(f"{url!r} is no hub; write http(s)://host or ws(s)://host/path")
+    if parts.username or parts.password:
+        raise ConfigurationError("a hub's URL holds a user name; give a token instead")
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"{url!r} has a query or fragment; a hub is named without them")
+    if parts.path.strip("/"):
+        return Hub(url, (url,), token)
+    return _rsnotify_hub(parts, token)
+
+
+def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
+    websocket = f"{_WEBSOCKET[parts.scheme]}://{parts.netloc}/ws"
+    if parts.scheme.startswith("ws"):
+        return Hub(websocket, (websocket,), token)
+    return Hub(websocket, (f"{parts.scheme}://{parts.netloc}/websub", websocket), token)
+
+
+def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:
+    """Return every way in, WebSub's first, since plain WebSub takes the first it sees."""
+    ways = dict.fromkeys(way for hub in hubs for way in hub.advertised)
+    return tuple(sorted(ways, key=lambda way: not way.startswith("http")))

@@ -1,0 +1,184 @@
+"""What the one leading process of a Source does: it feeds the hubs and writes the documents."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from rsnotify.errors import RsnotifyError
+from rsnotify_publisher.documents import CAPABILITY_LIST
+from rsnotify_publisher.emitter import Emitter
+from rsnotify_publisher.feed import Contents, Feed
+from rsnotify_publisher.fragments import FragmentWriter
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.library import Library, Stopped
+from rsnotify_publisher.recorder import Recorder
+from rsnotify_publisher.source import Source
+from rsnotify_publisher.storage import State
+
+_log = logging.getLogger("rsnotify.publisher")
+_NOTE_CURSORS_EVERY = 1.0
+_AGAIN_AFTER = 5.0
+_LOOK_EVERY = 0.01
+
+
+class Leader:
+    """Leads until it is told to stop.
+
+    Args:
+        source: The Source that is led.
+        recorder: Makes durable what the leader decides.
+        contents: Reads what may travel inline.
+        on_published: Called when all documents have been written.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        recorder: Recorder,
+        contents: Contents | None,
+        on_published: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._recorder = recorder
+        self._contents = contents
+        self._on_published = on_published
+        self._library = Library(source, recorder)
+        self._emitter = Emitter(source.documents.topic, ())
+        self._noted: dict[str, int] = {}
+
+    def wake(self) -> None:
+        """Say that the journal has something new."""
+        self._emitter.wake()
+
+    async def lead(self, stop: asyncio.Event) -> None:
+        """Lead until `stop` is set, then end in order.
+
+        Raises:
+            StorageError: The journal cannot be read.
+        """
+        with self._source.open_journal() as journal:
+            feeds = [(hub, self._feed(journal, hub)) for hub in self._source.hubs]
+            self._emitter = Emitter(self._source.documents.topic, feeds)
+            async with self._working(journal):
+                await stop.wait()
+                await self._drain(journal)
+            await asyncio.to_thread(self._library.close)
+            await self._note_cursors(journal)
+            await self._write_change_lists()
+
+    def _feed(self, journal: Journal, hub: Hub) -> Feed:
+        options = self._source.options
+        writer = FragmentWriter(
+            self._source.documents.uri(CAPABILITY_LIST),
+            max_entries=options.fragment_entries,
+            max_bytes=options.fragment_bytes,
+        )
+        return Feed(
+            journal,
+            journal.cursor(hub.uri),
+            writer,
+            self._promise,
+            self._contents,
+            heartbeat=options.heartbeat,
+            batch=options.fragment_entries,
+        )
+
+    async def _promise(self) -> State:
+        return await asyncio.wrap_future(self._recorder.submit(Journal.promise))
+
+    @asynccontextmanager
+    async def _working(self, journal: Journal) -> AsyncIterator[None]:
+        """Feed the hubs and keep the documents while the caller waits."""
+        scheduler = AsyncIOScheduler(timezone=UTC)
+        options = self._source.options
+        regular = [
+            self._regularly(scheduler, options.refresh, self._write_change_lists),
+            self._regularly(scheduler, options.resource_list_every, self._write_all),
+            self._regularly(scheduler, _NOTE_CURSORS_EVERY, lambda: self._note_cursors(journal)),
+        ]
+        async with asyncio.TaskGroup() as tasks:
+            work = map(tasks.create_task, [self._emitter.run(), self._watch(journal), *regular])
+            running = list(work)
+            scheduler.start()
+            try:
+                yield
+            finally:
+                scheduler.shutdown(wait=False)
+                for task in running:
+                    task.cancel()
+
+    def _regularly(
+        self,
+        scheduler: AsyncIOScheduler,
+        seconds: float,
+        work: Callable[[], Awaitable[None]],
+    ) -> Coroutine[None, None, None]:
+        """Do some work now and at every interval, but never twice at a time."""
+        due = asyncio.Event()
+
+        async def trigger() -> None:
+            due.set()
+
+        scheduler.add_job(trigger, "interval", seconds=seconds)
+        return self._repeat(due, work)
+
+    async def _repeat(self, due: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            due.clear()
+            wait = None
+            try:
+                await work()
+            except (RsnotifyError, OSError) as error:
+                _log.error("it could not be written, and is tried again: %s", error)
+                wait = _AGAIN_AFTER
+            with suppress(TimeoutError):
+                await asyncio.wait_for(due.wait(), wait)
+
+    async def _watch(self, journal: Journal) -> None:
+        """Notice what other processes record; our own recorder calls `wake` by itself."""
+        seen = journal.data_version()
+        while True:
+            await asyncio.sleep(self._source.options.poll)
+            if (version := journal.data_version()) != seen:
+                seen = version
+                self._emitter.wake()
+
+    async def _drain(self, journal: Journal) -> None:
+        """Give hubs that are there a moment to take what is left; the journal keeps the rest."""
+        last = journal.state().last_change
+        for _ in range(round(self._source.options.grace / _LOOK_EVERY)):
+            if not self._emitter.behind(last):
+                break
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _note_cursors(self, journal: Journal) -> None:
+        """Persist how far the hubs are; late is well, since what is sent twice is kept once."""
+        cursors = self._emitter.cursors
+        through = journal.prunable(cursors)
+        if cursors == self._noted and through is None:
+            return
+
+        def note(journal: Journal) -> None:
+            for hub, cursor in cursors.items():
+                journal.move_cursor(hub, cursor)
+            if through is not None:
+                journal.prune(through)
+
+        await asyncio.wrap_future(self._recorder.submit(note))
+        self._noted = cursors
+
+    async def _write_change_lists(self) -> None:
+        await asyncio.to_thread(self._library.write_change_lists)
+
+    async def _write_all(self) -> None:
+        await self._write_change_lists()
+        with suppress(Stopped):
+            await asyncio.to_thread(self._library.write_resource_list)
+            self._on_published()

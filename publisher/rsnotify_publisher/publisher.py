@@ -1,0 +1,265 @@
+"""The library a Source embeds: it is told of changes, and does the rest.
+
+    publisher = Publisher("state", "https://source.example/data/", hubs=["https://hub.example"])
+    with publisher:
+        publisher.updated("https://source.example/data/res1", length=8876)
+
+Every method for plain threads has a twin for asyncio, named with an `a` in front as Django
+names them: `updated` blocks until the change is durable, `await aupdated` waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Self, Unpack
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher.background import Background
+from rsnotify_publisher.changes import Metadata, Record, check_change, check_resource, describe
+from rsnotify_publisher.hubs import Hub, parse_hub
+from rsnotify_publisher.leader import Leader
+from rsnotify_publisher.options import Options
+from rsnotify_publisher.recorder import Recorder
+from rsnotify_publisher.source import Source
+from rsnotify_publisher.storage import system_clock
+
+_log = logging.getLogger("rsnotify.publisher")
+
+
+class Publisher:
+    """Records changes durably, tells the hubs, and keeps the documents.
+
+    It starts with the first change, or by `start()`, `with` or `async with`. Any number of
+    threads may use one Publisher, and any number of processes may have one on the same folder:
+    one of them feeds the hubs and writes the documents, and another takes over if it dies.
+
+    Args:
+        folder: Where the state is kept; the documents stand in its folder `documents`.
+        base_url: Below which the documents are served.
+        hubs: URLs of hubs, or `Hub`s made by `parse_hub` where each has its own token.
+        token: The bearer token for hubs given as URLs.
+        content: Returns what a resource holds now, or None. If given, small content travels
+            inside the fragments. Called in a thread.
+        options: Tuning.
+        clock: Tells the time in microseconds since 1970.
+
+    Raises:
+        ConfigurationError: A URL is unusable.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        base_url: str,
+        *,
+        hubs: Sequence[str | Hub] = (),
+        token: str | None = None,
+        content: Callable[[str], bytes | None] | None = None,
+        options: Options | None = None,
+        clock: Callable[[], int] = system_clock,
+    ) -> None:
+        known = tuple(hub if isinstance(hub, Hub) else parse_hub(hub, token) for hub in hubs)
+        distinct = tuple({hub.uri: hub for hub in known}.values())
+        self.source = Source(Path(folder), base_url, distinct, options or Options(), clock)
+        self._content = content
+        self._lock = threading.Lock()
+        self._started_in: int | None = None
+
+    # Starting and ending
+
+    def start(self) -> None:
+        """Open the journal and begin to publish; once is enough.
+
+        Raises:
+            StorageError: The journal cannot be used.
+            ConfigurationError: The journal belongs to another Source, or this process was
+                forked from one in which the Publisher had started.
+        """
+        with self._lock:
+            if self._started_in is None:
+                self._start()
+            elif self._started_in != os.getpid():
+                raise ConfigurationError(
+                    "this Publisher was started before the process was forked; "
+                    "start it, or record the first change, after the fork"
+                )
+
+    def _start(self) -> None:
+        with self.source.open_journal() as journal, journal.transaction():
+            # Before the first change, so that a new hub is sent it.
+            for hub in self.source.hubs:
+                journal.add_hub(hub.uri)
+        self._background = Background(self.source, self._leader)
+        self._recorder = Recorder(self.source.open_journal, self._background.wake)
+        self._recorder.start()
+        self._background.start()
+        self._started_in = os.getpid()
+        atexit.register(self.close)
+
+    def _leader(self) -> Leader:
+        contents = None if self._content is None else self._contents
+        return Leader(self.source, self._recorder, contents, self._background.published.set)
+
+    def close(self) -> None:
+        """Give the hubs a moment to take what is left, and end; what they miss stays recorded."""
+        with self._lock:
+            if self._started_in == os.getpid():
+                self._background.close()
+                self._recorder.close()
+                atexit.unregister(self.close)
+                self._started_in = None
+
+    def wait_published(self, timeout: float | None = None) -> bool:
+        """Wait until every document is in the folder.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Returns:
+            Whether they are there.
+
+        Raises:
+            RsnotifyError: As `start` does.
+        """
+        self.start()
+        return self._background.published.wait(timeout)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+    # The baseline
+
+    def is_empty(self) -> bool:
+        """Whether nothing was ever loaded or recorded.
+
+        Raises:
+            StorageError: The journal cannot be used.
+        """
+        with self.source.open_journal() as journal:
+            return journal.is_empty()
+
+    def load(self, resources: Iterable[Resource | Record]) -> int:
+        """Take the resources that exist already as the baseline, before anything else.
+
+        They appear in the Resource List, but not as changes. All are loaded, or none.
+
+        Args:
+            resources: With `lastmod`, if that is known.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            ConfigurationError: A resource is unusable, or the journal is not empty.
+            StorageError: The journal cannot be written.
+        """
+        records = map(_as_record, resources)
+        with self.source.open_journal() as journal, journal.transaction():
+            return journal.load(
+                Record(check_resource(record.resource), record.validator) for record in records
+            )
+
+    # Recording
+
+    def submit(self, changes: Iterable[Resource | Record]) -> Future[list[Resource]]:
+        """Hand changes over without waiting; all become durable together, or none.
+
+        Args:
+            changes: In order, each with `change` set; their `datetime` is given here.
+
+        Returns:
+            A future of the changes with their datetimes, once they are durable.
+
+        Raises:
+            ConfigurationError: A change is unusable; none of them is recorded.
+            StorageError: The journal cannot be used.
+        """
+        records = [
+            Record(check_change(record.resource), record.validator)
+            for record in map(_as_record, changes)
+        ]
+        self.start()
+        return self._recorder.submit(lambda journal: journal.record(records))
+
+    def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
+        """Record a batch and wait until it is durable; arguments and errors as in `submit`."""
+        return self.submit(changes).result()
+
+    def created(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+        """Record that a resource came into being, and wait until that is durable.
+
+        Args:
+            uri: The resource.
+            metadata: What is known of it; see `Metadata`.
+
+        Returns:
+            The change with its datetime.
+
+        Raises:
+            ConfigurationError: The URI or the metadata is unusable; nothing is recorded.
+            StorageError: It could not be made durable.
+        """
+        return self.record([describe(uri, ChangeType.CREATED, metadata)])[0]
+
+    def updated(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+        """Record that a resource changed; otherwise as `created`."""
+        return self.record([describe(uri, ChangeType.UPDATED, metadata)])[0]
+
+    def deleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+        """Record that a resource is gone; otherwise as `created`."""
+        return self.record([describe(uri, ChangeType.DELETED, metadata)])[0]
+
+    async def arecord(self, changes: Iterable[Resource | Record]) -> list[Resource]:
+        """Do as `record` does, in asyncio."""
+        return await asyncio.wrap_future(self.submit(changes))
+
+    async def acreated(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+        """Do as `created` does, in asyncio."""
+        return (await self.arecord([describe(uri, ChangeType.CREATED, metadata)]))[0]
+
+    async def aupdated(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+        """Do as `updated` does, in asyncio."""
+        return (await self.arecord([describe(uri, ChangeType.UPDATED, metadata)]))[0]
+
+    async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+        """Do as `deleted` does, in asyncio."""
+        return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
+
+    # What the emitter asks
+
+    def _contents(self, uris: Sequence[str]) -> Mapping[str, bytes]:
+        assert self._content is not None
+        found = {}
+        for uri in uris:
+            try:
+                content = self._content(uri)
+            except Exception:  # the Source's own code; without its answer the GET is the way
+                _log.exception("the content of %s could not be had; it is not sent inline", uri)
+                continue
+            if content is not None:
+                found[uri] = content
+        return found
+
+
+def _as_record(change: Resource | Record) -> Record:
+    return change if isinstance(change, Record) else Record(change)

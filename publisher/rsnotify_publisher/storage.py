@@ -1,0 +1,150 @@
+"""The file under the journal: its tables, its transactions, its errors."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from filelock import FileLock
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError, StorageError
+
+_SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE state (
+    base_url TEXT NOT NULL,        -- below which the documents stand
+    last_change INTEGER NOT NULL,  -- datetime of the last change; at first, of the baseline
+    promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
+    pruned INTEGER NOT NULL        -- datetime of the last change no longer in `changes`
+);
+CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+CREATE TABLE resources (
+    uri TEXT PRIMARY KEY, at INTEGER NOT NULL, entry BLOB NOT NULL, validator TEXT
+) WITHOUT ROWID;
+CREATE TABLE closed_lists (until_at INTEGER PRIMARY KEY, from_at INTEGER NOT NULL);
+CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
+"""
+
+
+def system_clock() -> int:
+    """Return the time of day in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+class State(Struct, frozen=True):
+    """Where the journal stands; see the columns of its table."""
+
+    last_change: int
+    promised: int
+    pruned: int
+
+    @property
+    def reached(self) -> int:
+        """No later change gets a datetime at or before this one."""
+        return max(self.last_change, self.promised)
+
+
+class Storage:
+    """One connection to the file, for the thread that made it.
+
+    Args:
+        path: The file; it and its folder are made if they are not there.
+        base_url: The base URL of the Source, which the journal remembers and insists on.
+        clock: Tells the time in microseconds since 1970.
+
+    Raises:
+        StorageError: The file cannot be used.
+        ConfigurationError: It belongs to a Source with another base URL.
+    """
+
+    def __init__(
+        self, path: Path, base_url: str, *, clock: Callable[[], int] = system_clock
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
+            try:
+                self._prepare(base_url)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _prepare(self, base_url: str) -> None:
+        execute = self._db.execute
+        execute("PRAGMA synchronous=FULL")
+        # Two processes that switch a new file to WAL at once would see "locked".
+        if self._version() == 0:
+            with FileLock(self._path.with_suffix(".lock")):
+                if self._version() == 0:
+                    self._create(base_url)
+        if self._version() != _SCHEMA_VERSION:
+            raise StorageError(f"{self._path}: written by another version of rsnotify")
+        (known,) = execute("SELECT base_url FROM state").fetchone()
+        if known != base_url:
+            raise ConfigurationError(
+                f"{self._path} belongs to the Source {known}, not {base_url}; "
+                "use that base URL, or another folder for the state"
+            )
+
+    def _version(self) -> int:
+        version: int = self._db.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+    def _create(self, base_url: str) -> None:
+        now = self._clock()
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_SCHEMA_VERSION};")
+        self._db.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (base_url, now, now, now))
+        self._db.execute("COMMIT")
+
+    def close(self) -> None:
+        """End the connection."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write: all of it durable at the end, or nothing if an exception passes through."""
+        with self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def snapshot(self) -> Iterator[State]:
+        """Read: everything inside sees the journal as it was at the start."""
+        with self._translated():
+            self._db.execute("BEGIN")
+            try:
+                yield self.state()
+            finally:
+                self._db.execute("ROLLBACK")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(f"{self._path}: {error}") from error
+
+    def state(self) -> State:
+        """Tell where the journal stands."""
+        row = self._db.execute("SELECT last_change, promised, pruned FROM state").fetchone()
+        return State(*row)
