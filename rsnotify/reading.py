@@ -53,12 +53,14 @@ class Limits(Struct, frozen=True):
         uri_length: Characters of a URI; a `data:` link may be longer, up to `inline_length`.
         inline_length: Characters of a `data:` URI.
         links: `rs:ln` elements in one entry, or on top of the document.
+        depth: Nested elements below one that is passed over.
     """
 
     document_bytes: int = 1_000_000_000
     uri_length: int = 8_192
     inline_length: int = 1_000_000
     links: int = 1_000
+    depth: int = 100
 
 
 DEFAULT_LIMITS = Limits()
@@ -142,6 +144,8 @@ class _Target(_ParserTarget):
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         if self._skipped:
             self._skipped += 1
+            if self._skipped > self._limits.depth:
+                raise self._invalid(f"it is nested deeper than {self._limits.depth} elements")
         elif self._root is None:
             self._start_root(tag)
         elif tag == self._entry_tag and self._entry is None:
@@ -280,7 +284,9 @@ class SitemapReader:
         self._target = _Target(limits)
         self._parser = etree.XMLParser(
             target=self._target,
-            resolve_entities=False,
+            # Not False: libxml2 then leaves an ampersand in an attribute as "&#38;". There is
+            # nothing else to resolve, as a DOCTYPE is refused.
+            resolve_entities="internal",
             no_network=True,
             load_dtd=False,
             huge_tree=False,

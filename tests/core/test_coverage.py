@@ -1,0 +1,135 @@
+"""What a change document proves, and what of it is new."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from rsnotify.coverage import Frontier, change_list_coverage, fragment_coverage
+from rsnotify.errors import InvalidDocument, WrongDocument
+from rsnotify.model import Document, Resource
+from rsnotify.vocabulary import Capability, ChangeType
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def change(name: str, when: datetime | None, **fields: object) -> Resource:
+    return Resource(f"http://a/{name}", change=ChangeType.UPDATED, datetime=when, **fields)
+
+
+def listed(*resources: Resource, **fields: object) -> Document:
+    return Document(Capability.CHANGE_LIST, resources, **fields)
+
+
+def test_an_open_list_proves_nothing_beyond_its_last_entry() -> None:
+    coverage = change_list_coverage(listed(change("a", at(1)), change("b", at(3)), from_=at(0)))
+    assert (coverage.from_, coverage.until, coverage.closed) == (at(0), at(3), False)
+
+
+def test_an_empty_open_list_proves_that_nothing_happened_until_it_began() -> None:
+    coverage = change_list_coverage(listed(from_=at(5)))
+    assert (coverage.from_, coverage.until) == (at(5), at(5))
+
+
+def test_a_closed_list_proves_all_until_its_until() -> None:
+    coverage = change_list_coverage(listed(change("a", at(1)), from_=at(0), until=at(9)))
+    assert (coverage.until, coverage.closed) == (at(9), True)
+
+
+def test_a_list_without_from_reaches_back_to_its_first_entry_only() -> None:
+    coverage = change_list_coverage(listed(change("a", at(4)), until=at(9)))
+    assert coverage.reaches(at(4))
+    assert not coverage.reaches(at(3))
+    assert not change_list_coverage(listed()).reaches(at(100))
+
+
+def test_list_order_decides_where_there_is_no_datetime() -> None:
+    coverage = change_list_coverage(
+        listed(change("a", None), change("b", at(2)), change("c", None), from_=at(0))
+    )
+    assert [c.at for c in coverage.changes] == [at(0), at(2), at(2)]
+    assert coverage.ordered
+
+
+def test_lastmod_is_the_datetime_of_a_change_in_1_0_and_datetime_in_1_1() -> None:
+    coverage = change_list_coverage(
+        listed(
+            Resource("http://a/", change=ChangeType.CREATED, lastmod=at(1)),
+            Resource("http://b/", change=ChangeType.CREATED, lastmod=at(0.5), datetime=at(2)),
+            from_=at(0),
+        )
+    )
+    assert [c.at for c in coverage.changes] == [at(1), at(2)]
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        (Document(Capability.RESOURCE_LIST), WrongDocument),
+        (Document(None), WrongDocument),
+        (Document("moonlist"), WrongDocument),
+        (listed(Resource("http://a/", lastmod=START)), InvalidDocument),
+        (listed(change("a", None)), InvalidDocument),
+    ],
+)
+def test_what_is_no_usable_change_list_is_refused(
+    document: Document, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        change_list_coverage(document)
+
+
+def test_of_a_list_out_of_order_no_entry_is_passed_over_as_old() -> None:
+    coverage = change_list_coverage(listed(change("b", at(3)), change("a", at(1)), from_=at(0)))
+    assert not coverage.ordered
+    assert [c.uri for c in Frontier.at(at(2)).fresh(coverage)] == ["http://a/b", "http://a/a"]
+    assert coverage.until == at(3)
+
+
+@pytest.mark.parametrize("capability", ["change-notification", "changelist-notification", None])
+def test_a_fragment_may_call_itself_by_any_of_its_names(capability: str | None) -> None:
+    document = Document(capability, (change("a", at(1)),), from_=at(0), until=at(1))
+    assert fragment_coverage(document).until == at(1)
+
+
+def test_a_heartbeat_is_a_fragment_that_proves_that_nothing_happened() -> None:
+    coverage = fragment_coverage(Document("change-notification", from_=at(1), until=at(9)))
+    assert coverage.changes == ()
+    assert (coverage.from_, coverage.until) == (at(1), at(9))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        Document("change-notification", from_=at(2), until=at(1)),
+        Document("change-notification", (change("a", at(1)),), from_=at(2), until=at(3)),
+        Document("change-notification", (change("a", at(4)),), from_=at(2), until=at(3)),
+        Document("change-notification", (change("a", at(2)), change("b", at(1))), from_=at(0)),
+    ],
+)
+def test_a_fragment_that_contradicts_itself_is_refused(document: Document) -> None:
+    with pytest.raises(InvalidDocument):
+        fragment_coverage(document)
+
+
+def test_at_the_frontier_entries_are_compared_and_not_only_times() -> None:
+    frontier = Frontier.at(START)
+    first = change_list_coverage(listed(change("a", at(1)), from_=START))
+    frontier.advance(first.until, first.changes)
+    later = change_list_coverage(
+        listed(change("a", at(1)), change("b", at(1)), change("a", at(1)), from_=START)
+    )
+    assert [c.uri for c in frontier.fresh(later)] == ["http://a/b", "http://a/a"]
+    frontier.advance(later.until, later.changes)
+    assert frontier.fresh(later) == []
+
+
+def test_a_frontier_never_moves_back() -> None:
+    frontier = Frontier.at(at(5))
+    frontier.advance(at(4))
+    assert frontier.instant == at(5)

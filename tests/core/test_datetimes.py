@@ -1,0 +1,97 @@
+"""W3C Datetimes: every form in, UTC with microseconds out (core §7)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.datetimes import (
+    format_datetime,
+    from_microseconds,
+    parse_datetime,
+    to_microseconds,
+)
+
+INSTANTS = st.datetimes(timezones=st.just(UTC))
+ZONES = st.integers(-14 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m)))
+SAFE = {"min_value": datetime(2, 1, 1), "max_value": datetime(9998, 12, 31)}
+
+
+@pytest.mark.parametrize(
+    ("text", "instant"),
+    [
+        ("2013", datetime(2013, 1, 1, tzinfo=UTC)),
+        ("2013-03", datetime(2013, 3, 1, tzinfo=UTC)),
+        ("2013-03-04", datetime(2013, 3, 4, tzinfo=UTC)),
+        ("2013-03-04T05:06Z", datetime(2013, 3, 4, 5, 6, tzinfo=UTC)),
+        ("2013-03-04T05:06:07Z", datetime(2013, 3, 4, 5, 6, 7, tzinfo=UTC)),
+        ("2013-03-04T05:06:07.8Z", datetime(2013, 3, 4, 5, 6, 7, 800_000, tzinfo=UTC)),
+        ("2013-03-04T05:06:07.1234567Z", datetime(2013, 3, 4, 5, 6, 7, 123_456, tzinfo=UTC)),
+        ("2013-03-04T05:06:07+02:30", datetime(2013, 3, 4, 2, 36, 7, tzinfo=UTC)),
+        ("2013-03-04T05:06:07-05:00", datetime(2013, 3, 4, 10, 6, 7, tzinfo=UTC)),
+        ("  2013-03-04T05:06:07Z\n", datetime(2013, 3, 4, 5, 6, 7, tzinfo=UTC)),
+    ],
+)
+def test_every_w3c_form_is_read_as_its_first_instant(text: str, instant: datetime) -> None:
+    assert parse_datetime(text) == instant
+    assert parse_datetime(text).tzinfo is UTC
+
+
+def test_a_time_without_a_zone_which_sloppy_sources_write_means_utc() -> None:
+    assert parse_datetime("2013-03-04T05:06:07") == datetime(2013, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "2013-13-01T00:00:00Z",
+        "2013-02-30",
+        "2013-01-01T24:01:00Z",
+        "2013-01-01T00:00:00+99:99",
+        "13-01-01",
+        "2013-W01-1T00:00:00Z",
+        "2013-01-01T00:00:00,123456Z",
+        "20130101T000000Z",
+        "2013-01-01T00:00:00Zjunk",
+        "0001-01-01T00:00:00+14:00",
+        "٢٠١٣-01-01T00:00:00Z",
+    ],
+)
+def test_what_is_no_w3c_datetime_is_refused_with_the_text_in_the_message(text: str) -> None:
+    with pytest.raises(ValueError, match=r"[Dd]atetime") as caught:
+        parse_datetime(text)
+    assert repr(text.strip()) in str(caught.value)
+
+
+@given(INSTANTS)
+def test_what_is_written_is_read_back(instant: datetime) -> None:
+    text = format_datetime(instant)
+    assert text.endswith("Z")
+    assert len(text) == 27
+    assert parse_datetime(text) == instant
+
+
+@given(st.datetimes(**SAFE), ZONES)
+def test_an_instant_of_any_zone_is_written_in_utc(naive: datetime, zone: timezone) -> None:
+    instant = naive.replace(tzinfo=zone)
+    assert parse_datetime(format_datetime(instant)) == instant
+
+
+@given(INSTANTS, INSTANTS)
+def test_written_datetimes_sort_as_text_as_they_do_in_time(one: datetime, two: datetime) -> None:
+    assert (format_datetime(one) < format_datetime(two)) == (one < two)
+
+
+def test_a_naive_datetime_denotes_no_instant_and_is_not_written() -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        format_datetime(datetime(2013, 1, 1))
+
+
+@given(INSTANTS)
+def test_microseconds_are_exact(instant: datetime) -> None:
+    assert from_microseconds(to_microseconds(instant)) == instant

@@ -1,0 +1,218 @@
+"""Reading and writing ResourceSync documents."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from documents import DOCUMENTS
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import Limits, SitemapReader, read_document
+from rsnotify.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
+from rsnotify.writing import Profile, write_document
+
+HEAD = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
+NOON = datetime(2013, 1, 3, 12, tzinfo=UTC)
+
+
+def urlset(body: str) -> bytes:
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{HEAD}{body}</urlset>'.encode()
+
+
+@given(DOCUMENTS)
+def test_reading_what_was_written_gives_the_same_document(document: Document) -> None:
+    assert read_document(write_document(document)) == document
+
+
+@given(DOCUMENTS, st.integers(1, 50))
+def test_it_does_not_matter_in_which_pieces_a_document_arrives(
+    document: Document, size: int
+) -> None:
+    data = write_document(document)
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert read_document(chunks) == document
+
+
+@given(DOCUMENTS, st.data())
+def test_a_document_cut_off_anywhere_is_refused(document: Document, data: st.DataObject) -> None:
+    whole = write_document(document).rstrip()
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(DocumentError):
+        read_document(whole[:cut])
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_document_are_refused_with_an_error_of_ours(data: bytes) -> None:
+    with pytest.raises(DocumentError):
+        read_document(data)
+
+
+def test_a_change_list_of_the_specification_is_read_whole() -> None:
+    document = read_document(
+        urlset(
+            """
+            <rs:ln rel="up" href="http://example.com/dataset1/capabilitylist.xml"/>
+            <rs:md capability="changelist" from="2013-01-03T00:00:00Z"/>
+            <url>
+              <loc>http://example.com/res1</loc>
+              <lastmod>2013-01-03T12:00:00Z</lastmod>
+              <changefreq>hourly</changefreq>
+              <rs:md change="updated" hash="md5:1584abdf8ebdc9802ac0c6a7402c03b6
+                sha-256:854f" length="8876" type="text/html" encoding="gzip"/>
+              <rs:ln rel="duplicate" pri="1" href="http://mirror1.example.com/res1"
+                modified="2013-01-03T12:00:00Z" hash="md5:1" length="1" type="a/b"
+                encoding="gzip" path="/x"/>
+            </url>
+            """
+        )
+    )
+    assert document == Document(
+        "changelist",
+        (
+            Resource(
+                "http://example.com/res1",
+                lastmod=NOON,
+                changefreq="hourly",
+                change=ChangeType.UPDATED,
+                hash="md5:1584abdf8ebdc9802ac0c6a7402c03b6                 sha-256:854f",
+                length=8876,
+                type="text/html",
+                encoding="gzip",
+                links=(
+                    Link(
+                        "duplicate",
+                        "http://mirror1.example.com/res1",
+                        encoding="gzip",
+                        hash="md5:1",
+                        length=1,
+                        modified=NOON,
+                        path="/x",
+                        pri=1,
+                        type="a/b",
+                    ),
+                ),
+            ),
+        ),
+        from_=datetime(2013, 1, 3, tzinfo=UTC),
+        links=(Link("up", "http://example.com/dataset1/capabilitylist.xml"),),
+    )
+    assert document.link("up") == "http://example.com/dataset1/capabilitylist.xml"
+
+
+def test_foreign_elements_are_passed_over_and_foreign_attributes_kept() -> None:
+    document = read_document(
+        urlset(
+            """
+            <rs:md capability="resourcelist" at="2013-01-03T12:00:00Z"
+              xmlns:x="http://x.example/" x:digest="abc" unknown="skipped"/>
+            <x:note xmlns:x="http://x.example/"><x:deep>text</x:deep></x:note>
+            <url><x:image xmlns:x="http://x.example/"><x:loc>http://wrong/</x:loc></x:image>
+              <loc>http://example.com/a</loc><priority>0.8</priority></url>
+            """
+        )
+    )
+    assert document.attributes == (("{http://x.example/}digest", "abc"),)
+    assert document.resources == (Resource("http://example.com/a"),)
+
+
+def test_comments_processing_instructions_and_cdata_do_no_harm() -> None:
+    document = read_document(
+        urlset(
+            "<!-- a --><?p i?><url><loc><![CDATA[http://e.example/?a=1&b=2]]><!-- b --></loc></url>"
+        )
+    )
+    assert document.resources == (Resource("http://e.example/?a=1&b=2"),)
+
+
+def test_a_plain_sitemap_has_no_capability() -> None:
+    document = read_document(urlset("<url><loc>http://example.com/a</loc></url>"))
+    assert document.capability is None
+
+
+def test_any_encoding_that_a_document_declares_is_read() -> None:
+    text = f'<?xml version="1.0" encoding="UTF-16"?>{HEAD}<url><loc>http://é/</loc></url></urlset>'
+    assert read_document(text.encode("utf-16")).resources == (Resource("http://é/"),)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "reason"),
+    [
+        (b"", MalformedDocument, "ended too early"),
+        (b"no xml", MalformedDocument, "Start tag expected"),
+        (urlset("<url>")[:-9], MalformedDocument, "ended too early"),
+        (urlset("<url></loc></url>"), MalformedDocument, "not well-formed"),
+        (b'<!DOCTYPE urlset [<!ENTITY a "b">]>' + urlset("")[39:], MalformedDocument, "DOCTYPE"),
+        (b'<!DOCTYPE urlset SYSTEM "x">' + urlset("")[39:], MalformedDocument, "DOCTYPE"),
+        (b"<urlset/>", WrongDocument, "root element is urlset, not"),
+        (b'<rss xmlns="x"/>', WrongDocument, "root element is {x}rss"),
+        (urlset("<sitemap><loc>http://a/</loc></sitemap>"), WrongDocument, "does not belong"),
+        (urlset("<url><url/></url>"), WrongDocument, "does not belong"),
+        (urlset("<url><lastmod>2013</lastmod></url>"), InvalidDocument, "entry 1: it has no loc"),
+        (urlset("<url><loc>  </loc></url>"), InvalidDocument, "no loc"),
+        (
+            urlset("<url><loc>a</loc></url><url><loc>b</loc><lastmod>soon</lastmod></url>"),
+            InvalidDocument,
+            "entry 2: lastmod: 'soon' is not a W3C Datetime",
+        ),
+        (urlset('<rs:md at="1"/>'), InvalidDocument, "rs:md/@at"),
+        (urlset('<url><rs:md change="moved"/></url>'), InvalidDocument, "created, updated"),
+        (urlset('<url><rs:md length="-1"/></url>'), InvalidDocument, "not a whole number"),
+        (urlset('<rs:ln rel="up"/>'), InvalidDocument, "lacks its href"),
+        (urlset('<rs:ln href="a"/>'), InvalidDocument, "lacks its href or rel"),
+        (urlset('<rs:ln rel="a" href="b" pri="0"/>'), InvalidDocument, "between 1 and 999999"),
+        (urlset(f"<url><loc>http://{'a' * 9000}</loc></url>"), InvalidDocument, "longer than"),
+        (urlset('<rs:ln rel="a" href="b"/>' * 1001), InvalidDocument, "more than 1000 links"),
+        (urlset("<x>" * 300 + "</x>" * 300), InvalidDocument, "nested deeper than 100"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_said_what_and_where(
+    data: bytes, error: type[DocumentError], reason: str
+) -> None:
+    with pytest.raises(error) as caught:
+        read_document(data, source="http://example.com/list.xml")
+    assert str(caught.value).startswith("http://example.com/list.xml")
+    assert reason in str(caught.value)
+
+
+def test_entities_are_never_expanded_not_even_in_attributes() -> None:
+    bomb = b"".join(
+        b'<!ENTITY e%d "%s">' % (n + 1, (b"&e%d;" % n) * 10) if n else b'<!ENTITY e1 "lol">'
+        for n in range(9)
+    )
+    data = b"<!DOCTYPE urlset [" + bomb + b"]>" + urlset('<rs:ln rel="&e9;" href="a"/>')[39:]
+    with pytest.raises(MalformedDocument, match="DOCTYPE"):
+        read_document(data)
+
+
+def test_a_document_larger_than_the_limit_is_refused_before_it_is_read() -> None:
+    reader = SitemapReader(Limits(document_bytes=100))
+    with pytest.raises(InvalidDocument, match="larger than 100 bytes"):
+        reader.feed(urlset("") + b" " * 100)
+
+
+def test_the_reader_hands_over_resources_as_they_complete() -> None:
+    reader = SitemapReader()
+    data = urlset("<url><loc>http://a/</loc></url><url><loc>http://b/</loc></url>")
+    middle = data.index(b"<url><loc>http://b/")
+    first = reader.feed(data[: middle + 4])
+    rest = reader.feed(data[middle + 4 :])
+    assert [resource.uri for resource in first + rest] == ["http://a/", "http://b/"]
+    assert reader.close() == Document(None)
+
+
+def test_a_character_that_xml_cannot_carry_is_not_written() -> None:
+    with pytest.raises(ValueError, match="percent-encode"):
+        write_document(Document(None, (Resource("http://e.example/\x00"),)))
+
+
+def test_both_profiles_tell_a_1_0_reader_when_a_change_happened() -> None:
+    change = Resource("http://a/", change=ChangeType.UPDATED, datetime=NOON)
+    document = Document(Capability.CHANGE_LIST, (change,), from_=NOON)
+    new = read_document(write_document(document)).resources[0]
+    old = read_document(write_document(document, profile=Profile.V1_0)).resources[0]
+    assert (new.lastmod, new.datetime) == (NOON, NOON)
+    assert (old.lastmod, old.datetime) == (NOON, None)
