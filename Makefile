@@ -1,0 +1,44 @@
+# Everything needs only Python 3.11 or later, make and git; the virtual environment makes itself.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+DATA ?=
+
+.PHONY: demo test check format bench replay clean
+
+demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
+	$(BIN)/rsnotify demo $(ARGS)
+
+test: $(VENV)/ready-dev ## all tests: make test ARGS="-k hub"
+	$(BIN)/pytest $(ARGS)
+
+check: $(VENV)/ready-dev ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/ready-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/ready-dev ## how fast it is, beside what it is made on
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+replay: $(VENV)/ready-dev ## replay a history while hub and Destination are killed: make replay DATA=history.jsonl.xz
+	$(BIN)/python tests/end_to_end/replay.py $(if $(DATA),--data $(DATA)) $(ARGS)
+
+clean:
+	rm -rf $(VENV)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[uvloop]"
+	touch $@
+
+$(VENV)/ready-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@ $(VENV)/ready

@@ -1,0 +1,152 @@
+"""Replay a history into a Source while hub and Destination are killed; they end equal.
+
+    python tests/end_to_end/replay.py --data history.jsonl.xz
+    python tests/end_to_end/replay.py --no-hub
+
+Exit code 0 means: `diff -r` finds no difference, and `rsnotify audit` says in step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import history
+
+from rsnotify.commands.processes import Process, free_port
+
+#: Seconds in which the Destination has to be in step after the last change.
+PATIENCE = 180.0
+
+
+class Replay:
+    """A Source, perhaps a hub, and a Destination, each a process, in one folder."""
+
+    def __init__(self, root: Path, *, hub: bool, follow: list[str]) -> None:
+        self.root = root
+        self.source_folder = root / "source"
+        self.destination = root / "destination"
+        self.source_folder.mkdir()
+        self.url = f"http://127.0.0.1:{free_port()}/"
+        self.hub_url = f"http://127.0.0.1:{free_port()}/" if hub else None
+        self._follow = follow
+        self._processes: dict[str, Process] = {}
+
+    async def start(self) -> None:
+        """Start all processes."""
+        await self.start_hub()
+        hub = ["--hub", self.hub_url] if self.hub_url else []
+        await self._start("source", str(self.source_folder), *self._at(self.url), *hub)
+        await self._processes["source"].url()
+        await self.start_follow()
+
+    def _at(self, url: str) -> list[str]:
+        port = url.rstrip("/").rpartition(":")[2]
+        return ["--base-url", url, "--port", port, "--allow-private-addresses"]
+
+    async def start_hub(self) -> None:
+        """Start the hub, where there is to be one, and wait until it serves."""
+        if self.hub_url is not None:
+            port = self.hub_url.rstrip("/").rpartition(":")[2]
+            await self._start("hub", "--port", port, "--data", str(self.root / "hub"))
+            await self._processes["hub"].url()
+
+    async def start_follow(self) -> None:
+        """Start the Destination."""
+        await self._start(
+            *("follow", self.url, str(self.destination), "--json", "--allow-private-addresses"),
+            *self._follow,
+        )
+
+    async def _start(self, *arguments: str) -> None:
+        log = self.root / f"{arguments[0]}.log"
+        self._processes[arguments[0]] = await Process.start(*arguments, log=log)
+
+    async def kill(self, name: str) -> None:
+        """Kill -9 one of the processes."""
+        if name in self._processes:
+            await self._processes[name].kill()
+
+    async def stop(self) -> None:
+        """End all processes."""
+        for process in reversed(self._processes.values()):
+            await process.stop()
+
+    async def audit(self) -> int:
+        """Return the exit code of `rsnotify audit`."""
+        process = await Process.start(
+            *("audit", self.url, str(self.destination), "--allow-private-addresses"),
+            log=self.root / "audit.log",
+        )
+        async for line in process.lines():
+            last = line
+        print(f"audit: {last}", flush=True)
+        return await process.wait()
+
+    def difference(self) -> str:
+        """Return what `diff -r` prints."""
+        command = ["diff", "-r", str(self.source_folder), str(self.destination)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    async def in_step(self) -> bool:
+        """Wait until the Destination is in step with the Source."""
+        deadline = time.monotonic() + PATIENCE
+        while await self.audit() != 0 or self.difference():
+            if time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(1)
+        return True
+
+
+async def replay(
+    root: Path, steps: list[history.Step], *, hub: bool = True, follow: list[str] | None = None
+) -> bool:
+    """Replay while the hub is killed twice and the Destination once; tell whether they end equal."""
+    run = Replay(root, hub=hub, follow=follow or [])
+    sixth = len(steps) // 6
+    kills = {1: "hub", 3: "follow", 5: "hub"}
+    try:
+        await run.start()
+        started = time.monotonic()
+        for part in range(6):
+            if name := kills.get(part):
+                await run.kill(name)
+            end = (part + 1) * sixth if part < 5 else len(steps)
+            await asyncio.to_thread(history.apply, steps[part * sixth : end], run.source_folder)
+            if name == "hub":
+                await run.start_hub()
+            elif name == "follow":
+                await run.start_follow()
+        print(f"{len(steps)} changes replayed in {time.monotonic() - started:.1f} s", flush=True)
+        equal = await run.in_step()
+        print(f"in step after {time.monotonic() - started:.1f} s: {equal}", flush=True)
+        if not equal:
+            print(run.difference()[:2000])
+        return equal
+    finally:
+        await run.stop()
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, help="a history, .jsonl or .jsonl.xz; else made up")
+    parser.add_argument("--no-hub", action="store_true", help="let the Destination poll alone")
+    parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
+    arguments = parser.parse_args()
+    steps = list(history.read(arguments.data) if arguments.data else history.make_up(2_000))
+    follow = ["--via", "poll", "--poll", "1"] if arguments.no_hub else []
+    with tempfile.TemporaryDirectory(prefix="rsnotify-replay-") as name:
+        root = arguments.keep or Path(name)
+        root.mkdir(parents=True, exist_ok=True)
+        equal = asyncio.run(replay(root, steps, hub=not arguments.no_hub, follow=follow))
+    return 0 if equal else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
