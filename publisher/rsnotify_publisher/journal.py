@@ -139,6 +139,11 @@ class Journal(Storage):
             lastmod = resource.lastmod or from_microseconds(at)
             yield replace(resource, change=None, lastmod=lastmod)
 
+    def count(self) -> int:
+        """Return the number of resources."""
+        number: int = self._db.execute("SELECT count(*) FROM resources").fetchone()[0]
+        return number
+
     def resource(self, uri: str) -> tuple[Resource, str | None] | None:
         """Return a resource of the current set and its validator, if it is there."""
         query = "SELECT entry, validator FROM resources WHERE uri = ?"

@@ -1,0 +1,163 @@
+"""Publishing a folder as it changes.
+
+What the system reports is examined at once. Since reports can be missed (a file written
+before its new folder is watched, a queue that overflows), the whole folder is also compared
+with the journal now and then, in slices, so that reports need not wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from watchfiles import Change, awatch
+
+from rsnotify.errors import RsnotifyError
+from rsnotify_publisher.changes import Record
+from rsnotify_publisher.folder.names import Names
+from rsnotify_publisher.folder.scan import Scanner
+from rsnotify_publisher.publisher import Publisher
+
+T = TypeVar("T")
+
+_log = logging.getLogger("rsnotify.source")
+
+# Milliseconds: how long a burst of reports is gathered, and the quiet that ends it sooner.
+_GATHER = 40
+_QUIET = 5
+# Seconds.
+_AGAIN_AFTER = 0.2
+_RESCAN_AFTER = 60.0
+_SLICE = 0.02
+# A rescan may take this part of the time between two.
+_SHARE = 0.05
+
+
+class Watcher:
+    """Publishes the changes of a folder.
+
+    Args:
+        names: The folder and its URIs.
+        publisher: Records the changes; started by the caller.
+    """
+
+    def __init__(self, names: Names, publisher: Publisher) -> None:
+        self._names = names
+        self._publisher = publisher
+        # The one thread that looks at files, so that the event loop never waits for a disk.
+        self._thread = ThreadPoolExecutor(1, "rsnotify-scanner")
+        self._turn = asyncio.Lock()
+        self._paths: set[Path] = set()
+        self._reported = asyncio.Event()
+
+    async def run(self, on_compared: Callable[[], None]) -> None:
+        """Publish until cancelled.
+
+        Args:
+            on_compared: Called when everything that changed before has been recorded.
+        """
+        journal = await self._in_thread(self._publisher.source.open_journal)
+        self._scanner = Scanner(self._names, journal)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._listen())
+                # One turn of the loop installs the watch, so nothing falls between it and the
+                # first comparison.
+                await asyncio.sleep(0)
+                tasks.create_task(self._examine())
+                await self._compare()
+                on_compared()
+                await self._compare_regularly()
+        finally:
+            self._thread.submit(journal.close)
+            self._thread.shutdown()
+
+    async def _listen(self) -> None:
+        try:
+            async for changes in awatch(
+                self._names.root,
+                watch_filter=None,
+                debounce=_GATHER,
+                step=_QUIET,
+                ignore_permission_denied=True,
+            ):
+                self._hear(changes)
+        except (OSError, RuntimeError) as error:
+            _log.error(
+                "%s cannot be watched, so changes are found once a minute: %s",
+                self._names.root,
+                error,
+            )
+
+    def _hear(self, changes: Iterable[tuple[Change, str]]) -> None:
+        for change, name in changes:
+            path = Path(name)
+            self._report(path)
+            if change is Change.added and path.is_dir():
+                # What was put into it before it was watched is not reported.
+                self._report_later(path)
+
+    def _report(self, path: Path) -> None:
+        self._paths.add(path)
+        self._reported.set()
+
+    def _report_later(self, path: Path) -> None:
+        asyncio.get_running_loop().call_later(_AGAIN_AFTER, self._report, path)
+
+    async def _examine(self) -> None:
+        while True:
+            await self._reported.wait()
+            self._reported.clear()
+            paths, self._paths = self._paths, set()
+            found = self._scanner.examine(paths)
+            while not await self._publish(found):
+                pass
+
+    async def _compare_regularly(self) -> None:
+        pause = _RESCAN_AFTER
+        while True:
+            await asyncio.sleep(pause)
+            began = time.monotonic()
+            await self._compare()
+            pause = max(_RESCAN_AFTER, (time.monotonic() - began) / _SHARE)
+
+    async def _compare(self) -> None:
+        found = self._scanner.compare(self._names.root)
+        while not await self._publish(found):
+            pass
+
+    async def _publish(self, found: Iterator[Record | None]) -> bool:
+        """Record a slice of what is found; True at the end."""
+        async with self._turn:
+            try:
+                records, ended = await self._in_thread(lambda: self._take(found))
+                if records:
+                    await self._publisher.arecord(records)
+            except RsnotifyError as error:
+                _log.error("changes could not be recorded, and are looked for again: %s", error)
+                return True
+        for path in self._scanner.unsettled:
+            self._report_later(path)
+        self._scanner.unsettled.clear()
+        return ended
+
+    def _take(self, found: Iterator[Record | None]) -> tuple[list[Record], bool]:
+        until = time.monotonic() + _SLICE
+        records: list[Record] = []
+        ended = True
+        for record in found:
+            if record is not None:
+                records.append(record)
+            if time.monotonic() > until:
+                ended = False
+                break
+        self._scanner.note_validators()
+        return records, ended
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
