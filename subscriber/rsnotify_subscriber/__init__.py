@@ -1,0 +1,21 @@
+"""The Destination's library: keep copies of a Source's resources in step with it."""
+
+from rsnotify_subscriber.audit import Audit, audit
+from rsnotify_subscriber.mirror import FolderMirror, default_state
+from rsnotify_subscriber.received import Each, Handler, Received
+from rsnotify_subscriber.status import PushState, Status
+from rsnotify_subscriber.subscriber import Subscriber, Via
+
+__all__ = [
+    "Audit",
+    "Each",
+    "FolderMirror",
+    "Handler",
+    "PushState",
+    "Received",
+    "Status",
+    "Subscriber",
+    "Via",
+    "audit",
+    "default_state",
+]

@@ -1,0 +1,89 @@
+"""Hashes and lengths of content, against what a document announced (core §7, `hash`)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from rsnotify.errors import ContentMismatch
+from rsnotify.model import Resource
+
+#: The algorithms of core §7 and its successors, by their names without hyphens.
+_ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {
+    "md5": ("md5", lambda: hashlib.md5(usedforsecurity=False), 32),
+    "sha1": ("sha-1", lambda: hashlib.sha1(usedforsecurity=False), 40),
+    "sha256": ("sha-256", hashlib.sha256, 64),
+    "sha512": ("sha-512", hashlib.sha512, 128),
+}
+
+
+def parse_hashes(text: str | None) -> dict[str, str]:
+    """Read a `hash` attribute.
+
+    Args:
+        text: White-space separated `algorithm:digest` pairs, or None.
+
+    Returns:
+        Hexadecimal digests by algorithm (`md5`, `sha-1`, `sha-256`, `sha-512`). What cannot be
+        checked, an unknown algorithm or another form of digest, is left out.
+    """
+    found = {}
+    for pair in (text or "").split():
+        algorithm, _, digest = pair.partition(":")
+        known = _ALGORITHMS.get(algorithm.lower().replace("-", ""))
+        if known is not None and len(digest) == known[2]:
+            found[known[0]] = digest.lower()
+    return found
+
+
+def agree(one: str | None, other: str | None) -> bool | None:
+    """Tell whether two `hash` attributes speak of the same content; None if that is open."""
+    ours, theirs = parse_hashes(one), parse_hashes(other)
+    common = ours.keys() & theirs.keys()
+    return all(ours[name] == theirs[name] for name in common) if common else None
+
+
+class Digester:
+    """Computes SHA-256, and whatever else was announced, of content as it passes.
+
+    Args:
+        announced: The `hash` attribute to be checked, or None.
+    """
+
+    def __init__(self, announced: str | None = None) -> None:
+        wanted = {"sha-256", *parse_hashes(announced)}
+        self._digests = {name: make() for name, make, _ in _ALGORITHMS.values() if name in wanted}
+        self.length = 0
+
+    def update(self, chunk: bytes) -> None:
+        """Take the next piece of the content."""
+        self.length += len(chunk)
+        for digest in self._digests.values():
+            digest.update(chunk)
+
+    @property
+    def hashes(self) -> str:
+        """The digests so far, as a `hash` attribute."""
+        return " ".join(f"{name}:{digest.hexdigest()}" for name, digest in self._digests.items())
+
+    def verify(self, resource: Resource, *, recoded: bool = False) -> None:
+        """Compare with what was announced.
+
+        Args:
+            resource: The entry with its `hash` and `length`.
+            recoded: Whether the server sent the content encoded. A length announced for the
+                encoded form then says nothing, if the hash agrees.
+
+        Raises:
+            ContentMismatch: The content is not what was announced.
+        """
+        same = agree(resource.hash, self.hashes)
+        if same is False:
+            raise ContentMismatch(
+                resource.uri, f"the content has hash {self.hashes}, not {resource.hash}"
+            )
+        if resource.length not in (None, self.length) and not (same and recoded):
+            raise ContentMismatch(
+                resource.uri, f"the content has {self.length} bytes, not {resource.length}"
+            )

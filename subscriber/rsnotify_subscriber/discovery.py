@@ -1,0 +1,208 @@
+"""Finding out what a Source offers, from whatever URI the user has (core §6.3)."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from urllib.parse import urljoin
+
+import msgspec
+
+from rsnotify.errors import (
+    ConfigurationError,
+    DocumentError,
+    FetchError,
+    NotFound,
+    RsnotifyError,
+)
+from rsnotify.model import Document
+from rsnotify.offer import Offer, read_offer
+from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify_subscriber.fetching import Fetcher, Page
+
+#: How many links are followed from one document to the next, up or down.
+_STEPS = 6
+_LISTED_UNDER = {
+    Capability.RESOURCE_LIST: "resource_list",
+    Capability.CHANGE_LIST: "change_list",
+    Capability.CHANGE_LIST_ARCHIVE: "change_list_archive",
+    None: "resource_list",  # a plain Sitemap (core §6.1)
+}
+
+
+async def discover(fetcher: Fetcher, uri: str) -> Offer:
+    """Find what is offered for the one set of resources that a URI leads to.
+
+    Args:
+        fetcher: Fetches.
+        uri: A site, a well-known URI, a Source Description, Capability List, Change List,
+            Resource List or plain Sitemap.
+
+    Raises:
+        ConfigurationError: It leads to no set of resources, or to several.
+        FetchError: It could not be had.
+        DocumentError: What it leads to could not be read.
+    """
+    offer = await _Search(fetcher, uri).from_start()
+    if offer.resource_list is None and offer.change_list is None:
+        raise ConfigurationError(
+            f"{uri} leads to a set of resources with neither a Resource List nor a Change List"
+        )
+    return offer
+
+
+async def rediscover(fetcher: Fetcher, uri: str, known: Offer) -> Offer:
+    """Find what is offered now, for the same set of resources.
+
+    Args:
+        fetcher: Fetches.
+        uri: What the user named.
+        known: What was offered before.
+
+    Raises:
+        RsnotifyError: As `discover`.
+    """
+    if known.capability_list is None:
+        return await discover(fetcher, uri)
+    try:
+        document = await fetcher.document(known.capability_list)
+    except NotFound:
+        return await discover(fetcher, uri)
+    return read_offer(document, known.capability_list)
+
+
+def base_of(offer: Offer) -> str:
+    """Return the URI, ending in `/`, of the folder in which a set of resources is described."""
+    document = offer.capability_list or offer.resource_list or offer.change_list or ""
+    return urljoin(document, ".")
+
+
+class _Search:
+    """One walk over the documents of a Source."""
+
+    def __init__(self, fetcher: Fetcher, uri: str) -> None:
+        self._fetcher = fetcher
+        self._uri = uri
+        self._steps = 0
+
+    async def from_start(self) -> Offer:
+        try:
+            page = await self._fetcher.page(self._uri)
+        except NotFound as error:
+            page, reason = Page([]), str(error)
+        else:
+            reason = str(page.error) if page.error else "it is no ResourceSync document"
+        if page.document is not None:
+            return await self._from_document(page.document, self._uri)
+        linked = _resourcesync_links(page, self._uri)
+        if linked:
+            return await self._from_uri(linked[0])
+        return await self._from_site(reason)
+
+    async def _from_site(self, reason: str) -> Offer:
+        """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
+        tried = []
+        folder = urljoin(self._uri, ".")
+        for place in dict.fromkeys(
+            (folder + WELL_KNOWN_PATH[1:], urljoin(self._uri, WELL_KNOWN_PATH))
+        ):
+            try:
+                document = await self._fetcher.document(place)
+            except (FetchError, DocumentError) as error:
+                tried.append(str(error))
+            else:
+                return await self._from_document(document, place)
+        sitemaps = await self._sitemaps(tried)
+        if len(sitemaps) == 1:
+            return await self._from_uri(sitemaps[0])
+        if sitemaps:
+            raise _several(self._uri, "Sitemaps", sitemaps)
+        raise ConfigurationError(
+            f"{self._uri} leads to nothing that can be followed: {reason}; " + "; ".join(tried)
+        )
+
+    async def _sitemaps(self, tried: list[str]) -> list[str]:
+        robots = urljoin(self._uri, "/robots.txt")
+        try:
+            page = await self._fetcher.page(robots)
+        except FetchError as error:
+            tried.append(str(error))
+            return []
+        lines = (line.partition(":") for line in page.text.splitlines())
+        found = [
+            urljoin(robots, value.strip())
+            for name, _, value in lines
+            if name.strip().lower() == "sitemap" and value.strip()
+        ]
+        if not found:
+            tried.append(f"{robots}: it names no Sitemap")
+        return list(dict.fromkeys(found))
+
+    async def _from_uri(self, uri: str) -> Offer:
+        return await self._from_document(await self._document(uri), uri)
+
+    async def _document(self, uri: str) -> Document:
+        self._steps += 1
+        if self._steps > _STEPS:
+            raise ConfigurationError(f"{self._uri} leads from document to document without end")
+        return await self._fetcher.document(uri)
+
+    async def _from_document(self, document: Document, uri: str) -> Offer:
+        if document.capability == Capability.DESCRIPTION:
+            return await self._from_description(document, uri)
+        if document.capability == Capability.CAPABILITY_LIST:
+            return read_offer(document, uri)
+        above = await self._above(document, uri)
+        role = _LISTED_UNDER.get(document.capability)
+        if above is not None and (role is None or getattr(above, role) is not None):
+            return above
+        if role is None:
+            raise ConfigurationError(
+                f"{uri} is a document of capability {document.capability!r}, from which nothing "
+                "can be followed; name the Capability List instead"
+            )
+        return msgspec.structs.replace(above or Offer(), **{role: uri})
+
+    async def _from_description(self, document: Document, uri: str) -> Offer:
+        listed = [urljoin(uri, resource.uri) for resource in document.resources]
+        if not listed:
+            raise ConfigurationError(f"{uri} describes no set of resources")
+        if len(listed) > 1:
+            raise _several(uri, "sets of resources", listed)
+        return await self._from_uri(listed[0])
+
+    async def _above(self, document: Document, uri: str) -> Offer | None:
+        """Follow the link up; Sources forget it, or let it point to nowhere."""
+        up = document.link(Rel.UP) or document.link(Rel.INDEX)
+        if up is None:
+            return None
+        try:
+            return await self._from_uri(urljoin(uri, up))
+        except RsnotifyError:
+            return None
+
+
+def _several(uri: str, what: str, found: list[str]) -> ConfigurationError:
+    names = "".join(f"\n  {one}" for one in found)
+    return ConfigurationError(f"{uri} leads to several {what}; name one of them:{names}")
+
+
+def _resourcesync_links(page: Page, uri: str) -> list[str]:
+    found = [target for rel, target in page.links if rel.lower() == Rel.RESOURCESYNC]
+    finder = _LinkFinder()
+    finder.feed(page.text)
+    return found + [urljoin(uri, target) for target in finder.found]
+
+
+class _LinkFinder(HTMLParser):
+    """Finds `<link rel="resourcesync" href>` in a page (core §6.3.3)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        relations = (attributes.get("rel") or "").lower().split()
+        href = attributes.get("href")
+        if tag == "link" and Rel.RESOURCESYNC in relations and href:
+            self.found.append(href)

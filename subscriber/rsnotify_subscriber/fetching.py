@@ -1,0 +1,215 @@
+"""Fetching documents and content over HTTP.
+
+Nothing of a document is handed on before its end, and content is handed on only once its
+hash and length agree with what was announced.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from pathlib import Path
+from urllib.parse import urljoin
+
+import aiohttp
+from msgspec import Struct
+
+from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument
+from rsnotify.links import parse_links
+from rsnotify.model import Document, Resource
+from rsnotify.reading import SitemapReader, with_resources
+from rsnotify_subscriber.digests import Digester
+from rsnotify_subscriber.inflating import inflated_if_gzip
+from rsnotify_subscriber.responses import body, check_status, dated, is_encoded, validator
+from rsnotify_subscriber.sessions import Sessions
+
+#: Documents with more entries than this are read anew each time rather than kept in memory.
+_KEPT_ENTRIES = 10_000
+_KEPT_DOCUMENTS = 4
+#: How much of an HTML page is searched for links, and of a robots.txt, in bytes.
+_PAGE_BYTES = 1_000_000
+
+
+class Content(Struct, frozen=True):
+    """Verified content in a temporary file.
+
+    Args:
+        path: The file; whoever took the content removes or renames it.
+        hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
+        length: Bytes.
+    """
+
+    path: Path
+    hashes: str
+    length: int
+
+
+class Page(Struct, frozen=True):
+    """What is found at a URI of which it is not known what it is.
+
+    Args:
+        links: Link headers as (relation, URI).
+        document: The document, if it is one.
+        text: The beginning of the text, if it is an HTML page or plain text.
+        error: Why it is no document, if it looked like one.
+    """
+
+    links: list[tuple[str, str]]
+    document: Document | None = None
+    text: str = ""
+    error: DocumentError | None = None
+
+
+class _Kept(Struct, frozen=True):
+    document: Document
+    condition: tuple[str, str]
+
+
+class Fetcher:
+    """Fetches for one subscriber.
+
+    Args:
+        sessions: The HTTP client sessions.
+        folder: Where content is written, under names that are not used twice.
+    """
+
+    def __init__(self, sessions: Sessions, folder: Path) -> None:
+        self._sessions = sessions
+        self._folder = folder
+        self._files = 0
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+
+    async def document(self, uri: str) -> Document:
+        """GET a document and read it to its end.
+
+        A small document is kept in memory with its validator, and asked for with a condition
+        next time: a poll that finds nothing new costs a 304.
+
+        Raises:
+            FetchError: It could not be had.
+            DocumentError: It could not be read.
+        """
+        kept = self._kept.get(uri)
+        headers = {"Accept-Encoding": "gzip"}
+        if kept is not None:
+            name, value = kept.condition
+            headers[name] = value
+        async with self._sessions.get(uri, headers) as response:
+            if kept is not None and response.status == 304:
+                return kept.document
+            check_status(uri, response)
+            document = dated(await _read(uri, response), response)
+            self._keep(uri, document, response)
+            return document
+
+    def _keep(self, uri: str, document: Document, response: aiohttp.ClientResponse) -> None:
+        self._kept.pop(uri, None)
+        condition = validator(response)
+        if condition is not None and len(document.resources) <= _KEPT_ENTRIES:
+            self._kept[uri] = _Kept(document, condition)
+            if len(self._kept) > _KEPT_DOCUMENTS:
+                self._kept.popitem(last=False)
+
+    async def page(self, uri: str) -> Page:
+        """GET whatever is there, to find out what it is.
+
+        Raises:
+            FetchError: It could not be had.
+        """
+        async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+            check_status(uri, response)
+            found = parse_links(response.headers.getall("Link", []))
+            links = [(rel, urljoin(uri, target)) for rel, target in found]
+            if response.content_type in ("text/html", "application/xhtml+xml"):
+                return Page(links, text=await _text(uri, response))
+            if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
+                return Page(links, text=await _text(uri, response))
+            try:
+                return Page(links, document=dated(await _read(uri, response), response))
+            except DocumentError as error:
+                return Page(links, error=error)
+
+    async def content(self, resource: Resource) -> Content:
+        """GET the content of a resource into a file, and verify it.
+
+        Args:
+            resource: The resource, with the hash and length that were announced.
+
+        Raises:
+            FetchError: It could not be had, or is not what was announced.
+        """
+        uri = resource.uri
+        async with self._sessions.get(uri, {"Accept-Encoding": "identity"}) as response:
+            check_status(uri, response)
+            encoded = is_encoded(response)
+            most = None if encoded else resource.length
+            with _Writing(self._new_file(), resource.hash) as writing:
+                async for chunk in body(uri, response):
+                    writing.write(chunk)
+                    if most is not None and writing.digester.length > most:
+                        break  # longer than announced; how much longer does not matter
+                writing.digester.verify(resource, recoded=encoded)
+                return writing.content()
+
+    def store(self, data: bytes, announced: str | None) -> Content:
+        """Write content that is at hand, and verified, into a file.
+
+        Args:
+            data: The content.
+            announced: Its `hash` attribute.
+        """
+        with _Writing(self._new_file(), announced) as writing:
+            writing.write(data)
+            return writing.content()
+
+    def _new_file(self) -> Path:
+        self._files += 1
+        return self._folder / str(self._files)
+
+
+class _Writing:
+    """A file that is being written; it is removed again unless `content` was called."""
+
+    def __init__(self, path: Path, announced: str | None) -> None:
+        self.digester = Digester(announced)
+        self._path = path
+        self._file = path.open("wb")
+        self._complete = False
+
+    def write(self, chunk: bytes) -> None:
+        self._file.write(chunk)
+        self.digester.update(chunk)
+
+    def content(self) -> Content:
+        self._complete = True
+        return Content(self._path, self.digester.hashes, self.digester.length)
+
+    def __enter__(self) -> _Writing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        if not self._complete:
+            self._path.unlink(missing_ok=True)
+
+
+async def _read(uri: str, response: aiohttp.ClientResponse) -> Document:
+    reader = SitemapReader()
+    resources: list[Resource] = []
+    try:
+        async for chunk in inflated_if_gzip(body(uri, response)):
+            resources += reader.feed(chunk)
+        return with_resources(reader.close(), resources)
+    except DocumentError as error:
+        raise error.at(uri) from None
+    except (zlib.error, ContentMismatch) as error:
+        raise MalformedDocument(f"its compression is damaged: {error}", source=uri) from None
+
+
+async def _text(uri: str, response: aiohttp.ClientResponse) -> str:
+    data = bytearray()
+    async for chunk in body(uri, response):
+        data += chunk
+        if len(data) > _PAGE_BYTES:
+            break
+    return data[:_PAGE_BYTES].decode(errors="replace")

@@ -1,0 +1,326 @@
+"""The shell around a `Follower`: it performs the actions, and tells what came of them.
+
+All calls of the follower are made on the event loop, none from within another, so that it
+needs no lock. What blocks on the disk runs in one worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any, TypeVar
+
+import msgspec
+
+from rsnotify.actions import (
+    Action,
+    Apply,
+    BeginBaseline,
+    Compare,
+    Discover,
+    Fetch,
+    Note,
+    Progress,
+    Sweep,
+)
+from rsnotify.coverage import Change
+from rsnotify.errors import DocumentError, RsnotifyError, Unavailable
+from rsnotify.follower import Follower
+from rsnotify.offer import Offer
+from rsnotify.pace import Pace
+from rsnotify.reading import read_document
+from rsnotify_subscriber.applier import Applier
+from rsnotify_subscriber.discovery import rediscover
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.push import Push
+from rsnotify_subscriber.received import Handler
+from rsnotify_subscriber.state import Identity, State
+from rsnotify_subscriber.status import PushState, Status, Tally
+from rsnotify_subscriber.tasks import Tasks
+from rsnotify_subscriber.transports import Transport
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: How often the lists are tried before catching up is given up.
+TRIES = 5
+#: Seconds between two savings of a progress that moved without a change being applied.
+_SAVE = 1.0
+#: Seconds between two looks at whether the Source offers something else.
+_REDISCOVER = 600.0
+
+#: Seconds that a handler may take to finish what it is at when the subscriber stops.
+_PATIENCE = 10.0
+#: Where the last error of reading a list is kept, beside those of resources by URI.
+_LISTS = ""
+
+T = TypeVar("T")
+
+
+class Following:
+    """One run of a subscriber; used once.
+
+    Args:
+        identity: Which Source, and what it offers.
+        state: What is kept.
+        fetcher: Fetches.
+        handler: Applies.
+        pace: How fast, and how much at once.
+        transport: Gives the way to the hub of an offer, if one is to be used.
+        once: Whether to end when level.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        state: State,
+        fetcher: Fetcher,
+        handler: Handler,
+        pace: Pace,
+        transport: Callable[[Offer], Transport | None],
+        *,
+        once: bool,
+    ) -> None:
+        self._identity = identity
+        self._state = state
+        self._fetcher = fetcher
+        self._pace = pace
+        self._transport = transport
+        self._once = once
+        self._random = Random()
+        self._loop = asyncio.get_running_loop()
+        self._worker = ThreadPoolExecutor(1, "rsnotify-state")
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._tasks = Tasks(self._end)
+        self._saved = state.progress()
+        self._follower = Follower(identity.offer, self._saved, pace=pace, random=self._random)
+        self._applier = Applier(fetcher, state, handler, self, self._worker, self._tasks)
+        self._tally = Tally()
+        self._timer: asyncio.TimerHandle | None = None
+        self._push: Push | None = None
+        self._push_task: asyncio.Task[None] | None = None
+        self._rediscovery: asyncio.Task[None] | None = None
+        self._errors: dict[str, RsnotifyError] = {}
+
+    @property
+    def status(self) -> Status:
+        """How it is going."""
+        push = PushState.OFF
+        if self._push is not None:
+            push = PushState.UP if self._push.connected else PushState.DOWN
+        progress = self._follower.progress
+        return Status(
+            resources=self._state.resources,
+            applied=self._tally.applied,
+            pending=self._follower.owed,
+            through=progress.through if progress else None,
+            lag_ms=self._tally.lag_ms(),
+            push=push,
+            level=self._follower.level,
+            baseline=self._follower.baselining,
+        )
+
+    async def run(self) -> None:
+        """Follow until stopped, or until level if that is all that is asked.
+
+        Raises:
+            RsnotifyError: It cannot go on, or could not become level.
+        """
+        committer = self._tasks.spawn(self._applier.run())
+        try:
+            self._tasks.spawn(self._keep_saving())
+            if not self._once:
+                self._open_push()
+                self._tasks.spawn(self._keep_rediscovering())
+            self._perform(self._follower.start(self._loop.time()))
+            try:
+                await self._ended
+            finally:
+                if not self._ended.cancelled():
+                    self._applier.stop()
+                    await asyncio.wait([committer], timeout=_PATIENCE)
+            await self._save()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await self._tasks.cancel()
+            self._worker.shutdown()
+
+    def stop(self) -> None:
+        """Let `run` end in order."""
+        self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        if self._ended.done():
+            return
+        if error is None:
+            self._ended.set_result(None)
+        else:
+            self._ended.set_exception(error)
+
+    # Actions
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            self._do(action)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._follower.wakeup
+        if due is not None and not self._ended.done():
+            self._timer = self._loop.call_at(due, self._tick)
+        self._end_if_caught_up()
+
+    def _tick(self) -> None:
+        self._perform(self._follower.tick(self._loop.time()))
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Apply():
+                self._applier.submit(action.changes)
+            case Fetch():
+                self._tasks.spawn(self._fetch(action))
+            case BeginBaseline():
+                self._tasks.spawn(self._in_worker(self._state.begin_baseline))
+            case Compare():
+                self._tasks.spawn(self._compare(action))
+            case Sweep():
+                self._tasks.spawn(self._sweep(action))
+            case Discover():
+                self._rediscover()
+            case Note():
+                logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
+
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await self._loop.run_in_executor(self._worker, work, *arguments)
+
+    async def _fetch(self, fetch: Fetch) -> None:
+        try:
+            document = await self._fetcher.document(fetch.uri)
+        except RsnotifyError as error:
+            self._errors[_LISTS] = error
+            self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
+        else:
+            self._perform(self._follower.fetched(fetch, document, self._loop.time()))
+
+    async def _compare(self, action: Compare) -> None:
+        differing = await self._in_worker(self._state.compare, action.resources, action.at)
+        self._perform(self._follower.differing(differing, self._loop.time()))
+
+    async def _sweep(self, action: Sweep) -> None:
+        missing = await self._in_worker(self._state.sweep, action.at)
+        self._perform(self._follower.missing(missing, self._loop.time()))
+
+    # What came of an Apply: the `Outcome` of the applier
+
+    def applied(self, changes: Sequence[Change]) -> Progress | None:
+        """Tell the follower what is about to be committed."""
+        for change in changes:
+            self._errors.pop(change.uri, None)
+        self._perform(self._follower.applied(changes, self._loop.time()))
+        self._saved = self._follower.progress
+        return self._saved
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        """Count what is durable."""
+        self._tally.note(changes)
+        self._end_if_caught_up()
+
+    def failed(self, change: Change, error: RsnotifyError) -> None:
+        """Tell the follower what has to be tried again."""
+        self._errors[change.uri] = error
+        self._perform(self._follower.failed(change, error, self._loop.time()))
+
+    def _end_if_caught_up(self) -> None:
+        if not self._once or not self._applier.idle:
+            return
+        follower = self._follower
+        if follower.level:
+            self._end(None)
+        elif follower.failures >= TRIES:
+            self._end(self._errors[_LISTS])
+        elif follower.stuck:
+            self._end(self._stuck())
+
+    def _stuck(self) -> RsnotifyError:
+        first, *others = self._follower.failing()
+        error = self._errors.get(first.uri)
+        reason = getattr(error, "reason", None) or str(error)
+        more = f" (and {len(others)} more resources)" if others else ""
+        return Unavailable(first.uri, f"{reason}; it was tried several times{more}")
+
+    # Push: the `Events` of it
+
+    def up(self) -> None:
+        """Hear that fragments arrive."""
+        self._perform(self._follower.push_up(self._loop.time()))
+
+    def down(self) -> None:
+        """Hear that no fragments arrive any more."""
+        self._perform(self._follower.push_down(self._loop.time()))
+
+    def gap(self) -> None:
+        """Hear that the hub does not reach back."""
+        self._perform(self._follower.push_gap(self._loop.time()))
+
+    def fragment(self, document: bytes) -> None:
+        """Read a fragment that was pushed."""
+        now = self._loop.time()
+        try:
+            read = read_document(document, source="a fragment")
+        except DocumentError as error:
+            self._perform(self._follower.fragment_unreadable(error, now))
+        else:
+            self._perform(self._follower.fragment(read, now))
+
+    def _open_push(self) -> None:
+        """Connect to the hub that is offered now, and to no other."""
+        if self._push_task is not None:
+            self._push_task.cancel()
+        transport = self._transport(self._identity.offer)
+        self._push = self._push_task = None
+        if transport is not None:
+            self._push = Push(transport, self, lambda: self._follower.since, self._random)
+            self._push_task = self._tasks.spawn(self._push.run())
+
+    # Rediscovery
+
+    def _rediscover(self) -> None:
+        if self._rediscovery is None or self._rediscovery.done():
+            self._rediscovery = self._tasks.spawn(self._read_offer())
+
+    async def _keep_rediscovering(self) -> None:
+        while True:
+            self._rediscover()
+            await asyncio.sleep(_REDISCOVER)
+
+    async def _read_offer(self) -> None:
+        before = self._identity
+        try:
+            offer = await rediscover(self._fetcher, before.url, before.offer)
+        except RsnotifyError as error:
+            logger.info("what the Source offers could not be read anew: %s", error)
+            return
+        if offer == before.offer:
+            return
+        self._identity = msgspec.structs.replace(before, offer=offer)
+        await self._in_worker(self._state.keep_identity, self._identity)
+        self._perform(self._follower.offered(offer, self._loop.time()))
+        way = (before.offer.hubs, before.offer.channel)
+        if not self._once and way != (offer.hubs, offer.channel):
+            self._open_push()
+
+    # Progress that moved without a change being applied
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await asyncio.sleep(_SAVE)
+            await self._save()
+
+    async def _save(self) -> None:
+        progress = self._follower.progress
+        if progress is not None and progress != self._saved:
+            self._saved = progress
+            await self._in_worker(self._state.commit, (), progress)

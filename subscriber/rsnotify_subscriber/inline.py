@@ -1,0 +1,50 @@
+"""Content that travels inside a document, as a link with a `data:` URI (RFC 2397)."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from urllib.parse import unquote_to_bytes
+
+from rsnotify.errors import ContentMismatch
+from rsnotify.model import Resource
+from rsnotify.vocabulary import Rel
+from rsnotify_subscriber.digests import Digester
+
+
+def inline_content(resource: Resource) -> bytes | None:
+    """Return the content that an entry carries, if it is what hash and length announce.
+
+    An entry that announces neither is not believed: what cannot be checked is fetched from
+    its `loc`. Content that does not verify is passed over likewise.
+    """
+    if resource.hash is None and resource.length is None:
+        return None
+    for link in resource.links:
+        if link.rel == Rel.DUPLICATE and link.href[:5].lower() == "data:":
+            content = _decode(link.href)
+            if content is not None and _verifies(content, resource):
+                return content
+    return None
+
+
+def _decode(uri: str) -> bytes | None:
+    header, comma, data = uri[5:].partition(",")
+    if not comma:
+        return None
+    content = unquote_to_bytes(data)
+    if not header.lower().endswith(";base64"):
+        return content
+    try:
+        return b64decode(content, validate=True)
+    except ValueError:
+        return None
+
+
+def _verifies(content: bytes, resource: Resource) -> bool:
+    digester = Digester(resource.hash)
+    digester.update(content)
+    try:
+        digester.verify(resource)
+    except ContentMismatch:
+        return False
+    return True

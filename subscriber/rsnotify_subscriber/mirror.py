@@ -1,0 +1,191 @@
+"""A folder that mirrors a set of resources: the handler that ships with rsnotify."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_subscriber.paths import FALLBACKS, Layout, Names
+from rsnotify_subscriber.received import Received
+
+
+def default_state(folder: Path) -> Path:
+    """Return where the state of a mirror is kept: beside it, so that `diff -r` sees only it."""
+    folder = folder.absolute()
+    return folder.with_name(folder.name + ".rsnotify")
+
+
+def ignores_case(folder: Path) -> bool:
+    """Tell whether the file system takes `A` and `a` for one name, or is that of Windows."""
+    if os.name == "nt":
+        return True
+    for path in (folder, *folder.parents):
+        swapped = path.name.swapcase()
+        if swapped != path.name and path.exists():
+            other = path.with_name(swapped)
+            return other.exists() and other.samefile(path)
+    return False
+
+
+class Tree:
+    """The paths of resources in a mirror, as they are on disk.
+
+    A resource lives at its fallback path if it is there already, or if a file stands where
+    its natural path needs a directory, or a directory where it needs the file: the resources
+    `a` and `a/b` may both exist.
+
+    Args:
+        root: The folder.
+        base: The URI that it stands for.
+    """
+
+    def __init__(self, root: Path, base: str) -> None:
+        self.root = root.absolute()
+        self._layout = Layout(base, portable=ignores_case(self.root))
+
+    def find(self, uri: str) -> Path:
+        """Return where a resource is, or has to be put."""
+        fallback = self.root.joinpath(*self._layout.fallback(uri))
+        if os.path.lexists(fallback):
+            return fallback
+        return self._natural(uri) or fallback
+
+    def homecoming(self) -> Iterator[tuple[Path, Path]]:
+        """Give (fallback, natural) paths of resources whose natural path has become free."""
+        folder = self.root / FALLBACKS
+        for name in os.listdir(folder) if folder.is_dir() else ():
+            uri = self._layout.uri_of_fallback(name)
+            natural = None if uri is None else self._natural(uri)
+            if natural is not None:
+                yield folder / name, natural
+
+    def _natural(self, uri: str) -> Path | None:
+        names = self._layout.natural(uri)
+        return self.root.joinpath(*names) if names and self._is_free(names) else None
+
+    def _is_free(self, names: Names) -> bool:
+        path = self.root
+        for name in names[:-1]:
+            path = path / name
+            mode = _mode(path)
+            if mode is None:
+                return True
+            if not stat.S_ISDIR(mode):  # nor a symbolic link, which may lead anywhere
+                return False
+        mode = _mode(path / names[-1])
+        return mode is None or not stat.S_ISDIR(mode)
+
+    def files(self) -> Iterator[Path]:
+        """Give every file of the mirror."""
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                yield Path(folder, name)
+
+
+def _mode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+class FolderMirror:
+    """Keeps a folder equal to the Source's resources; a `Handler`.
+
+    Content is flushed before it is renamed into place, and the folders after, before `apply`
+    returns: what the state says is held, is on the disk.
+
+    Args:
+        folder: The root of the mirror; made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder.absolute()
+        self._tree: Tree | None = None
+
+    def prepare(self, base: str, temporary: Path) -> None:
+        """Hear where the set of resources begins, once, before the first `apply`.
+
+        Args:
+            base: The URI that the root stands for.
+            temporary: The folder that content comes from.
+
+        Raises:
+            ConfigurationError: Content could not be renamed from there into the mirror.
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        if self._root.stat().st_dev != temporary.stat().st_dev:
+            raise ConfigurationError(
+                f"{temporary} and {self._root} are not on the same file system; "
+                "choose another folder for the state"
+            )
+        if temporary.resolve().is_relative_to(self._root.resolve()):
+            raise ConfigurationError(f"the state cannot be kept inside the mirror {self._root}")
+        self._tree = Tree(self._root, base)
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        """Put each resource in its place, or remove it, durably."""
+        await asyncio.to_thread(self._apply, changes)
+
+    def _apply(self, changes: Sequence[Received]) -> None:
+        assert self._tree is not None, "prepare comes first"
+        touched: set[Path] = set()
+        deleted = [one for one in changes if one.content is None]
+        # First, since a file may have become a folder of the same name.
+        for one in deleted:
+            self._remove(self._tree.find(one.uri), touched)
+        for one in changes:
+            if one.content is not None:
+                _flush(one.content)
+                self._move(one.content, self._tree.find(one.uri), touched)
+        if deleted:
+            for source, target in self._tree.homecoming():
+                self._move(source, target, touched)
+                self._remove_empty(source.parent, touched)
+        for folder in touched:
+            with suppress(FileNotFoundError):
+                _flush(folder)
+
+    def _move(self, source: Path, target: Path, touched: set[Path]) -> None:
+        self._make_folder(target.parent, touched)
+        source.replace(target)
+        touched.add(target.parent)
+
+    def _make_folder(self, folder: Path, touched: set[Path]) -> None:
+        if not folder.is_dir():
+            self._make_folder(folder.parent, touched)
+            folder.mkdir(exist_ok=True)
+            touched.add(folder.parent)
+
+    def _remove(self, path: Path, touched: set[Path]) -> None:
+        # NotADirectoryError: a file stands where a folder of the path would be.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+        touched.add(path.parent)
+        self._remove_empty(path.parent, touched)
+
+    def _remove_empty(self, folder: Path, touched: set[Path]) -> None:
+        while folder != self._root:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass  # never made, or removed with an earlier change
+            except OSError:
+                return  # not empty
+            folder = folder.parent
+            touched.add(folder)
+
+
+def _flush(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open a folder, and needs not
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

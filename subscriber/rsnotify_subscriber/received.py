@@ -1,0 +1,67 @@
+"""What a handler receives, and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+
+
+class Received(Struct, frozen=True):
+    """A change, ready to be applied.
+
+    Args:
+        change: What happened. In a baseline, what is new or differs is `updated`.
+        at: The datetime of the change, or of the Resource List.
+        resource: The entry as the Source wrote it.
+        content: A temporary file with the verified content, None for a deletion. It is
+            removed after `apply`; a handler that wants to keep it renames it.
+    """
+
+    change: ChangeType
+    uri: str
+    at: Instant
+    resource: Resource
+    content: Path | None
+
+
+@runtime_checkable
+class Handler(Protocol):
+    """Applies changes."""
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        """Apply changes, at most one of each resource, durably.
+
+        Changes come at least once: after a crash the last ones come again. If it raises,
+        each of them is handed over alone, and what still fails is tried again later.
+        """
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A handler that wants to know what it is about to handle."""
+
+    def prepare(self, base: str, temporary: Path) -> None:
+        """Hear where the set of resources begins, once, before the first `apply`."""
+
+
+class Each:
+    """A handler that calls a function with each change.
+
+    Args:
+        function: An async function of one `Received`.
+    """
+
+    def __init__(self, function: Callable[[Received], Awaitable[None]]) -> None:
+        self._function = function
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        """Call the function with each change."""
+        for change in changes:
+            await self._function(change)

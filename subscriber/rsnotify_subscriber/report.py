@@ -1,0 +1,119 @@
+"""How `rsnotify follow` shows its status: in a terminal, as lines, or as JSON."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import msgspec
+import typer
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from rsnotify.datetimes import format_datetime
+from rsnotify_subscriber.status import Status
+
+#: Seconds, that is calls of `show`, between two plain lines while nothing but time moves.
+_LINE_EVERY = 10
+
+
+class Report(Protocol):
+    """Shows a status about once a second; a context manager."""
+
+    def __enter__(self) -> object:
+        """Begin."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End."""
+
+    def show(self, status: Status) -> None:
+        """Show how it is going."""
+
+
+def sentence(status: Status) -> str:
+    """Write a status as one line."""
+    through = format_datetime(status.through) if status.through else "not yet"
+    lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
+    level = "level" if status.level else f"{status.pending} pending"
+    return (
+        f"{status.resources} resources, {status.applied} changes applied{lag}, "
+        f"{level}, synced through {through}, push {status.push}"
+    )
+
+
+class _Quiet:
+    """Nothing to begin or end."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+
+class JsonReport(_Quiet):
+    """One JSON object for each status."""
+
+    def show(self, status: Status) -> None:
+        """Write it."""
+        facts = msgspec.structs.asdict(status)
+        del facts["baseline"]
+        typer.echo(msgspec.json.encode(facts).decode())
+
+
+class LineReport(_Quiet):
+    """A line when something changed, and now and then anyway."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, ...] = ()
+        self._quiet_for = 0
+
+    def show(self, status: Status) -> None:
+        """Write a line if it is time."""
+        facts = (status.push, status.level, status.baseline)
+        self._quiet_for += 1
+        if facts != self._last or self._quiet_for >= _LINE_EVERY:
+            typer.echo(sentence(status))
+            self._last, self._quiet_for = facts, 0
+
+
+class TerminalReport:
+    """A progress bar during a baseline, one line that renews itself while following."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("baseline"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        )
+        self._bar = self._progress.add_task("baseline", total=None)
+        self._live = Live(Text("looking for the Source"), refresh_per_second=4)
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._live.stop()
+
+    def show(self, status: Status) -> None:
+        """Renew what is shown."""
+        if status.baseline:
+            done = status.applied
+            self._progress.update(self._bar, completed=done, total=done + status.pending)
+            self._live.update(self._progress)
+        else:
+            self._live.update(Text(sentence(status)))

@@ -1,0 +1,101 @@
+"""What an HTTP response says, beside the document or content that it carries."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+from email.utils import parsedate_to_datetime
+from time import time
+
+import aiohttp
+import msgspec
+
+from rsnotify.datetimes import Instant
+from rsnotify.errors import ContentMismatch, NotFound, Unavailable
+from rsnotify.model import Document
+from rsnotify.vocabulary import Capability
+from rsnotify_subscriber.inflating import inflated
+
+#: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
+_SETTLED = 60.0
+
+
+def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
+    """Go on only with 200.
+
+    Raises:
+        NotFound: It is 404 or 410.
+        Unavailable: It is anything else.
+    """
+    status = response.status
+    if status == 200:
+        return
+    if status in (404, 410):
+        raise NotFound(uri, f"the server says {status}")
+    raise Unavailable(uri, f"the server says {status}", _retry_after(response))
+
+
+def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+    value = response.headers.get("Retry-After", "").strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:6])
+    moment = _http_date(value)
+    return None if moment is None else max(0.0, moment.timestamp() - time())
+
+
+def _http_date(value: str | None) -> Instant | None:
+    try:
+        moment = parsedate_to_datetime(value) if value else None
+    except ValueError:
+        return None
+    # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
+    return None if moment is None or moment.tzinfo is None else moment
+
+
+def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
+    """Return the header that asks for this document only if it has changed since."""
+    etag = response.headers.get("ETag")
+    if etag:
+        return ("If-None-Match", etag)
+    modified = response.headers.get("Last-Modified")
+    then, now = _http_date(modified), _http_date(response.headers.get("Date"))
+    if modified and then and now and (now - then).total_seconds() > _SETTLED:
+        return ("If-Modified-Since", modified)
+    return None
+
+
+def is_encoded(response: aiohttp.ClientResponse) -> bool:
+    """Tell whether the body comes in a Content-Encoding."""
+    return response.headers.get("Content-Encoding", "identity").strip().lower() != "identity"
+
+
+async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Give the body without its Content-Encoding.
+
+    Raises:
+        ContentMismatch: It is damaged.
+        Unavailable: It is in an encoding that was not asked for.
+    """
+    chunks = response.content.iter_any()
+    if not is_encoded(response):
+        async for chunk in chunks:
+            yield chunk
+        return
+    encoding = response.headers["Content-Encoding"].strip().lower()
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise Unavailable(uri, f"it comes in Content-Encoding {encoding}, which was not asked for")
+    try:
+        async for piece in inflated(chunks):
+            yield piece
+    except zlib.error as error:
+        raise ContentMismatch(uri, f"its compression is damaged: {error}") from None
+
+
+def dated(document: Document, response: aiohttp.ClientResponse) -> Document:
+    """Give a Resource List that does not say `at` the datetime that HTTP gives it."""
+    lists = (Capability.RESOURCE_LIST, None)
+    if document.at is not None or document.index or document.capability not in lists:
+        return document
+    headers = response.headers
+    at = _http_date(headers.get("Last-Modified")) or _http_date(headers.get("Date"))
+    return document if at is None else msgspec.structs.replace(document, at=at)

@@ -1,0 +1,75 @@
+"""How a Destination is doing, in numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from statistics import median
+
+from msgspec import Struct
+
+from rsnotify.coverage import Change
+from rsnotify.datetimes import Instant
+
+_WINDOW = timedelta(seconds=1)
+
+
+class PushState(StrEnum):
+    """Whether changes arrive by push: there is none, it is away, or it works."""
+
+    OFF = "off"
+    DOWN = "down"
+    UP = "up"
+
+
+class Status(Struct, frozen=True):
+    """A moment in the life of a subscriber.
+
+    Args:
+        resources: How many are held.
+        applied: Changes applied since the start.
+        pending: Resources with changes that are known and not yet applied.
+        through: T: every change up to here is applied; None before the first baseline.
+        lag_ms: The median age at which changes were applied within the last second, in
+            milliseconds; None if there were none.
+        push: Whether changes arrive by push.
+        level: Whether nothing is known to be missing.
+        baseline: Whether a baseline is under way.
+    """
+
+    resources: int = 0
+    applied: int = 0
+    pending: int = 0
+    through: Instant | None = None
+    lag_ms: float | None = None
+    push: PushState = PushState.OFF
+    level: bool = False
+    baseline: bool = False
+
+
+class Tally:
+    """Counts what is applied, and how old it was."""
+
+    def __init__(self) -> None:
+        self.applied = 0
+        self._lags: deque[tuple[datetime, float]] = deque()
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Count changes that are durable."""
+        now = datetime.now(UTC)
+        for change in changes:
+            self.applied += 1
+            if change.resource.change is not None:  # else it is of a baseline, and has no age
+                self._lags.append((now, (now - change.at) / timedelta(milliseconds=1)))
+        self._forget(now)
+
+    def lag_ms(self) -> float | None:
+        """Return the median lag of the last second, in milliseconds."""
+        self._forget(datetime.now(UTC))
+        return round(median(lag for _, lag in self._lags), 3) if self._lags else None
+
+    def _forget(self, now: datetime) -> None:
+        while self._lags and now - self._lags[0][0] > _WINDOW:
+            self._lags.popleft()

@@ -1,0 +1,195 @@
+"""The library: a Source's URL and a handler in, a Destination in step out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from pathlib import Path
+from random import Random
+from types import TracebackType
+
+import msgspec
+
+from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.offer import Offer
+from rsnotify.pace import Pace
+from rsnotify.worklist import Retry
+from rsnotify_subscriber.discovery import base_of, discover
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.following import Following
+from rsnotify_subscriber.received import Each, Handler, Prepared, Received
+from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.state import Identity, State
+from rsnotify_subscriber.status import Status
+from rsnotify_subscriber.transports import Transport
+from rsnotify_subscriber.transports.websocket import WebSocketTransport
+
+logger = logging.getLogger("rsnotify.subscriber")
+_RETRY = Retry(first=1.0, most=60.0)
+
+
+class Via(StrEnum):
+    """How changes are heard of: push where the Source has a hub, push or nothing, polling."""
+
+    AUTO = "auto"
+    WEBSOCKET = "websocket"
+    POLL = "poll"
+
+
+class Subscriber:
+    """Follows one set of resources of a Source.
+
+    Use `run`, or `catch_up`, or the subscriber as an async context manager, which follows in
+    the background as long as it is open.
+
+    Args:
+        url: The Source: a site, a well-known URI, a Capability List, a Change List, ...
+        handler: Applies changes: an object with `apply`, or an async function of one change.
+        state: The folder of the state; made if it is not there. One subscriber uses it at a
+            time, always for the same Source.
+        via: How changes are heard of.
+        pace: How fast, and how much at once.
+        allow_private_addresses: Whether documents may name hosts at loopback and private
+            addresses. The host of `url` may be anywhere.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        handler: Handler | Callable[[Received], Awaitable[None]],
+        *,
+        state: Path,
+        via: Via = Via.AUTO,
+        pace: Pace | None = None,
+        allow_private_addresses: bool = False,
+    ) -> None:
+        self._url = url
+        self._handler = handler if isinstance(handler, Handler) else Each(handler)
+        self._folder = state.absolute()
+        self._via = via
+        self._pace = pace or Pace()
+        self._sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
+        self._stopping = asyncio.Event()
+        self._following: Following | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> Status:
+        """How it is going."""
+        return self._following.status if self._following else Status()
+
+    async def run(self) -> None:
+        """Follow until `stop` is called.
+
+        Raises:
+            RsnotifyError: It cannot begin, or cannot go on.
+        """
+        await self._run(once=False)
+
+    async def catch_up(self) -> None:
+        """Follow until level with the Source's lists.
+
+        Raises:
+            RsnotifyError: It could not become level; the error names what could not be had.
+        """
+        await self._run(once=True)
+
+    def stop(self) -> None:
+        """Let `run` or `catch_up` end in order: what is being committed is committed."""
+        self._stopping.set()
+        if self._following is not None:
+            self._following.stop()
+
+    async def __aenter__(self) -> Subscriber:
+        self._task = asyncio.create_task(self.run())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self, *, once: bool) -> None:
+        state = State(self._folder)
+        try:
+            async with self._sessions:
+                fetcher = Fetcher(self._sessions, self._empty_folder())
+                identity = await self._identify(state, fetcher, patient=not once)
+                if identity is not None:
+                    await self._follow(identity, state, fetcher, once=once)
+        finally:
+            self._following = None
+            state.close()
+
+    async def _follow(
+        self, identity: Identity, state: State, fetcher: Fetcher, *, once: bool
+    ) -> None:
+        if self._via is Via.WEBSOCKET and self._transport(identity.offer) is None:
+            raise ConfigurationError(f"{self._url} offers no hub that speaks WebSocket")
+        if isinstance(self._handler, Prepared):
+            self._handler.prepare(identity.base, self._folder)
+        self._following = Following(
+            identity, state, fetcher, self._handler, self._pace, self._transport, once=once
+        )
+        if not self._stopping.is_set():
+            await self._following.run()
+
+    def _empty_folder(self) -> Path:
+        """Make the folder of temporary content, without what an earlier run left there."""
+        folder = self._folder / "incoming"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def _transport(self, offer: Offer) -> Transport | None:
+        hub = offer.hub("wss", "ws")
+        if self._via is Via.POLL or hub is None or offer.channel is None:
+            return None
+        return WebSocketTransport(hub, offer.channel, trusts=self._sessions.trusts)
+
+    # Which Source
+
+    async def _identify(self, state: State, fetcher: Fetcher, *, patient: bool) -> Identity | None:
+        """Find out what the Source offers, unless the state knows; None when stopped."""
+        known = state.identity()
+        if known is not None and known.url == self._url:
+            return known
+        offer = await (self._await_offer(fetcher) if patient else discover(fetcher, self._url))
+        if offer is None:
+            return None
+        identity = Identity(self._url, base_of(offer), offer)
+        if known is not None:
+            if known.base != identity.base:
+                raise ConfigurationError(
+                    f"{self._folder} holds the state of {known.url}; "
+                    f"to follow {self._url} choose another folder, or remove that one"
+                )
+            identity = msgspec.structs.replace(known, url=self._url, offer=offer)
+        state.keep_identity(identity)
+        return identity
+
+    async def _await_offer(self, fetcher: Fetcher) -> Offer | None:
+        """Discover, waiting for a Source that is not up yet."""
+        random = Random()
+        attempts = 0
+        while not self._stopping.is_set():
+            try:
+                return await discover(fetcher, self._url)
+            except Unavailable as error:
+                attempts += 1
+                delay = _RETRY.delay(attempts, random)
+                logger.warning("waiting for the Source: %s", error)
+            try:
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
+            except TimeoutError:
+                continue
+        return None

@@ -1,0 +1,123 @@
+"""Fragments over a WebSocket, as docs/protocol.md has it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Struct
+from websockets.asyncio.client import connect
+from websockets.exceptions import WebSocketException
+
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify.vocabulary import MAX_BYTES
+from rsnotify_subscriber.sessions import NotPublic, guarded_socket
+from rsnotify_subscriber.transports import Listener
+
+_TIMEOUT = 10.0
+#: Seconds between pings, and until a hub that does not answer one counts as dead.
+_PING = 10.0
+
+
+class _Control(Struct):
+    type: str
+    code: str = ""
+    message: str = ""
+
+
+class WebSocketTransport:
+    """A connection to a hub for one topic; a `Transport`.
+
+    Args:
+        hub: The hub's `ws:` or `wss:` URI.
+        topic: The URI of the channel.
+        trusts: Tells whether a host may be at any address.
+    """
+
+    def __init__(self, hub: str, topic: str, *, trusts: Callable[[str | None], bool]) -> None:
+        self._hub = hub
+        self._topic = topic
+        self._trusts = trusts
+
+    async def receive(self, since: Instant | None, listener: Listener) -> None:
+        """Subscribe, and tell the listener what arrives until the connection is lost."""
+        try:
+            sock = await self._dial()
+            async with connect(
+                self._hub,
+                sock=sock,
+                # Small frames gain nothing, and a bomb could hide in it.
+                compression=None,
+                max_size=MAX_BYTES,
+                open_timeout=_TIMEOUT,
+                ping_interval=_PING,
+                ping_timeout=_PING,
+                close_timeout=1,
+            ) as connection:
+                await connection.send(self._subscription(since))
+                while True:
+                    self._take(await connection.recv(decode=False), listener)
+        except NotPublic as error:
+            raise RefusedAddress(self._hub, str(error.strerror)) from None
+        except TimeoutError:
+            raise Unavailable(self._hub, "no answer in time") from None
+        except (OSError, ValueError, WebSocketException) as error:
+            raise Unavailable(self._hub, str(error) or type(error).__name__) from error
+
+    async def _dial(self) -> socket.socket:
+        """Connect to the first address that answers, of those that may be dialled."""
+        parts = urlsplit(self._hub)
+        port = parts.port or (443 if parts.scheme == "wss" else 80)
+        trusted = self._trusts(parts.hostname)
+        make: Callable[[Any], socket.socket] = _any_socket if trusted else guarded_socket
+        loop = asyncio.get_running_loop()
+        failure = OSError("its host has no address")
+        async with asyncio.timeout(_TIMEOUT):
+            for info in await loop.getaddrinfo(
+                parts.hostname, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+            ):
+                try:
+                    return await _connected(make(info), info[4])
+                except OSError as error:
+                    failure = error
+        raise failure
+
+    def _subscription(self, since: Instant | None) -> str:
+        frame = {
+            "type": "subscribe",
+            "topic": self._topic,
+            "since": format_datetime(since) if since is not None else None,
+        }
+        return msgspec.json.encode(frame).decode()
+
+    def _take(self, message: str | bytes, listener: Listener) -> None:
+        data = message.encode() if isinstance(message, str) else message
+        if not data.startswith(b"{"):
+            listener.fragment(data)
+            return
+        control = msgspec.json.decode(data, type=_Control)
+        if control.type == "subscribed":
+            listener.up()
+        elif control.type == "gap":
+            listener.gap()
+        elif control.type == "error":
+            raise Unavailable(self._hub, f"the hub refuses: {control.code}: {control.message}")
+
+
+def _any_socket(info: Any) -> socket.socket:
+    return socket.socket(*info[:3])
+
+
+async def _connected(sock: socket.socket, address: Any) -> socket.socket:
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,277 @@
+"""A small Source whose documents are always fresh, and which can be made to misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+from aiohttp import web
+from msgspec.structs import replace
+
+from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.writing import write_document
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Server:
+    """An aiohttp application on a free port of loopback, which can stop and come back."""
+
+    def __init__(self, application: web.Application) -> None:
+        self._application = application
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        self._runner = web.AppRunner(self._application, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+def sha256(content: bytes) -> str:
+    return f"sha-256:{hashlib.sha256(content).hexdigest()}"
+
+
+class SmallSource:
+    """Everything below `base`; the resources lie in the same folder as the documents.
+
+    Set `answers[path]` to answer a path otherwise, `per_list` for a Resource List Index.
+    """
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.described: dict[str, Resource] = {}
+        self.changes: list[Resource] = []
+        self.closed: list[Document] = []
+        self.begins = _now()
+        self.last = self.begins
+        self.per_list: int | None = None
+        self.listed_at: Instant | None = None
+        self.hubs: list[str] = []
+        self.archive = True
+        self.answers: dict[str, Answer] = {}
+        self.gets: Counter[str] = Counter()
+        self.in_flight = 0
+        self.most_in_flight = 0
+        application = web.Application(middlewares=[self._count])
+        application.router.add_get("/{path:.*}", self._answer)
+        self.server = Server(application)
+
+    @property
+    def site(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}/"
+
+    @property
+    def base(self) -> str:
+        return self.site + "data/"
+
+    @property
+    def url(self) -> str:
+        return self.base + "capabilitylist.xml"
+
+    # Changes
+
+    def put(self, name: str, content: bytes, **fields: Any) -> Resource:
+        """Create or update a resource."""
+        change = ChangeType.UPDATED if name in self.contents else ChangeType.CREATED
+        self.contents[name] = content
+        return self._note(name, change, hash=sha256(content), length=len(content), **fields)
+
+    def put_inline(self, name: str, content: bytes) -> Resource:
+        data = b64encode(content).decode()
+        link = Link(Rel.DUPLICATE, f"data:application/octet-stream;base64,{data}")
+        return self.put(name, content, links=(link,))
+
+    def delete(self, name: str) -> Resource:
+        del self.contents[name]
+        return self._note(name, ChangeType.DELETED)
+
+    def _note(self, name: str, change: ChangeType, **fields: Any) -> Resource:
+        self.last = max(_now(), self.last + MICROSECOND)
+        entry = Resource(self.base + name, change=change, datetime=self.last, **fields)
+        self.changes.append(entry)
+        self.described[name] = entry
+        return entry
+
+    def rotate(self) -> None:
+        """Close the open Change List, into the archive."""
+        until = self.changes[-1].changed_at or self.last
+        self.closed.append(replace(self.change_list(), until=until))
+        self.changes = []
+        self.begins = until
+
+    # Documents
+
+    def change_list(self) -> Document:
+        archive = (Link(Rel.ARCHIVES, self.base + "changelist-archive.xml"),)
+        return Document(
+            Capability.CHANGE_LIST,
+            tuple(self.changes),
+            from_=self.begins,
+            links=(self._up(), *(archive if self.archive and self.closed else ())),
+        )
+
+    def fragment(self, changes: Sequence[Resource], from_: Instant, until: Any = None) -> bytes:
+        last = changes[-1].changed_at if changes else None
+        return write_document(
+            Document(
+                Capability.CHANGE_NOTIFICATION,
+                tuple(changes),
+                from_=from_,
+                until=until or last,
+                links=(self._up(),),
+            )
+        )
+
+    def _up(self) -> Link:
+        return Link(Rel.UP, self.url)
+
+    def _capability_list(self) -> Document:
+        offered = [
+            Resource(self.base + "resourcelist.xml", capability=Capability.RESOURCE_LIST),
+            Resource(self.base + "changelist.xml", capability=Capability.CHANGE_LIST),
+        ]
+        if self.archive:
+            uri = self.base + "changelist-archive.xml"
+            offered.append(Resource(uri, capability=Capability.CHANGE_LIST_ARCHIVE))
+        if self.hubs:
+            links = tuple(Link(Rel.HUB, hub) for hub in self.hubs)
+            uri = self.base + "channel.xml"
+            capability = Capability.CHANGE_NOTIFICATION
+            offered.append(Resource(uri, capability=capability, links=links))
+        up = Link(Rel.UP, self.site + ".well-known/resourcesync")
+        return Document(Capability.CAPABILITY_LIST, tuple(offered), links=(up,))
+
+    def _resource_list(self, part: int | None = None) -> Document:
+        at = self.listed_at or max(_now(), self.last)
+        names = list(self.contents)
+        if self.per_list is not None and part is None:
+            count = -(-len(names) // self.per_list)
+            parts = [Resource(f"{self.base}resourcelist-{n}.xml", at=at) for n in range(count)]
+            return Document(Capability.RESOURCE_LIST, tuple(parts), index=True, at=at)
+        if part is not None and self.per_list is not None:
+            names = names[part * self.per_list : (part + 1) * self.per_list]
+        entries = [
+            Resource(
+                self.base + name,
+                hash=self.described[name].hash,
+                length=self.described[name].length,
+            )
+            for name in names
+        ]
+        return Document(Capability.RESOURCE_LIST, tuple(entries), at=at, links=(self._up(),))
+
+    def _document(self, name: str) -> Document | None:
+        if name.startswith("resourcelist-"):
+            return self._resource_list(int(name[len("resourcelist-") : -len(".xml")]))
+        if name.startswith("changelist-") and name != "changelist-archive.xml":
+            return self.closed[int(name[len("changelist-") : -len(".xml")])]
+        match name:
+            case "capabilitylist.xml":
+                return self._capability_list()
+            case "resourcelist.xml":
+                return self._resource_list()
+            case "changelist.xml":
+                return self.change_list()
+            case "changelist-archive.xml" if self.archive:
+                lists = [
+                    Resource(f"{self.base}changelist-{n}.xml", from_=one.from_, until=one.until)
+                    for n, one in enumerate(self.closed)
+                ]
+                return Document(Capability.CHANGE_LIST_ARCHIVE, tuple(lists), index=False)
+        return None
+
+    # Answers
+
+    @web.middleware
+    async def _count(self, request: web.Request, handler: Answer) -> web.StreamResponse:
+        self.gets[request.path] += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            return await handler(request)
+        finally:
+            self.in_flight -= 1
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.rel_url.raw_path
+        if path in self.answers:
+            return await self.answers[path](request)
+        if path == "/.well-known/resourcesync":
+            listed = Resource(self.url, capability=Capability.CAPABILITY_LIST)
+            return _xml(Document(Capability.DESCRIPTION, (listed,)))
+        name = path.removeprefix("/data/")
+        document = self._document(name)
+        if document is not None:
+            return _xml(document)
+        if name not in self.contents:
+            raise web.HTTPNotFound
+        return web.Response(body=self.contents[name])
+
+
+def _xml(document: Document) -> web.Response:
+    return web.Response(body=write_document(document), content_type="application/xml")
+
+
+def _now() -> Instant:
+    return datetime.now(UTC)
+
+
+def body(data: bytes, **options: Any) -> Answer:
+    """Answer with these bytes."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=data, content_type="application/xml", **options)
+
+    return answer
+
+
+def status(code: int, **options: Any) -> Answer:
+    """Answer with this status."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=code, **options)
+
+    return answer
+
+
+def held_back(gate: asyncio.Event, then: Answer) -> Answer:
+    """Answer once a gate is open."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await gate.wait()
+        return await then(request)
+
+    return answer
+
+
+def first(times: int, answer: Answer, then: Answer) -> Answer:
+    """Answer so a few times, and then otherwise."""
+    count = 0
+
+    async def choose(request: web.Request) -> web.StreamResponse:
+        nonlocal count
+        count += 1
+        return await (answer if count <= times else then)(request)
+
+    return choose
+
+
+def path_of(name: str) -> str:
+    """Return the path at which a resource is answered."""
+    return "/data/" + quote(name)

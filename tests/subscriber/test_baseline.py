@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rsnotify.errors import Unavailable
+from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber.received import Each
+from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.source import SmallSource, body, held_back, path_of, status
+
+
+async def test_a_baseline_brings_every_resource(
+    source: SmallSource, destination: Destination
+) -> None:
+    for n in range(200):
+        source.put(f"folder{n % 7}/r{n}.ttl", b"content %d" % n)
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+async def test_a_baseline_reads_every_list_of_an_index(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.per_list = 30
+    for n in range(100):
+        source.put(f"r{n}", b"%d" % n)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert source.gets["/data/resourcelist-3.xml"] == 1
+
+
+async def test_many_gets_are_in_flight_at_once(
+    source: SmallSource, destination: Destination
+) -> None:
+    gate = asyncio.Event()
+    for n in range(40):
+        source.put(f"r{n}", b"x")
+        source.answers[path_of(f"r{n}")] = held_back(gate, body(b"x"))
+    catching_up = asyncio.create_task(destination.catch_up())
+    await destination.until(lambda: source.in_flight >= 20)
+    gate.set()
+    await catching_up
+    assert destination.equals_source()
+
+
+async def test_what_is_not_listed_any_more_is_deleted(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.archive = False
+    source.put("a/stays", b"1")
+    source.put("b/goes", b"2")
+    await destination.catch_up()
+    source.delete("b/goes")
+    source.put("c/comes", b"3")
+    source.rotate()  # and with no archive, nothing tells of the time before
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert not (destination.folder / "b").exists()
+
+
+async def test_a_second_baseline_fetches_only_what_differs(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.archive = False
+    for n in range(10):
+        source.put(f"r{n}", b"%d" % n)
+    await destination.catch_up()
+    source.put("r3", b"changed")
+    source.rotate()
+    source.gets.clear()
+    await destination.catch_up()
+    assert destination.equals_source()
+    fetched = {path for path in source.gets if path.startswith("/data/r") and ".xml" not in path}
+    assert fetched == {"/data/r3"}
+
+
+async def test_an_interrupted_baseline_goes_on_where_it_was(
+    source: SmallSource, destination: Destination
+) -> None:
+    gate = asyncio.Event()
+    for n in range(30):
+        source.put(f"r{n}", b"%d" % n)
+        if n >= 20:
+            source.answers[path_of(f"r{n}")] = held_back(gate, body(b"%d" % n))
+    catching_up = asyncio.create_task(destination.catch_up())
+    await destination.until(lambda: len(destination.files()) == 20)
+    catching_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await catching_up
+    source.answers.clear()
+    before = source.gets[path_of("r0")]
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert source.gets[path_of("r0")] == before
+
+
+async def test_one_resource_that_cannot_be_had_does_not_stop_the_rest(
+    source: SmallSource, destination: Destination
+) -> None:
+    for n in range(150):
+        source.put(f"r{n}", b"%d" % n)
+    source.answers[path_of("r7")] = status(403)
+    with pytest.raises(Unavailable, match=r"data/r7: the server says 403"):
+        await destination.catch_up()
+    assert set(source.contents) - set(destination.files()) == {"r7"}
+    del source.answers[path_of("r7")]
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+async def test_a_list_older_than_the_resources_is_put_right_by_the_change_list(
+    source: SmallSource, destination: Destination
+) -> None:
+    """More resources than may be in flight no longer have the hash that is listed."""
+    for n in range(2 * PACE.in_flight):
+        source.put(f"r{n}", b"old")
+    listed = source._resource_list()
+    for n in range(2 * PACE.in_flight):
+        source.put(f"r{n}", b"new %d" % n)
+    from rsnotify.writing import write_document
+
+    source.answers["/data/resourcelist.xml"] = body(write_document(listed))
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+async def test_a_handler_of_ones_own_gets_each_resource_with_its_content(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.put("a", b"content of a")
+    seen: dict[str, bytes | None] = {}
+
+    async def take(received: Received) -> None:
+        seen[received.uri] = received.content.read_bytes() if received.content else None
+
+    state = destination.folder / "state"
+    await Subscriber(source.url, take, state=state, pace=PACE).catch_up()
+    source.delete("a")
+    await Subscriber(source.url, Each(take), state=state, pace=PACE).catch_up()
+    assert seen == {source.base + "a": None}
+    assert list((state / "incoming").iterdir()) == []
