@@ -153,7 +153,7 @@ class WebSubChannel:
         for delivery in self.all():
             subscription = delivery.subscription
             if is_expired(subscription, now):
-                log.info("a lease of %s has ended", subscription.topic)
+                log.info("a subscription of %s ends: its lease has ended", subscription.topic)
                 await self.remove(subscription.topic, subscription.callback)
 
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
@@ -187,7 +187,7 @@ class WebSubChannel:
         """Deliver once. Return the seconds to wait until the next; None when it has ended."""
         subscription = delivery.subscription
         if is_expired(subscription, self._clock()):
-            await self._end(delivery)
+            await self._end(delivery, "its lease has ended")
             return None
         try:
             answer = await self._post_next(delivery)
@@ -198,8 +198,7 @@ class WebSubChannel:
             delivery.failures = 0
             return 0.0
         if answer is Answer.GONE:
-            log.info("a callback of %s is gone (410)", subscription.topic)
-            await self._end(delivery)
+            await self._end(delivery, "its callback is gone (410)")
             return None
         delivery.failures += 1
         return retry_delay(
@@ -209,8 +208,9 @@ class WebSubChannel:
             random=random.random,
         )
 
-    async def _end(self, delivery: Delivery) -> None:
+    async def _end(self, delivery: Delivery, reason: str) -> None:
         subscription = delivery.subscription
+        log.info("a subscription of %s ends: %s", subscription.topic, reason)
         try:
             await self.remove(subscription.topic, subscription.callback)
         except StorageError as error:
@@ -228,7 +228,8 @@ class WebSubChannel:
         first = entries[0].fragment
         body, content_type = first.body, first.content_type
         if count > 1:
-            body = merge([entry.fragment for entry in entries[:count]])
+            fragments = [entry.fragment for entry in entries[:count]]
+            body = await asyncio.to_thread(merge, fragments)  # others need not wait for it
             content_type = MERGED_CONTENT_TYPE
         answer = await self._callbacks.deliver(delivery.subscription, body, content_type)
         if answer is Answer.DELIVERED:

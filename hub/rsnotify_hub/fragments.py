@@ -74,6 +74,8 @@ def describe(document: Document, body: bytes, content_type: str) -> Fragment:
     if document.index or document.capability not in FRAGMENT_CAPABILITIES | {None}:
         kind = "index" if document.index else document.capability
         raise WrongDocument(f"it is a {kind}, not a change-notification or changelist")
+    if not (content_type.isascii() and content_type.isprintable()):
+        raise InvalidDocument("its Content-Type is not printable ASCII")
     dates = _checked_dates(document)
     until = document.until or (dates[-1] if dates else None)
     if until is None:

@@ -38,10 +38,11 @@ class Grants:
         """
         if token is None:
             return self._anonymous and local
+        brought = token.encode(errors="surrogateescape")  # a header may hold any bytes
         allowed = False
         # Every token is compared, in constant time, so that timing tells nothing about any.
         for publisher in self._publishers:
-            same = hmac.compare_digest(token.encode(), publisher.token.encode())
+            same = hmac.compare_digest(brought, publisher.token.encode())
             granted = any(is_granted(prefix, topic) for prefix in publisher.topics)
             allowed |= same and granted
         return allowed

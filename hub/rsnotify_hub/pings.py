@@ -15,6 +15,7 @@ from rsnotify_hub.channel_lists import ChangeKey, announce, keys_at, part_after
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, Fragment, describe, read_fragment
 from rsnotify_hub.guard import exactly, reason_of
+from rsnotify_hub.store import Entry
 from rsnotify_hub.topics import Topics
 
 
@@ -48,33 +49,29 @@ class Pings:
         """
         async with self._locks[topic]:
             body, content_type = await self._get(topic)
-            through, known = await self._known(topic)
+            through, last = await self._end_of_log(topic)
             try:
-                fragment = await asyncio.to_thread(self._news, body, content_type, through, known)
+                fragment = await asyncio.to_thread(self._news, body, content_type, through, last)
             except DocumentError as error:
                 raise FetchError(topic, error.reason) from None
             if fragment is not None:
                 await self._topics.publish(topic, fragment)
 
-    async def _known(self, topic: str) -> tuple[Instant | None, set[ChangeKey]]:
-        """Return where the log ends, and its changes of exactly that instant."""
+    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[Entry]]:
+        """Return the instant where the log ends, and the entries that reach it."""
         state = self._topics.state(topic)
         if state is None:
-            return None, set()
-        through = state.through
-        entries = await self._topics.read(topic, after=0, since=through - MICROSECOND)
-        known: set[ChangeKey] = set()
-        for entry in entries:
-            known |= keys_at(read_document(entry.fragment.body).resources, through)
-        return through, known
+            return None, []
+        before = state.through - MICROSECOND
+        return state.through, await self._topics.read(topic, after=0, since=before)
 
     def _news(
-        self,
-        body: bytes,
-        content_type: str,
-        through: Instant | None,
-        known: set[ChangeKey],
+        self, body: bytes, content_type: str, through: Instant | None, last: list[Entry]
     ) -> Fragment | None:
+        known: set[ChangeKey] = set()
+        if through is not None:
+            for entry in last:
+                known |= keys_at(read_document(entry.fragment.body).resources, through)
         document = read_document(body, limits=self._limits)
         news = part_after(document, through=through, known=known)
         if news is None:

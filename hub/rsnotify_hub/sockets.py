@@ -36,6 +36,9 @@ _CLOSE_CODES = {
 #: Seconds between pings; half of that later, who has not answered is gone.
 _PING_SECONDS = 30.0
 
+#: How long a client has to answer a close, in seconds.
+_CLOSE_SECONDS = 3.0
+
 
 class Sockets:
     """The handler of `GET /ws`.
@@ -67,6 +70,7 @@ class Sockets:
             heartbeat=_PING_SECONDS,
             compress=False,
             max_msg_size=self._configuration.max_fragment_bytes,
+            timeout=_CLOSE_SECONDS,
         )
         await socket.prepare(request)
         self._open.add(socket)

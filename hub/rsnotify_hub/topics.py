@@ -143,7 +143,10 @@ class _Log:
                         self._topic, planned.fragments, replacing=planned.replacing
                     ),
                 )
-        except StorageError as error:
+        except Exception as error:
+            # Whoever publishes must get an answer, and the log must go on.
+            if not isinstance(error, StorageError):
+                log.exception("what was published on %s could not be kept", self._topic)
             for future in futures:
                 if not future.done():
                     future.set_exception(StorageError(str(error)))

@@ -23,6 +23,9 @@ from rsnotify_hub.websub_forms import Intent, denial_url, host_of, verification_
 
 log = logging.getLogger("rsnotify.hub.websub")
 
+#: How many intents are verified at once.
+MAX_PENDING = 1000
+
 
 class Verification:
     """Verifies intents, and then does what was intended.
@@ -52,6 +55,8 @@ class Verification:
 
     def has_room(self, intent: Intent) -> bool:
         """Tell whether the callback's host may have one more subscription or request."""
+        if len(self._pending) >= MAX_PENDING:
+            return False
         host = host_of(intent.callback)
         pending = sum(host_of(callback) == host for _, callback in self._pending)
         known = self._channel.find(intent.topic, intent.callback) is not None

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from aiohttp import WSMsgType, web
 
 from rsnotify.datetimes import Instant, parse_datetime
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import StorageError
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.frames import Gap, Subscribe, Subscribed, encode, instant, text_frame
 from rsnotify_hub.refusals import Code, Refusal
@@ -32,6 +32,9 @@ GOING_AWAY = 1001
 POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
 TRY_AGAIN_LATER = 1013
+
+#: How long one that was cut off has to read what was queued, in seconds.
+_LAST_CHANCE_SECONDS = 10.0
 
 
 class Subscriber:
@@ -80,9 +83,10 @@ class Subscriber:
         return True
 
     async def cut_off(self) -> None:
-        """Close with 1013, and drop what it still does not read."""
+        """Close with 1013, which comes after what is queued already; then drop the rest."""
         await self.socket.close(code=TRY_AGAIN_LATER, message=b"queue overflow", drain=False)
-        self._transport.abort()
+        # A closed transport goes on sending its queue, without end if nobody reads.
+        asyncio.get_running_loop().call_later(_LAST_CHANCE_SECONDS, self._transport.abort)
 
 
 class WebSocketChannel:
@@ -136,12 +140,18 @@ class WebSocketChannel:
         """
         since = _since(frame)
         self._open[frame.topic] += 1
+        # Receiving goes on during the replay, since that is how pings are answered.
+        receiving = asyncio.create_task(subscriber.socket.receive())
         replay = asyncio.create_task(self._replay(frame.topic, since, subscriber, topics))
         try:
-            message = await subscriber.socket.receive()
+            await asyncio.wait((receiving, replay), return_when=asyncio.FIRST_COMPLETED)
+            if replay.done():
+                replay.result()
+            message = await receiving
             if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
                 raise Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only")
         finally:
+            receiving.cancel()
             replay.cancel()
             self._leave(frame.topic, subscriber)
             self._open[frame.topic] -= 1
@@ -152,19 +162,17 @@ class WebSocketChannel:
         self, topic: str, since: Instant | None, subscriber: Subscriber, topics: Topics
     ) -> None:
         socket = subscriber.socket
-        try:
-            position = await _greet(topic, since, socket, topics)
-            while position < (end := topics.position(topic)):
+        position = await _greet(topic, since, socket, topics)
+        while position < (end := topics.position(topic)):
+            try:
                 entries = await topics.read(topic, after=position, since=since)
-                for entry in entries:
-                    await socket.send_frame(entry.fragment.body, WSMsgType.TEXT)
-                position = entries[-1].position if entries else end
-            self.join(topic, subscriber)
-        except ConnectionError:
-            pass  # it has gone; its handler sees it too
-        except RsnotifyError as error:
-            log.warning("a replay of %s failed: %s", topic, error)
-            await socket.close(code=TRY_AGAIN_LATER, message=b"the log cannot be read")
+            except StorageError as error:
+                log.error("a replay of %s failed: %s", topic, error)
+                raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
+            for entry in entries:
+                await socket.send_frame(entry.fragment.body, WSMsgType.TEXT)
+            position = entries[-1].position if entries else end
+        self.join(topic, subscriber)
 
 
 async def _greet(

@@ -90,7 +90,9 @@ class WebSub:
 
     def _intent(self, intent: Intent) -> None:
         if not self._verification.has_room(intent):
-            raise web.HTTPTooManyRequests(text="this callback's host has too many subscriptions\n")
+            raise web.HTTPTooManyRequests(
+                text="too many subscriptions, of this callback's host or in all\n"
+            )
         unknown = self._topics.state(intent.topic) is None
         if intent.mode == "subscribe" and unknown and not self._intake.is_served(intent.topic):
             self._verification.deny(intent, "this hub does not serve the topic")

@@ -101,7 +101,8 @@ class _Acknowledgements:
 
     def _done(self, future: asyncio.Future[None], until: Instant) -> None:
         self._room.release()
-        self._failure = self._failure or future.exception()
+        error = future.exception()
+        self._failure = self._failure or error
         if self._failure is None:  # what comes after a hole must not be acknowledged
             self._durable = until
         self._news.set()

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rsnotify_hub.application import serve
+from rsnotify_hub.configuration import load_configuration
+from tests.hub.helpers import Callback, Client, Clock, LogWatch, callback_server
+
+RunHub = Callable[..., AbstractAsyncContextManager[Client]]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def watch() -> Any:
+    handler = LogWatch()
+    logger = logging.getLogger("rsnotify.hub")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+
+
+@pytest.fixture
+def run_hub(tmp_path: Path, clock: Clock) -> RunHub:
+    """Run a hub on a free port, over the test's folder; called again, over the same."""
+
+    @asynccontextmanager
+    async def run(**settings: Any) -> AsyncIterator[Client]:
+        defaults = {
+            "port": 0,
+            "data": str(tmp_path / "hub"),
+            "allow_private_addresses": True,
+            "retry_seconds": 0.01,
+        }
+        configuration = load_configuration(None, **{**defaults, **settings})
+        async with (
+            serve(configuration, clock=clock) as url,
+            aiohttp.ClientSession() as session,
+        ):
+            yield Client(url, session)
+
+    return run
+
+
+@pytest.fixture
+async def hub(run_hub: RunHub) -> AsyncIterator[Client]:
+    async with run_hub() as client:
+        yield client
+
+
+@pytest.fixture
+async def callback() -> AsyncIterator[Callback]:
+    async with callback_server() as server:
+        yield server

@@ -1,0 +1,237 @@
+"""The other ends of a hub: a Source, a Destination's callback, a clock, and a log to wait on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from rsnotify.datetimes import format_datetime
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType
+from rsnotify.writing import write_document
+
+TOPIC = "https://source.example/data/channel.xml"
+PATIENCE = 10
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(second: float) -> datetime:
+    return START + timedelta(seconds=second)
+
+
+def changes(*seconds: float) -> tuple[Resource, ...]:
+    return tuple(
+        Resource(
+            uri=f"https://source.example/data/{second}",
+            change=ChangeType.UPDATED,
+            datetime=at(second),
+        )
+        for second in seconds
+    )
+
+
+def fragment(
+    from_: float,
+    *seconds: float,
+    until: float | None = None,
+    capability: str = "change-notification",
+    padding: int = 0,
+) -> bytes:
+    """A fragment with one change at each second; a heartbeat when there are none."""
+    return (
+        write_document(
+            Document(
+                capability=capability,
+                from_=at(from_),
+                until=at(until if until is not None else seconds[-1]),
+                links=(Link(rel="up", href="https://source.example/data/capabilitylist.xml"),),
+                resources=changes(*seconds),
+            )
+        )
+        + b"\n" * padding
+    )
+
+
+def seconds_of(body: bytes | str) -> list[float]:
+    document = read_document(body.encode() if isinstance(body, str) else body)
+    return [(entry.changed_at - START).total_seconds() for entry in document.resources]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = datetime(2026, 6, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, **interval: float) -> None:
+        self.now += timedelta(**interval)
+
+
+class LogWatch(logging.Handler):
+    """Waits for a line of the hub's log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._changed = asyncio.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+        self._changed.set()
+
+    async def line(self, *parts: str) -> str:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for line in self.lines:
+                    if all(part in line for part in parts):
+                        return line
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Callback:
+    """A Destination's callback, or a channel: a real server that remembers what it was sent."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.confirms = True
+        self.echo = "{}"  # how it answers with the challenge
+        self.answers: list[int] = []  # statuses of the next deliveries; then 204
+        self.document = b""  # what a GET without hub.mode gets
+        self.headers: dict[str, str] = {}
+        self.intents: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+        self.deliveries: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
+        self.open = asyncio.Event()  # deliveries wait for it
+        self.open.set()
+        self.requests = 0
+
+    async def get(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        if "hub.mode" not in request.query:
+            return web.Response(body=self.document, headers=self.headers)
+        self.intents.put_nowait({"path": request.path_qs, **request.query})
+        if not self.confirms:
+            return web.Response(status=404)
+        return web.Response(text=self.echo.format(request.query.get("hub.challenge", "")))
+
+    async def post(self, request: web.Request) -> web.Response:
+        self.requests += 1
+        self.deliveries.put_nowait((dict(request.headers), await request.read()))
+        await self.open.wait()
+        status = self.answers.pop(0) if self.answers else 204
+        return web.Response(status=status, headers=self.headers)
+
+    async def intent(self) -> dict[str, str]:
+        async with asyncio.timeout(PATIENCE):
+            return await self.intents.get()
+
+    async def delivery(self) -> tuple[dict[str, str], bytes]:
+        async with asyncio.timeout(PATIENCE):
+            return await self.deliveries.get()
+
+
+@asynccontextmanager
+async def callback_server() -> AsyncIterator[Callback]:
+    callback = Callback()
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", callback.get)
+    app.router.add_post("/{tail:.*}", callback.post)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        callback.url = f"http://127.0.0.1:{site.port}/callback"
+        yield callback
+    finally:
+        callback.open.set()
+        await runner.cleanup()
+
+
+class Client:
+    """A client of a running hub."""
+
+    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+        self.url = url
+        self.session = session
+
+    async def publish(self, body: bytes, *, topic: str = TOPIC, **headers: str) -> tuple[int, str]:
+        all_headers = {
+            "Content-Type": "application/xml",
+            "Link": f'<{topic}>; rel="self", <{self.url}websub>; rel="hub"',
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        async with self.session.post(
+            self.url + "websub", data=body, headers=all_headers
+        ) as response:
+            return response.status, await response.text()
+
+    async def accepted(self, body: bytes, *, topic: str = TOPIC) -> None:
+        assert await self.publish(body, topic=topic) == (202, "")
+
+    async def form(self, **fields: Any) -> tuple[int, str]:
+        data = {"hub." + name: str(value) for name, value in fields.items()}
+        async with self.session.post(self.url + "websub", data=data) as response:
+            return response.status, await response.text()
+
+    async def subscribe(self, callback: Callback, *, topic: str = TOPIC, **fields: Any) -> None:
+        """Subscribe, and wait until the subscription is active."""
+        status, reason = await self.form(
+            mode="subscribe", topic=topic, callback=callback.url, **fields
+        )
+        assert (status, reason) == (202, "")
+        await callback.intent()
+        await self.page(lambda page: subscription_rows(page) > 0)
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(self.url + path) as response:
+            return response.status, await response.text()
+
+    async def page(self, condition: Callable[[str], bool]) -> str:
+        """Load the first page until it fulfils a condition."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                _, page = await self.get("")
+                if condition(page):
+                    return page
+
+    async def websocket(self, **headers: str) -> aiohttp.ClientWebSocketResponse:
+        return await self.session.ws_connect(self.url + "ws", headers=headers, max_msg_size=0)
+
+    async def listen(
+        self, since: float | None = None, *, topic: str = TOPIC
+    ) -> aiohttp.ClientWebSocketResponse:
+        """Subscribe over WebSocket, from the frame `subscribed` on."""
+        socket = await self.websocket()
+        start = None if since is None else format_datetime(at(since))
+        await socket.send_json({"type": "subscribe", "topic": topic, "since": start})
+        assert (await socket.receive_json(timeout=PATIENCE))["type"] == "subscribed"
+        return socket
+
+    async def source(self, *, topic: str = TOPIC) -> aiohttp.ClientWebSocketResponse:
+        """Publish over WebSocket, from the frame `publishing` on."""
+        socket = await self.websocket()
+        await socket.send_json({"type": "publish", "topic": topic})
+        assert (await socket.receive_json(timeout=PATIENCE))["type"] == "publishing"
+        return socket
+
+
+def subscription_rows(page: str) -> int:
+    return page.partition("WebSub subscriptions")[2].count("<tr>") - 1
+
+
+async def heard(socket: aiohttp.ClientWebSocketResponse, until: float) -> list[float]:
+    """The seconds of all changes that a subscriber is sent, to the one at `until`."""
+    found: list[float] = []
+    while not found or found[-1] != until:
+        found += seconds_of(await socket.receive_str(timeout=PATIENCE))
+    return found

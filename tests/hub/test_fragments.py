@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.model import Document
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.writing import write_document
+from rsnotify_hub.fragments import Fragment, Interval, chained, covers, merge, read_fragment
+from tests.hub.helpers import at, fragment, seconds_of
+
+
+def xml(inside: str) -> bytes:
+    return f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">{inside}</urlset>'.encode()
+
+
+ENTRY = (
+    "<url><loc>https://a.example/1</loc><lastmod>2026-01-01T00:00:05Z</lastmod>"
+    '<rs:md change="updated"/></url>'
+)
+
+
+def test_a_fragment_is_kept_as_it_is_and_covers_what_it_says():
+    body = fragment(0, 1, 2, until=3)
+    assert read_fragment(body, content_type="text/xml") == Fragment(
+        body=body,
+        content_type="text/xml",
+        from_=at(0),
+        until=at(3),
+        begins=at(0),
+        heartbeat=False,
+    )
+
+
+@pytest.mark.parametrize("capability", ["changelist", "changelist-notification"])
+def test_older_names_of_a_fragment_are_accepted(capability: str):
+    assert read_fragment(fragment(0, 1, capability=capability)).until == at(1)
+
+
+def test_a_fragment_without_root_md_reaches_to_its_last_change():
+    read = read_fragment(xml(ENTRY))
+    assert (read.from_, read.until, read.heartbeat) == (None, at(5), False)
+    assert at(4) < read.begins < at(5)
+
+
+def test_a_fragment_without_entries_is_a_heartbeat():
+    assert read_fragment(fragment(1, until=9)).heartbeat
+
+
+def test_entries_of_the_same_instant_are_in_order():
+    assert read_fragment(fragment(0, 1, 1)).until == at(1)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"not XML", MalformedDocument),
+        (b"", MalformedDocument),
+        (fragment(0, 1)[:-12], MalformedDocument),
+        (b"<!DOCTYPE urlset>" + xml(ENTRY), MalformedDocument),
+        (b"<urlset/>", WrongDocument),
+        (fragment(0, 1, capability="resourcelist"), WrongDocument),
+        (fragment(0, 1, capability="changedump"), WrongDocument),
+        (write_document(Document(capability="changelist", index=True)), WrongDocument),
+        (fragment(0, 2, 1, until=3), InvalidDocument),
+        (fragment(1, 1), InvalidDocument),
+        (fragment(0, 3, until=2), InvalidDocument),
+        (fragment(5, until=4), InvalidDocument),
+        (xml(""), InvalidDocument),
+        (xml('<rs:md capability="changelist" from="2026-01-01T00:00:00Z"/>'), InvalidDocument),
+        (xml('<rs:md capability="changelist" until="2026-01-01T00:00:00Z"/>'), InvalidDocument),
+        (xml(ENTRY.replace('change="updated"', "")), InvalidDocument),
+        (xml(ENTRY.replace("https://a.example/1", "")), InvalidDocument),
+        (xml(ENTRY.replace("00:05Z", "00:99Z")), InvalidDocument),
+        (b'<?xml version="1.0" encoding="ISO-8859-1"?>' + xml(ENTRY), MalformedDocument),
+        (xml(ENTRY).replace(b"/1<", b"/\xe9<"), MalformedDocument),
+    ],
+)
+def test_what_would_make_a_destination_wrong_is_refused(body: bytes, error: type[DocumentError]):
+    with pytest.raises(error):
+        read_fragment(body)
+
+
+def test_a_heartbeat_gives_way_to_what_covers_it():
+    beat = Interval(at(1), at(5))
+    assert covers(read_fragment(fragment(1, until=6)), beat)
+    assert covers(read_fragment(fragment(0, 1, 6)), beat)
+    assert not covers(read_fragment(fragment(2, until=6)), beat)
+    assert not covers(read_fragment(fragment(1, until=4)), beat)
+    assert not covers(read_fragment(xml(ENTRY)), beat)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[list[int]]:
+    """A history of changes, cut into fragments."""
+    steps = draw(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1))
+    second = 0
+    return [[second := second + step for step in part] for part in steps]
+
+
+def chain(parts: list[list[int]]) -> list[Fragment]:
+    made, from_ = [], 0
+    for part in parts:
+        made.append(read_fragment(fragment(from_, *part)))
+        from_ = part[-1]
+    return made
+
+
+@given(histories())
+def test_a_chain_merges_into_what_one_fragment_would_have_said(parts: list[list[int]]):
+    fragments = chain(parts)
+    assert chained(fragments, max_bytes=10**9) == len(fragments)
+    merged = merge(fragments)
+    everything = [second for part in parts for second in part]
+    assert seconds_of(merged) == everything
+    checked = read_fragment(merged)
+    assert (checked.from_, checked.until) == (fragments[0].from_, fragments[-1].until)
+
+
+@given(histories(), st.data())
+def test_a_chain_ends_where_a_fragment_is_lost(parts: list[list[int]], data: st.DataObject):
+    fragments = chain([*parts, [10_000], [10_001]])
+    lost = data.draw(st.integers(1, len(fragments) - 2))
+    del fragments[lost]
+    assert chained(fragments, max_bytes=10**9) == lost
+
+
+def test_a_chain_ends_before_it_grows_too_large():
+    fragments = chain([[1], [2], [3]])
+    size = len(fragments[0].body)
+    assert chained(fragments, max_bytes=2 * size) == 2
+    assert chained(fragments, max_bytes=1) == 1
+
+
+def test_a_fragment_that_does_not_say_where_it_begins_is_not_merged():
+    unknown = read_fragment(xml(ENTRY))
+    assert chained([unknown, read_fragment(fragment(5, 6))], max_bytes=10**9) == 1
+
+
+def test_a_merged_fragment_ends_with_the_heartbeat_and_keeps_its_attributes():
+    beat = write_document(
+        Document(
+            capability="change-notification",
+            from_=at(1),
+            until=at(9),
+            attributes=(("{urn:x}digest", "00ff"),),
+        )
+    )
+    merged = read_document(merge([read_fragment(fragment(0, 1)), read_fragment(beat)]))
+    assert (merged.from_, merged.until) == (at(0), at(9))
+    assert merged.attributes == (("{urn:x}digest", "00ff"),)
+    assert merged.resources == read_document(fragment(0, 1)).resources

@@ -1,0 +1,98 @@
+"""`hub.mode=publish`: the hub fetches the channel itself."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+
+import pytest
+
+from rsnotify.model import Document
+from rsnotify.reading import read_document
+from rsnotify.writing import write_document
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, Callback, Client, at, changes, fragment, seconds_of
+
+
+def change_list(from_: float, *seconds: float) -> bytes:
+    return write_document(
+        Document(capability="changelist", from_=at(from_), resources=changes(*seconds))
+    )
+
+
+async def ping(hub: Client, channel: Callback) -> None:
+    assert await hub.form(mode="publish", url=channel.url) == (202, "")
+
+
+async def test_the_hub_fetches_and_passes_on_what_is_news(hub: Client, callback: Callback):
+    socket = await hub.listen(topic=callback.url)
+    callback.document = change_list(0, 1, 2)
+    await ping(hub, callback)
+    assert (await socket.receive_str(timeout=PATIENCE)).encode() == callback.document
+    callback.document = change_list(0, 1, 2, 3, 4)
+    await ping(hub, callback)
+    news = read_document((await socket.receive_str(timeout=PATIENCE)).encode())
+    assert (news.from_, news.until, len(news.resources)) == (at(2), at(4), 2)
+
+
+async def test_what_did_not_change_is_not_passed_on(hub: Client, callback: Callback):
+    socket = await hub.listen(topic=callback.url)
+    callback.document = change_list(0, 1)
+    await asyncio.gather(*(ping(hub, callback) for _ in range(3)))
+    await socket.receive_str(timeout=PATIENCE)
+    callback.document = change_list(0, 1, 2)
+    await ping(hub, callback)
+    assert seconds_of(await socket.receive_str(timeout=PATIENCE)) == [2]
+
+
+async def test_a_ping_by_topic_is_the_same(hub: Client, callback: Callback):
+    callback.document = change_list(0, 1)
+    assert await hub.form(mode="publish", topic=callback.url) == (202, "")
+    socket = await hub.listen(0, topic=callback.url)
+    assert seconds_of(await socket.receive_str(timeout=PATIENCE)) == [1]
+
+
+async def test_too_much_for_a_fragment_is_announced_as_a_gap(run_hub: RunHub, callback: Callback):
+    async with run_hub(max_fragment_bytes=2000) as hub:
+        socket = await hub.listen(topic=callback.url)
+        callback.document = change_list(0, *range(1, 50))
+        await ping(hub, callback)
+        heard = read_document((await socket.receive_str(timeout=PATIENCE)).encode())
+        assert (heard.from_, heard.until, heard.resources) == (at(49), at(49), ())
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b"<html/>", fragment(0, 2, 1), b"<!DOCTYPE urlset>" + change_list(0, 1)],
+)
+async def test_a_channel_that_is_no_change_list_is_refused(
+    hub: Client, callback: Callback, document: bytes
+):
+    callback.document = document
+    status, reason = await hub.form(mode="publish", url=callback.url)
+    assert status == 502
+    assert callback.url in reason
+
+
+async def test_a_channel_that_answers_otherwise_is_refused(hub: Client, callback: Callback):
+    callback.document = gzip.compress(change_list(0, 1))
+    callback.headers = {"Content-Encoding": "gzip"}
+    status, reason = await hub.form(mode="publish", url=callback.url)
+    assert (status, "Content-Encoding" in reason) == (502, True)
+    status, reason = await hub.form(mode="publish", url="http://127.0.0.1:9/")
+    assert status == 502
+
+
+async def test_a_channel_without_end_is_refused(run_hub: RunHub, callback: Callback):
+    async with run_hub(max_channel_bytes=1000) as hub:
+        callback.document = change_list(0, *range(1, 50))
+        status, reason = await hub.form(mode="publish", url=callback.url)
+        assert (status, "too large" in reason) == (502, True)
+
+
+async def test_who_may_not_publish_may_not_ping(run_hub: RunHub, callback: Callback):
+    publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
+    async with run_hub(publishers=publishers) as hub:
+        status, _ = await hub.form(mode="publish", url=callback.url)
+        assert status == 401
+    assert callback.requests == 0

@@ -1,0 +1,50 @@
+"""What strangers name is dialled only if it is public."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import TOPIC, Callback, LogWatch, fragment
+
+
+@pytest.mark.parametrize(
+    ("host", "reason"),
+    [
+        ("127.0.0.1", "loopback"),
+        ("localhost", "is not dialled"),
+        ("[::ffff:127.0.0.1]", "loopback"),
+        ("0.0.0.0", "this network"),
+        # Other spellings of 127.0.0.1, which the HTTP client itself refuses.
+        ("2130706433", "InvalidUrl"),
+        ("127.1", "InvalidUrl"),
+    ],
+)
+async def test_a_private_callback_is_not_dialled(
+    run_hub: RunHub, callback: Callback, watch: LogWatch, host: str, reason: str
+):
+    async with run_hub(allow_private_addresses=False) as hub:
+        url = callback.url.replace("127.0.0.1", host)
+        assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
+        await watch.line("cannot be reached", reason)
+        await watch.line("did not confirm")
+    assert callback.requests == 0
+
+
+async def test_a_private_channel_is_not_dialled(run_hub: RunHub, callback: Callback):
+    async with run_hub(allow_private_addresses=False) as hub:
+        status, reason = await hub.form(mode="publish", url=callback.url)
+        assert (status, "loopback" in reason) == (502, True)
+    assert callback.requests == 0
+
+
+async def test_a_subscription_from_more_careless_days_is_not_dialled_either(
+    run_hub: RunHub, callback: Callback, watch: LogWatch
+):
+    async with run_hub() as hub:
+        await hub.subscribe(callback)
+    before = callback.requests
+    async with run_hub(allow_private_addresses=False) as hub:
+        await hub.accepted(fragment(0, 1))
+        await watch.line("is not dialled")
+    assert callback.requests == before

@@ -1,0 +1,160 @@
+"""A real `rsnotify hub`: killed, restarted, stopped, and started wrongly."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from rsnotify.datetimes import parse_datetime
+from tests.hub.helpers import (
+    PATIENCE,
+    START,
+    Callback,
+    Client,
+    fragment,
+    heard,
+    seconds_of,
+    subscription_rows,
+)
+
+Process = asyncio.subprocess.Process
+COMMAND = (sys.executable, "-m", "rsnotify", "hub")
+
+
+@asynccontextmanager
+async def hub_process(data: Path, *options: str) -> AsyncIterator[tuple[Client, Process]]:
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND,
+        *("--port", "0", "--data", str(data), "--allow-private-addresses", *options),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            line = (await process.stdout.readline()).decode().strip()
+        greeting, _, url = line.rpartition(" ")
+        assert greeting == "rsnotify hub listening on"
+        async with aiohttp.ClientSession() as session:
+            yield Client(url, session), process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def ended(process: Process, number: signal.Signals) -> int:
+    process.send_signal(number)
+    async with asyncio.timeout(PATIENCE):
+        return await process.wait()
+
+
+async def acknowledged(source: aiohttp.ClientWebSocketResponse) -> float:
+    """Read acknowledgements to the end of the connection; return the last second."""
+    last = 0.0
+    async for message in source:
+        frame = message.json()
+        assert frame["type"] == "accepted"
+        last = (parse_datetime(frame["until"]) - START).total_seconds()
+    return last
+
+
+async def test_what_was_acknowledged_outlives_kill_9(tmp_path: Path):
+    total = 0
+    for _ in range(3):
+        async with hub_process(tmp_path) as (hub, process):
+            source = await hub.source()
+            for second in range(total, total + 300):
+                await source.send_str(fragment(second, second + 1).decode())
+            reading = asyncio.create_task(acknowledged(source))
+            await hub.page(lambda page, total=total: kept(page) > total)
+            assert await ended(process, signal.SIGKILL) == -signal.SIGKILL
+            durable = await reading
+        async with hub_process(tmp_path) as (hub, process):
+            total = kept((await hub.get(""))[1])
+            assert total >= durable
+            assert await heard(await hub.listen(0), total) == list(range(1, total + 1))
+            assert await ended(process, signal.SIGTERM) == 0
+
+
+def kept(page: str) -> int:
+    return int(page.partition('class="number">')[2].partition("<")[0] or 0)
+
+
+async def test_subscriptions_and_cursors_outlive_kill_9(tmp_path: Path, callback: Callback):
+    async with hub_process(tmp_path) as (hub, process):
+        await hub.subscribe(callback, secret="s")
+        for second in range(3):
+            await hub.accepted(fragment(second, second + 1))
+            assert (await callback.delivery())[1] == fragment(second, second + 1)
+        await moved(hub, tmp_path, 3)
+        callback.open.clear()
+        await hub.accepted(fragment(3, 4))
+        await callback.delivery()  # it is not answered before the hub dies
+        await ended(process, signal.SIGKILL)
+    callback.open.set()
+    async with hub_process(tmp_path) as (hub, process):
+        headers, body = await callback.delivery()
+        assert seconds_of(body) == [4]
+        assert "X-Hub-Signature" in headers
+        page = await hub.page(lambda page: "<td>none</td>" in page)
+        assert subscription_rows(page) == 1
+    assert callback.deliveries.empty()
+
+
+async def moved(hub: Client, data: Path, position: int) -> None:
+    """Wait until the cursor is durable."""
+    database = sqlite3.connect(data / "hub.sqlite")
+    async with asyncio.timeout(PATIENCE):
+        while database.execute("SELECT position FROM subscription").fetchall() != [(position,)]:
+            await hub.get("healthz")
+    database.close()
+
+
+async def test_a_hub_that_is_told_to_stop_says_goodbye(tmp_path: Path):
+    async with hub_process(tmp_path) as (hub, process):
+        socket = await hub.listen()
+        leaving = asyncio.create_task(socket.receive(timeout=PATIENCE))
+        assert await ended(process, signal.SIGINT) == 0
+        assert (await leaving).data == 1001
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--port", "99999"), "port"),
+        (("--data", "/dev/null/hub"), "cannot use the folder"),
+        (("--config", "/nowhere.toml"), "No such file"),
+        (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+        (("--public-url", "hub"), "not an absolute http"),
+        (("--frobnicate",), "No such option"),
+    ],
+)
+async def test_a_wrong_start_is_one_sentence(tmp_path: Path, options: tuple[str, ...], reason: str):
+    assert reason in await refused("--port", "0", "--data", str(tmp_path), *options)
+
+
+async def test_a_port_in_use_is_one_sentence(tmp_path: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert "in use" in await refused("--port", port, "--data", str(tmp_path))
+
+
+async def refused(*options: str) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *COMMAND, *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(PATIENCE):
+        output, errors = await process.communicate()
+    assert process.returncode == 2
+    assert output == b""
+    assert b"Traceback" not in errors
+    return errors.decode()

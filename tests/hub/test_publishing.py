@@ -1,0 +1,163 @@
+"""`POST /websub` with fragments."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, Client, fragment, heard
+
+TOKEN = "a-token-of-a-source"
+
+
+def bodies(folder: Path) -> list[bytes]:
+    database = sqlite3.connect(folder / "hub" / "hub.sqlite")
+    try:
+        return [body for (body,) in database.execute("SELECT body FROM fragment")]
+    finally:
+        database.close()
+
+
+async def test_a_fragment_is_durable_before_it_is_accepted(hub: Client, tmp_path: Path):
+    await hub.accepted(fragment(0, 1))
+    assert bodies(tmp_path) == [fragment(0, 1)]
+
+
+async def test_the_same_fragment_twice_is_accepted_and_kept_once(hub: Client, tmp_path: Path):
+    for _ in range(2):
+        await hub.accepted(fragment(0, 1))
+    assert bodies(tmp_path) == [fragment(0, 1)]
+
+
+async def test_a_log_goes_on_after_a_restart(run_hub: RunHub):
+    async with run_hub() as hub:
+        await hub.accepted(fragment(0, 1))
+    async with run_hub() as hub:
+        await hub.accepted(fragment(1, 2))
+        assert await heard(await hub.listen(0), 2) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<urlset",
+        fragment(0, 1)[:-20],
+        b'<!DOCTYPE x [<!ENTITY e "v">]>' + fragment(0, 1)[39:],
+        fragment(0, 2, 1),
+        fragment(5, 1, until=9),
+        fragment(0, 9, until=1),
+        fragment(0, 1, capability="resourcelist"),
+        b'<html xmlns="http://www.w3.org/1999/xhtml"/>',
+    ],
+)
+async def test_a_bad_fragment_is_refused_with_a_reason_and_nothing_is_kept(
+    hub: Client, tmp_path: Path, body: bytes
+):
+    status, reason = await hub.publish(body)
+    assert status == 400
+    assert reason.startswith("document")
+    assert bodies(tmp_path) == []
+
+
+async def test_a_fragment_needs_one_topic(hub: Client):
+    for link in ("", '<https://hub.example/>; rel="hub"', f'<{TOPIC}>; rel="self self"'):
+        status, reason = await hub.publish(fragment(0, 1), Link=link)
+        assert (status, 'rel="self"' in reason) == (400, True)
+    status, reason = await hub.publish(fragment(0, 1), Link="<urn:x>; rel=self")
+    assert (status, "absolute http" in reason) == (400, True)
+
+
+async def test_another_content_type_is_refused(hub: Client):
+    status, _ = await hub.publish(fragment(0, 1), Content_Type="text/plain")
+    assert status == 415
+
+
+async def test_headers_of_odd_bytes_are_refused(hub: Client):
+    status, reason = await hub.publish(fragment(0, 1), Content_Type="application/xml; x=\xe9")
+    assert (status, "Content-Type" in reason) == (400, True)
+    host, port = hub.url.split("/")[2].split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"POST /websub HTTP/1.1\r\nHost: hub\r\nContent-Type: application/xml\r\n"
+        b"Link: <https://source.example/>; rel=self\r\nAuthorization: Bearer \xff\xfe\r\n"
+        b"Content-Length: 0\r\n\r\n"
+    )
+    async with asyncio.timeout(PATIENCE):
+        assert b" 403 " in await reader.readline()
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_fragment_beyond_the_limit_is_refused(run_hub: RunHub, tmp_path: Path):
+    async with run_hub(max_fragment_bytes=2000) as hub:
+        status, _ = await hub.publish(fragment(0, 1, padding=2000))
+        assert status == 413
+        assert bodies(tmp_path) == []
+        await hub.accepted(fragment(0, 1))
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(run_hub: RunHub):
+    async with run_hub(request_seconds=0.05) as hub:
+        host, port = hub.url.split("/")[2].split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(
+            b"POST /websub HTTP/1.1\r\nHost: hub\r\nContent-Type: application/xml\r\n"
+            b'Link: <https://source.example/>; rel="self"\r\nContent-Length: 100\r\n\r\n<urlset'
+        )
+        async with asyncio.timeout(PATIENCE):
+            assert b" 408 " in await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_publishing_needs_a_token_once_there_are_publishers(run_hub: RunHub, tmp_path: Path):
+    publishers = [{"token": TOKEN, "topics": ["https://source.example/data/"]}]
+    async with run_hub(publishers=publishers) as hub:
+        body, bearer = fragment(0, 1), f"Bearer {TOKEN}"
+        assert (await hub.publish(body))[0] == 401
+        assert (await hub.publish(body, Authorization="Bearer another-token-here"))[0] == 403
+        assert (await hub.publish(body, Authorization=f"Basic {TOKEN}"))[0] == 403
+        foreign = "https://source.example/database/channel.xml"
+        status, reason = await hub.publish(body, topic=foreign, Authorization=bearer)
+        assert status == 403
+        assert TOKEN not in reason
+        assert bodies(tmp_path) == []
+        assert await hub.publish(body, Authorization=bearer) == (202, "")
+        assert bodies(tmp_path) == [body]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{"Origin": "https://evil.example"}, {"X_Forwarded_For": "192.0.2.1"}, {"Forwarded": "for=x"}],
+)
+async def test_who_acts_for_others_is_not_a_local_peer(hub: Client, header: dict[str, str]):
+    status, _ = await hub.publish(fragment(0, 1), **header)
+    assert status == 401
+
+
+async def test_nobody_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):
+    async with run_hub(public_url="https://hub.example") as hub:
+        assert (await hub.publish(fragment(0, 1)))[0] == 401
+    async with run_hub(host="0.0.0.0", public_url="http://localhost") as hub:
+        hub.url = hub.url.replace(hub.url.split("/")[2].split(":")[0], "127.0.0.1")
+        assert (await hub.publish(fragment(0, 1)))[0] == 401
+
+
+async def test_a_store_that_fails_gives_503_and_heals(hub: Client, tmp_path: Path):
+    assert await hub.get("readyz") == (200, "ready\n")
+    database = sqlite3.connect(tmp_path / "hub" / "hub.sqlite", isolation_level=None)
+    for table in ("fragment", "checked"):
+        database.execute(f"ALTER TABLE {table} RENAME TO hidden_{table}")
+    assert (await hub.publish(fragment(0, 1)))[0] == 503
+    assert (await hub.get("readyz"))[0] == 503
+    assert await hub.get("healthz") == (200, "ok\n")
+    for table in ("fragment", "checked"):
+        database.execute(f"ALTER TABLE hidden_{table} RENAME TO {table}")
+    database.close()
+    await hub.accepted(fragment(0, 1))
+    assert await hub.get("readyz") == (200, "ready\n")

@@ -1,0 +1,269 @@
+"""The SQLite store, and the logs on it, without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_hub.fragments import Fragment, read_fragment
+from rsnotify_hub.sqlite_log import Retention
+from rsnotify_hub.sqlite_store import SqliteStore
+from rsnotify_hub.store import Entry
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.topics import RECENT_BYTES, Topics, plan
+from tests.hub.helpers import TOPIC, Clock, at, fragment
+
+FOREVER = Retention(size=10**9, age=timedelta(days=365))
+
+
+def made(from_: float, *seconds: float, until: float | None = None, padding: int = 0) -> Fragment:
+    return read_fragment(fragment(from_, *seconds, until=until, padding=padding))
+
+
+class Listener:
+    """A channel that remembers."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Entry]] = []
+
+    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+        self.batches.append(list(entries))
+
+    def subscribers(self, topic: str) -> int:
+        return 1
+
+    @property
+    def fragments(self) -> list[Fragment]:
+        return [entry.fragment for batch in self.batches for entry in batch]
+
+
+@asynccontextmanager
+async def opened(
+    folder: Path, clock: Clock, retention: Retention = FOREVER
+) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(folder, retention, clock)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def logs(
+    folder: Path, clock: Clock, retention: Retention = FOREVER
+) -> AsyncIterator[tuple[Topics, Listener]]:
+    async with opened(folder, clock, retention) as store:
+        listener = Listener()
+        topics = Topics(store, (listener,))
+        topics.start(await store.logs())
+        yield topics, listener
+        await topics.close()
+
+
+async def kept(topics: Topics, after: int = 0, since: float | None = None) -> list[Fragment]:
+    found: list[Fragment] = []
+    start = None if since is None else at(since)
+    while entries := await topics.read(TOPIC, after=after, since=start):
+        found += [entry.fragment for entry in entries]
+        after = entries[-1].position
+    return found
+
+
+async def test_a_log_is_the_same_after_reopening(tmp_path: Path, clock: Clock):
+    parts = [made(0, 1), made(1, 2), made(2, until=3)]
+    async with logs(tmp_path, clock) as (topics, _):
+        for part in parts:
+            await topics.publish(TOPIC, part)
+        before = topics.state(TOPIC)
+    async with logs(tmp_path, clock) as (topics, _):
+        assert topics.state(TOPIC) == before
+        assert await kept(topics) == parts
+        assert before is not None
+        assert (before.begins, before.through, before.kept) == (at(0), at(3), 3)
+        assert before.size == sum(len(part.body) for part in parts)
+
+
+async def test_what_is_published_at_once_is_committed_together_and_in_order(
+    tmp_path: Path, clock: Clock
+):
+    parts = [made(second, second + 1) for second in range(50)]
+    async with logs(tmp_path, clock) as (topics, listener):
+        await asyncio.gather(*[topics.publish(TOPIC, part) for part in parts])
+        assert listener.fragments == parts
+        assert len(listener.batches) < 5
+
+
+async def test_the_same_fragment_is_kept_and_handed_on_once(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        for part in (made(0, 1), made(1, 2), made(0, 1)):
+            await topics.publish(TOPIC, part)
+        await asyncio.gather(*[topics.publish(TOPIC, made(2, 3)) for _ in range(3)])
+        assert listener.fragments == [made(0, 1), made(1, 2), made(2, 3)]
+        assert await kept(topics) == listener.fragments
+
+
+async def test_a_heartbeat_replaces_the_heartbeat_before_it(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, made(0, 1))
+        for until in range(2, 20):
+            await topics.publish(TOPIC, made(1, until=until))
+        assert await kept(topics) == [made(0, 1), made(1, until=19)]
+        assert len(listener.fragments) == 19
+        state = topics.state(TOPIC)
+        assert state is not None
+        assert (state.kept, state.through) == (2, at(19))
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(1, 25))
+        assert await kept(topics) == [made(0, 1), made(1, 25)]
+
+
+async def test_a_heartbeat_that_says_nothing_new_is_dropped(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, made(0, 5))
+        await topics.publish(TOPIC, made(0, until=4))
+        assert listener.fragments == [made(0, 5)]
+
+
+async def test_a_heartbeat_after_a_loss_does_not_hide_it(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        parts = [made(0, 1), made(1, until=3), made(5, until=6)]
+        for part in parts:
+            await topics.publish(TOPIC, part)
+        assert await kept(topics) == parts
+
+
+def test_heartbeats_of_one_batch_leave_only_the_last():
+    planned = plan(None, [made(0, 1), made(1, until=2), made(1, until=3), made(1, 4)])
+    assert planned.fragments == (made(0, 1), made(1, 4))
+    assert planned.replacing is None
+
+
+async def test_a_log_is_trimmed_by_size_but_never_of_its_last(tmp_path: Path, clock: Clock):
+    size = len(made(0, 1).body)
+    small = Retention(size=3 * size, age=FOREVER.age)
+    async with logs(tmp_path, clock, small) as (topics, _):
+        for second in range(9):
+            await topics.publish(TOPIC, made(second, second + 1))
+        assert await kept(topics) == [made(6, 7), made(7, 8), made(8, 9)]
+        state = topics.state(TOPIC)
+        assert state is not None
+        assert (state.begins, state.kept, state.size) == (at(6), 3, 3 * size)
+        await topics.publish(TOPIC, large := made(9, 10, padding=9 * size))
+        assert await kept(topics) == [large]
+
+
+async def test_a_log_is_trimmed_by_age(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock, Retention(size=10**9, age=timedelta(hours=1))) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+        clock.advance(minutes=40)
+        await topics.publish(TOPIC, made(1, 2))
+        clock.advance(minutes=40)
+        await topics.publish(TOPIC, made(2, 3))
+        assert await kept(topics) == [made(1, 2), made(2, 3)]
+        clock.advance(days=1)
+        await topics.trim()
+        assert await kept(topics) == []
+        state = topics.state(TOPIC)
+        assert state is not None
+        assert (state.kept, state.size, state.begins, state.through) == (0, 0, at(3), at(3))
+        await topics.publish(TOPIC, made(3, 4))
+        assert await kept(topics) == [made(3, 4)]
+
+
+async def test_reading_from_memory_and_from_disk_give_the_same(tmp_path: Path, clock: Clock):
+    padding = RECENT_BYTES // 10
+    parts = [made(second, second + 1, padding=padding) for second in range(30)]
+    async with logs(tmp_path, clock) as (topics, listener):
+        for part in parts:
+            await topics.publish(TOPIC, part)
+        for number, entry in enumerate(listener.batches):
+            assert await kept(topics, after=entry[-1].position) == parts[number + 1 :]
+        for second in range(30):
+            assert await kept(topics, since=second) == parts[second:]
+        assert await kept(topics, since=second + 0.5) == parts[second:]
+
+
+async def test_what_came_late_is_replayed_too(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        for part in (made(5, 9), made(0, 5)):
+            await topics.publish(TOPIC, part)
+    async with logs(tmp_path, clock) as (topics, _):
+        assert await kept(topics, since=2) == [made(5, 9), made(0, 5)]
+        assert await kept(topics, since=5) == [made(5, 9)]
+
+
+async def test_subscriptions_and_their_cursors_are_kept(tmp_path: Path, clock: Clock):
+    first = Subscription("t", "https://a.example/", "secret", at(9), 1)
+    second = Subscription("t", "https://b.example/", None, at(9), 2)
+    async with opened(tmp_path, clock) as store:
+        for subscription in (first, second):
+            await store.save(subscription)
+        store.move_cursor("t", first.callback, 5)
+        store.move_cursor("t", first.callback, 6)
+        await store.delete("t", second.callback)
+    async with opened(tmp_path, clock) as store:
+        assert await store.subscriptions() == [
+            Subscription("t", "https://a.example/", "secret", at(9), 6)
+        ]
+
+
+async def test_a_folder_belongs_to_one_hub(tmp_path: Path, clock: Clock):
+    async with opened(tmp_path, clock):
+        with pytest.raises(ConfigurationError, match="another hub"):
+            SqliteStore(tmp_path, FOREVER, clock)
+    async with opened(tmp_path, clock) as store:
+        await store.check()
+
+
+async def test_a_folder_that_cannot_be_is_a_clear_error(tmp_path: Path, clock: Clock):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot use the folder"):
+        SqliteStore(tmp_path / "file" / "data", FOREVER, clock)
+
+
+async def test_data_of_another_format_is_refused(tmp_path: Path, clock: Clock):
+    async with opened(tmp_path, clock):
+        pass
+    database = sqlite3.connect(tmp_path / "hub.sqlite")
+    database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(ConfigurationError, match="format 99"):
+        SqliteStore(tmp_path, FOREVER, clock)
+    (tmp_path / "hub.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(ConfigurationError, match="cannot use the hub's data"):
+        SqliteStore(tmp_path, FOREVER, clock)
+
+
+async def test_what_cannot_be_written_is_not_acknowledged_and_heals(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, made(0, 1))
+        other = sqlite3.connect(tmp_path / "hub.sqlite", isolation_level=None)
+        other.execute("ALTER TABLE fragment RENAME TO hidden")
+        with pytest.raises(StorageError):
+            await topics.publish(TOPIC, made(1, 2))
+        assert listener.fragments == [made(0, 1)]
+        other.execute("ALTER TABLE hidden RENAME TO fragment")
+        other.close()
+        await topics.publish(TOPIC, made(1, 2))
+        assert await kept(topics) == [made(0, 1), made(1, 2)]
+
+
+async def test_a_channel_that_fails_stops_neither_publishing_nor_the_others(
+    tmp_path: Path, clock: Clock
+):
+    class Broken(Listener):
+        def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+            raise RuntimeError("a bug")
+
+    async with opened(tmp_path, clock) as store:
+        listener = Listener()
+        topics = Topics(store, (Broken(), listener))
+        await topics.publish(TOPIC, made(0, 1))
+        assert listener.fragments == [made(0, 1)]

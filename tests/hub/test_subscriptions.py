@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from rsnotify_hub.configuration import Publisher
+from rsnotify_hub.grants import Grants, is_granted
+from rsnotify_hub.subscriptions import (
+    Answer,
+    Subscription,
+    granted_lease,
+    is_expired,
+    judge,
+    retry_delay,
+    signature,
+    subscribed,
+)
+from tests.hub.helpers import at
+
+NEW = {"topic": "t", "callback": "c", "secret": None, "lease": 60, "now": at(0), "position": 7}
+
+
+def test_a_new_subscription_begins_at_the_end_of_the_log():
+    assert subscribed(None, **NEW) == Subscription("t", "c", None, at(60), 7)
+
+
+def test_a_renewal_keeps_its_place_and_takes_the_new_secret_and_lease():
+    old = Subscription("t", "c", "old", at(10), 3)
+    assert subscribed(old, **{**NEW, "secret": "new"}) == Subscription("t", "c", "new", at(60), 3)
+
+
+def test_a_renewal_after_the_lease_has_ended_begins_anew():
+    old = Subscription("t", "c", None, at(0), 3)
+    assert subscribed(old, **NEW).position == 7
+
+
+def test_a_lease_ends_at_its_instant():
+    subscription = subscribed(None, **NEW)
+    assert not is_expired(subscription, at(60) - timedelta(microseconds=1))
+    assert is_expired(subscription, at(60))
+
+
+@pytest.mark.parametrize(("requested", "granted"), [(None, 100), (5, 5), (10**12, 864_000)])
+def test_leases_are_granted_within_limits(requested: int | None, granted: int):
+    assert granted_lease(requested, default=100, maximum=864_000) == granted
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [
+        (200, Answer.DELIVERED),
+        (299, Answer.DELIVERED),
+        (301, Answer.RETRY),
+        (404, Answer.RETRY),
+        (410, Answer.GONE),
+        (500, Answer.RETRY),
+    ],
+)
+def test_an_answer_is_judged_by_its_status(status: int, answer: Answer):
+    assert judge(status) is answer
+
+
+def test_waits_double_up_to_the_longest_and_are_spread():
+    def whole(failures: int) -> float:
+        return retry_delay(failures, first=1, longest=60, random=lambda: 1.0)
+
+    assert [whole(n) for n in (1, 2, 3, 7, 10_000)] == [1, 2, 4, 60, 60]
+    assert retry_delay(1, first=1, longest=60, random=lambda: 0.0) == 0.5
+
+
+def test_the_signature_is_the_hmac_of_the_body():
+    # RFC 4231 §4.3
+    assert signature("Jefe", b"what do ya want for nothing?") == (
+        "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    )
+
+
+@pytest.mark.parametrize(
+    ("prefix", "topic", "granted"),
+    [
+        ("https://a.example/x", "https://a.example/x", True),
+        ("https://a.example/x", "https://a.example/x/y", True),
+        ("https://a.example/x", "https://a.example/x?y", True),
+        ("https://a.example/x/", "https://a.example/x/y", True),
+        ("https://a.example/x", "https://a.example/xy", False),
+        ("https://a.example", "https://a.example.evil.example/", False),
+        ("https://a.example/x", "https://a.example/", False),
+    ],
+)
+def test_a_prefix_grants_what_lies_below_it(prefix: str, topic: str, granted: bool):
+    assert is_granted(prefix, topic) is granted
+
+
+def test_a_token_publishes_what_it_is_granted_and_nothing_else():
+    grants = Grants(
+        [
+            Publisher(token="a" * 16, topics=("https://a.example/",)),
+            Publisher(token="b" * 16, topics=("https://b.example/",)),
+        ],
+        anonymous=True,
+    )
+    assert grants.may_publish("https://a.example/1", token="a" * 16, local=False)
+    assert not grants.may_publish("https://b.example/1", token="a" * 16, local=True)
+    assert not grants.may_publish("https://a.example/1", token="ä", local=True)
+    assert not grants.may_publish("https://a.example/1", token=None, local=True)
+    assert grants.is_served("https://b.example/1")
+    assert not grants.is_served("https://c.example/1")
+
+
+def test_without_publishers_only_local_peers_publish():
+    grants = Grants([], anonymous=True)
+    assert grants.may_publish("https://a.example/", token=None, local=True)
+    assert not grants.may_publish("https://a.example/", token=None, local=False)
+    assert not Grants([], anonymous=False).may_publish("https://a.example/", token=None, local=True)
+
+
+def test_secrets_do_not_show():
+    assert "canary" not in repr(Subscription("t", "c?canary", "canary", at(1), 0))
+    assert "canary" not in repr(Publisher(token="canary" * 4, topics=()))

@@ -1,0 +1,201 @@
+"""`GET /ws`: subscribing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket as sockets
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rsnotify.datetimes import format_datetime
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import (
+    PATIENCE,
+    TOPIC,
+    Client,
+    LogWatch,
+    at,
+    fragment,
+    heard,
+    seconds_of,
+)
+
+
+async def subscribe(hub: Client, since: Any, topic: str = TOPIC) -> aiohttp.ClientWebSocketResponse:
+    socket = await hub.websocket()
+    await socket.send_json({"type": "subscribe", "topic": topic, "since": since})
+    return socket
+
+
+async def test_the_frames_are_exactly_those_of_the_protocol(hub: Client):
+    socket = await subscribe(hub, None)
+    assert await socket.receive_str() == f'{{"type":"subscribed","topic":"{TOPIC}","through":null}}'
+    await hub.accepted(fragment(0, 1))
+    assert (await socket.receive_str(timeout=PATIENCE)).encode() == fragment(0, 1)
+    other = await subscribe(hub, None)
+    assert await other.receive_str() == (
+        f'{{"type":"subscribed","topic":"{TOPIC}","through":"2026-01-01T00:00:01.000000Z"}}'
+    )
+
+
+async def test_without_since_only_what_is_new_comes(hub: Client):
+    await hub.accepted(fragment(0, 1))
+    socket = await hub.listen()
+    await hub.accepted(fragment(1, 2))
+    assert seconds_of(await socket.receive_str(timeout=PATIENCE)) == [2]
+
+
+async def test_with_since_what_came_after_it_comes_first(hub: Client):
+    for second in range(5):
+        await hub.accepted(fragment(second, second + 1))
+    socket = await hub.listen(3)
+    await hub.accepted(fragment(5, 6))
+    assert await heard(socket, 6) == [4, 5, 6]
+
+
+async def test_topics_do_not_mix(hub: Client):
+    socket = await hub.listen()
+    await hub.accepted(fragment(0, 1), topic=TOPIC + "2")
+    await hub.accepted(fragment(1, 2))
+    assert seconds_of(await socket.receive_str(timeout=PATIENCE)) == [2]
+
+
+async def test_between_replay_and_live_nothing_is_missed_or_doubled(hub: Client):
+    total, chosen = 300, random.Random(7)
+
+    async def publish() -> None:
+        source = await hub.source()
+        for second in range(total):
+            await source.send_str(fragment(second, second + 1).decode())
+            if second % 7 == 0:
+                await hub.get("healthz")  # lets the subscribers in between
+
+    async def follow(start: int) -> list[float]:
+        while start:  # not before there is something to replay
+            state = (await hub.get(""))[1]
+            if format_datetime(at(start))[:19] <= state.partition(TOPIC)[2][9:28]:
+                break
+        since = chosen.randint(0, start)
+        return [since, *(await heard(await hub.listen(since), total))]
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(publish())
+        follower = [group.create_task(follow(start)) for start in range(0, total - 50, 10)]
+    for task in follower:
+        since, *seconds = task.result()
+        assert seconds == list(range(int(since) + 1, total + 1))
+
+
+async def test_a_log_that_does_not_reach_back_says_so(run_hub: RunHub):
+    size = len(fragment(0, 1))
+    async with run_hub(log_bytes=3 * size) as hub:
+        for second in range(9):
+            await hub.accepted(fragment(second, second + 1))
+        late = await subscribe(hub, format_datetime(at(2)))
+        assert (await late.receive_json())["type"] == "subscribed"
+        assert await late.receive_str() == (
+            f'{{"type":"gap","topic":"{TOPIC}","from":"2026-01-01T00:00:06.000000Z"}}'
+        )
+        assert await heard(late, 9) == [7, 8, 9]
+        early = await hub.listen(6)
+        assert await heard(early, 9) == [7, 8, 9]
+
+
+async def test_a_replay_of_more_than_a_page_is_whole(run_hub: RunHub):
+    async with run_hub() as hub:
+        source = await hub.source()
+        for second in range(700):
+            await source.send_str(fragment(second, second + 1, padding=3000).decode())
+        until = format_datetime(at(700))
+        while (await source.receive_json(timeout=PATIENCE))["until"] != until:
+            pass
+    async with run_hub() as hub:
+        assert await heard(await hub.listen(0), 700) == list(range(1, 701))
+
+
+def small_buffers(info: aiohttp.AddrInfoType) -> sockets.socket:
+    family, kind, protocol, _, _ = info
+    made = sockets.socket(family, kind, protocol)
+    made.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, 4096)
+    return made
+
+
+async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not(
+    run_hub: RunHub, watch: LogWatch
+):
+    async with (
+        run_hub(queue_bytes=1_000_000) as hub,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(socket_factory=small_buffers)
+        ) as session,
+    ):
+        slow = await Client(hub.url, session).listen()
+        quick = await hub.listen()
+        large = [fragment(n, n + 1) + b"\n" * 500_000 for n in range(20)]
+        for number, body in enumerate(large, 1):
+            await hub.accepted(body)
+            assert seconds_of(await quick.receive_str(timeout=PATIENCE)) == [number]
+        await watch.line("does not keep up")
+        got = []
+        while (message := await slow.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.TEXT:
+            got += seconds_of(message.data)
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1013)
+        assert got == list(range(1, len(got) + 1))
+        assert len(got) < len(large)
+        # It sees the gap when it comes back, and gets the rest.
+        assert await heard(await hub.listen(got[-1]), 20) == list(range(len(got) + 1, 21))
+
+
+async def test_a_second_frame_is_refused(hub: Client):
+    socket = await hub.listen()
+    await socket.send_str("{}")
+    assert (await socket.receive_json())["code"] == "bad-request"
+    assert (await socket.receive()).data == 1008
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "",
+        "null",
+        "{}",
+        '{"type":"dance"}',
+        '{"type":"subscribe"}',
+        '{"type":"subscribe","topic":7}',
+        '{"type":"subscribe","topic":"urn:x"}',
+        '{"type":"subscribe","topic":"https://a.example/","since":"yesterday"}',
+        "<urlset/>",
+        "[" * 100_000,
+    ],
+)
+async def test_a_bad_first_frame_is_refused(hub: Client, frame: str):
+    socket = await hub.websocket()
+    await socket.send_str(frame)
+    answer = json.loads(await socket.receive_str(timeout=PATIENCE))
+    assert (answer["type"], answer["code"]) == ("error", "bad-request")
+    closed = await socket.receive(timeout=PATIENCE)
+    assert (closed.type, closed.data) == (aiohttp.WSMsgType.CLOSE, 1008)
+
+
+async def test_who_says_nothing_is_not_waited_for(run_hub: RunHub):
+    async with run_hub(request_seconds=0.05) as hub:
+        socket = await hub.websocket()
+        assert (await socket.receive_json(timeout=PATIENCE))["code"] == "bad-request"
+
+
+async def test_a_hub_that_stops_says_so(run_hub: RunHub):
+    async with aiohttp.ClientSession() as session:
+        async with run_hub() as hub:
+            socket = await Client(hub.url, session).listen()
+            leaving = asyncio.create_task(socket.receive(timeout=PATIENCE))
+        assert (await leaving).data == 1001
+
+
+async def test_a_connection_has_no_delay(hub: Client):
+    socket = await hub.listen()
+    option = socket.get_extra_info("socket").getsockopt(sockets.IPPROTO_TCP, sockets.TCP_NODELAY)
+    assert option

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from contextlib import suppress
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.websub_forms import (
+    Intent,
+    Ping,
+    check_url,
+    denial_url,
+    host_of,
+    parse_form,
+    verification_url,
+)
+
+TOPIC = "https://source.example/channel.xml"
+CALLBACK = "https://destination.example/callback"
+
+
+def form(**fields: str) -> bytes:
+    values = {"mode": "subscribe", "topic": TOPIC, "callback": CALLBACK, **fields}
+    return urlencode({"hub." + name: value for name, value in values.items()}).encode()
+
+
+@given(
+    mode=st.sampled_from(["subscribe", "unsubscribe"]),
+    query=st.dictionaries(st.text(min_size=1, max_size=5), st.text(max_size=5), max_size=3).map(
+        urlencode
+    ),
+    lease=st.none() | st.integers(1, 10**9),
+    secret=st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=49),
+)
+def test_an_intent_is_read_as_it_was_written(
+    mode: str, query: str, lease: int | None, secret: str | None
+):
+    callback = f"{CALLBACK}?{query}"
+    fields = {"hub.mode": mode, "hub.topic": TOPIC, "hub.callback": callback, "other": "x"}
+    if lease is not None:
+        fields["hub.lease_seconds"] = str(lease)
+    if secret is not None:
+        fields["hub.secret"] = secret
+    assert parse_form(urlencode(fields).encode()) == Intent(mode, TOPIC, callback, lease, secret)
+
+
+@given(st.binary(max_size=200) | st.text("hub.=&%modesubcri0", max_size=80).map(str.encode))
+def test_whatever_comes_is_read_or_refused(body: bytes):
+    with suppress(Refusal):
+        assert isinstance(parse_form(body), Intent | Ping)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "hub.mode"),
+        (form(mode="listen"), "hub.mode"),
+        (form(topic=""), "hub.topic is missing"),
+        (form(callback=""), "hub.callback is missing"),
+        (form(callback="ftp://a.example/"), "not an absolute http"),
+        (form(callback="/relative"), "not an absolute http"),
+        (form(callback="https://"), "not an absolute http"),
+        (form(callback="https://[::1/"), "not an absolute http"),
+        (form(callback="https://a.example:99999/"), "not an absolute http"),
+        (form(callback="https://user:word@a.example/"), "user name"),
+        (form(callback="https://a.example/#x"), "fragment"),
+        (form(callback="https://a.example/\r\nX: y"), "percent-encoded"),
+        (form(topic="https://a.example/>; rel=self"), "percent-encoded"),
+        (form(topic="https://a.example/" + "x" * 2048), "longer"),
+        (form(lease_seconds="-1"), "lease"),
+        (form(lease_seconds="0"), "lease"),
+        (form(lease_seconds="1e3"), "lease"),
+        (form(secret="é" * 100), "200 bytes"),
+        (b"hub.mode=subscribe&hub.topic=%ff", "UTF-8"),
+        (b"&".join([b"a=b"] * 200), "too many"),
+        (b"hub.mode=publish", "hub.url is missing"),
+        (b"hub.mode=publish&hub.url=file:///etc/passwd", "not an absolute http"),
+    ],
+)
+def test_a_bad_form_is_refused_with_the_reason(body: bytes, reason: str):
+    with pytest.raises(Refusal, match=reason) as caught:
+        parse_form(body)
+    assert caught.value.code is Code.BAD_REQUEST
+
+
+def test_the_largest_secret_is_accepted():
+    read = parse_form(form(secret="s" * 199))
+    assert isinstance(read, Intent)
+    assert read.secret == "s" * 199
+
+
+@pytest.mark.parametrize("name", ["hub.url", "hub.topic"])
+def test_a_ping_names_topics_by_url_or_topic(name: str):
+    assert parse_form(urlencode({"hub.mode": "publish", name: TOPIC}).encode()) == Ping((TOPIC,))
+
+
+def test_a_topic_pinged_twice_is_fetched_once():
+    body = urlencode([("hub.mode", "publish"), ("hub.url", TOPIC), ("hub.topic", TOPIC)])
+    assert parse_form(body.encode()) == Ping((TOPIC,))
+
+
+def test_the_query_of_a_callback_is_kept_when_it_is_verified():
+    callback = CALLBACK + "?a=%2f&hub.mode=mine"
+    url = verification_url(
+        Intent("subscribe", TOPIC, callback, None, None), challenge="c&d", lease=60
+    )
+    assert url.startswith(callback + "&")
+    assert parse_qsl(urlsplit(url).query)[2:] == [
+        ("hub.mode", "subscribe"),
+        ("hub.topic", TOPIC),
+        ("hub.challenge", "c&d"),
+        ("hub.lease_seconds", "60"),
+    ]
+
+
+def test_no_lease_is_told_when_unsubscribing():
+    url = verification_url(Intent("unsubscribe", TOPIC, CALLBACK), challenge="c", lease=60)
+    assert "lease" not in url
+
+
+def test_a_denial_says_the_reason():
+    url = denial_url(Intent("subscribe", TOPIC, CALLBACK), reason="not here")
+    assert dict(parse_qsl(urlsplit(url).query)) == {
+        "hub.mode": "denied",
+        "hub.topic": TOPIC,
+        "hub.reason": "not here",
+    }
+
+
+def test_secrets_do_not_show():
+    read = parse_form(form(secret="canary", callback=CALLBACK + "?key=canary"))
+    assert "canary" not in repr(read)
+    assert host_of(CALLBACK + "?key=canary") == "destination.example"
+
+
+def test_a_url_is_not_changed_by_checking():
+    odd = "https://a.example/%7e/..//x?y=%41"
+    assert check_url(odd, "topic") == odd
