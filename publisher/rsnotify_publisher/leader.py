@@ -70,8 +70,8 @@ class Leader:
                 await stop.wait()
                 await self._drain(journal)
             await asyncio.to_thread(self._library.close)
-            await self._note_cursors(journal)
             await self._write_change_lists()
+            await self._note_cursors(journal)
 
     def _feed(self, journal: Journal, hub: Hub) -> Feed:
         options = self._source.options

@@ -104,7 +104,8 @@ class Names:
 
         A file may be a link to another that is published; a folder may not be a link.
         """
-        if not (self.may_be_published(path) and path.is_file()):
+        # os.path answers False where Path raises: for names too long, or not to be looked at.
+        if not (self.may_be_published(path) and os.path.isfile(path)):
             return False
         if path.parent.resolve() != path.parent:
             return False

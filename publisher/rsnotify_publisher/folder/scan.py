@@ -60,7 +60,7 @@ class Scanner:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 yield from self.files(path)
-            elif entry.is_file(follow_symlinks=False) or self._is_published(path):
+            elif entry.is_file(follow_symlinks=False) or self._names.is_published(path):
                 yield path
 
     def compare(self, folder: Path) -> Iterator[Record | None]:
@@ -89,22 +89,15 @@ class Scanner:
             if not done.isdisjoint(path.parents):
                 continue
             uri = self._names.uri(path)
-            if self._is_published(path):
+            if self._names.is_published(path):
                 yield self._changed(path, uri)
                 continue
             done.add(path)
             yield self._gone(uri)
-            if path.is_dir() and path.resolve() == path:
+            if os.path.isdir(path) and path.resolve() == path:
                 yield from self.compare(path)
             else:
                 yield from map(self._gone, self._journal.validators(self._names.prefix(path)))
-
-    def _is_published(self, path: Path) -> bool:
-        try:
-            return self._names.is_published(path)
-        except OSError as error:
-            self._unreadable(error)
-            return False
 
     def _changed(self, path: Path, uri: str) -> Record | None:
         look = self._look(path)
@@ -143,7 +136,7 @@ class Scanner:
             self._unreadable(error)
             return None
         else:
-            if self._is_published(path):
+            if self._names.is_published(path):
                 return None
         return Record(Resource(uri, change=ChangeType.DELETED))
 

@@ -1,0 +1,39 @@
+"""Fixtures of the publisher's tests; what they are made of is in `helpers`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.publisher.helpers import FakeHub, SourceProcess
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[FakeHub]:
+    fake = FakeHub()
+    await fake.start()
+    yield fake
+    await fake.stop()
+
+
+@pytest.fixture
+def source() -> Iterator[Callable[..., SourceProcess]]:
+    started: list[SourceProcess] = []
+
+    def start(folder: Path, *arguments: str) -> SourceProcess:
+        process = SourceProcess(folder, *arguments)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.end()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    made.mkdir()
+    return made

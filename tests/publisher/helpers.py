@@ -1,0 +1,211 @@
+"""What the tests of the publisher share: a hub that keeps what it is sent, and quick options."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiohttp import WSMsgType, web
+
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.model import Document
+from rsnotify.reading import read_document
+from rsnotify_publisher import Options
+
+BASE = "http://source.example/data/"
+QUICK = Options(heartbeat=30, refresh=0.02, resource_list_every=0.05, grace=5)
+PATIENCE = 15.0
+
+
+class FakeHub:
+    """Speaks the protocol of docs/protocol.md to a Source, and keeps every fragment."""
+
+    def __init__(self) -> None:
+        self.fragments: list[Document] = []
+        self.headers: list[dict[str, str]] = []
+        self.connections = 0
+        self.through: Instant | None = None
+        self.refuse_with: int | None = None
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self._news = asyncio.Condition()
+        self._runner: web.AppRunner | None = None
+        self._sockets: set[web.WebSocketResponse] = set()
+        self.port = 0
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_post("/websub", self._websub)
+        app.router.add_get("/ws", self._ws)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        self.answering.set()
+        for socket in list(self._sockets):
+            await socket.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    async def keep(self, body: bytes) -> Document:
+        fragment = read_document(body)
+        async with self._news:
+            self.fragments.append(fragment)
+            self._news.notify_all()
+        return fragment
+
+    async def _note(self, request: web.Request) -> None:
+        async with self._news:
+            self.headers.append(dict(request.headers))
+            self._news.notify_all()
+
+    async def until(self, happened: Callable[[], object]) -> None:
+        async with self._news, asyncio.timeout(PATIENCE):
+            await self._news.wait_for(happened)
+
+    async def has(self, *uris: str) -> None:
+        await self.until(lambda: set(uris) <= set(self.uris()))
+
+    def uris(self) -> list[str]:
+        return [entry.uri for fragment in self.fragments for entry in fragment.resources]
+
+    async def _websub(self, request: web.Request) -> web.Response:
+        await self._note(request)
+        await self.answering.wait()
+        if self.refuse_with is not None:
+            return web.Response(status=self.refuse_with, text="not now")
+        await self.keep(await request.read())
+        return web.Response(status=202)
+
+    async def _ws(self, request: web.Request) -> web.WebSocketResponse:
+        await self._note(request)
+        self.connections += 1
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        self._sockets.add(socket)
+        greeting = await socket.receive_json()
+        assert greeting["type"] == "publish"
+        topic = greeting["topic"]
+        through = format_datetime(self.through) if self.through else None
+        await socket.send_json({"type": "publishing", "topic": topic, "through": through})
+        async for message in socket:
+            assert message.type is WSMsgType.TEXT
+            fragment = await self.keep(message.data.encode())
+            assert fragment.until is not None
+            until = format_datetime(fragment.until)
+            if self.answering.is_set():
+                await socket.send_json({"type": "accepted", "topic": topic, "until": until})
+        self._sockets.discard(socket)
+        return socket
+
+
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[str]:
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+def chain_of(fragments: list[Document]) -> list[tuple[Instant, Instant]]:
+    """Check that fragments follow on each other without a hole, and return their intervals."""
+    intervals = []
+    through = fragments[0].from_
+    for fragment in fragments:
+        assert fragment.from_ is not None
+        assert fragment.until is not None
+        assert through is not None
+        assert fragment.from_ <= through, "a gap between two fragments"
+        for entry in fragment.resources:
+            assert entry.datetime is not None
+            assert fragment.from_ < entry.datetime <= fragment.until
+        through = max(through, fragment.until)
+        intervals.append((fragment.from_, fragment.until))
+    return intervals
+
+
+def eventually(happened: Callable[[], bool]) -> None:
+    """Wait for what another process does, of which no event tells."""
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.01)
+
+
+class SourceProcess:
+    """`rsnotify source` as a user runs it."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        command = [sys.executable, "-m", "rsnotify", "source", str(folder), *arguments]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.ready = self._first_line()
+        self.url = self.ready.split()[3] if self.ready else ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def port(self) -> str:
+        return self.url.rstrip("/").rpartition(":")[2]
+
+    def _first_line(self) -> str:
+        assert self._process.stdout is not None
+        readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE * 2)
+        assert readable, "the source did not become ready"
+        return self._process.stdout.readline().strip()
+
+    def end(self) -> tuple[int, str]:
+        if self._process.poll() is None:
+            self._process.terminate()
+        _, errors = self._process.communicate(timeout=PATIENCE)
+        return self._process.returncode, errors
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate(timeout=PATIENCE)
+
+    def get(self, name: str) -> bytes:
+        with urllib.request.urlopen(self.url + name, timeout=PATIENCE) as answer:
+            body: bytes = answer.read()
+        return body
+
+    def changes(self) -> list[tuple[str, str]]:
+        """Return what the open Change List says, as (change, name relative to the base)."""
+        document = read_document(self.get("changelist.xml"))
+        return [
+            (str(entry.change), entry.uri.removeprefix(self.url)) for entry in document.resources
+        ]
+
+    def told(self, change: str, name: str) -> None:
+        """Wait until a change stands in the open Change List."""
+        eventually(lambda: (change, name) in self.changes())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,320 @@
+"""The documents in the folder: what they say, how they join, and what is never rewritten."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Options, Publisher
+from rsnotify_publisher.documents import Documents
+from rsnotify_publisher.openlist import OpenList
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+
+
+def read(publisher: Publisher, name: str) -> Document:
+    path = publisher.source.documents_folder / name.removeprefix(BASE)
+    return read_document(path.read_bytes(), source=name)
+
+
+def publish(
+    folder: Path, *names: str, options: Options = QUICK, hubs: tuple[str, ...] = ()
+) -> Publisher:
+    """Record updates one by one, then close, which writes what is left to write."""
+    publisher = Publisher(folder, BASE, options=replace(options, grace=0), hubs=hubs)
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        for name in names:
+            publisher.updated(BASE + name)
+    return publisher
+
+
+def numbered(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path) -> None:
+    publisher = publish(tmp_path)
+    for name, capability in {
+        "resourcelist.xml": "resourcelist",
+        "changelist.xml": "changelist",
+        "changelist-archive.xml": "changelist-archive",
+        "channel.xml": "changelist",
+    }.items():
+        document = read(publisher, name)
+        assert (document.capability, document.resources) == (capability, ())
+        assert document.link("up") == BASE + "capabilitylist.xml"
+    assert read(publisher, "changelist.xml").link("archives") == BASE + "changelist-archive.xml"
+    assert read(publisher, "resourcelist.xml").at is not None
+    assert read(publisher, "changelist.xml").from_ is not None
+    assert read(publisher, "changelist.xml").until is None
+
+
+def test_the_description_leads_to_the_capability_list_alone(tmp_path: Path) -> None:
+    description = read(publish(tmp_path), ".well-known/resourcesync")
+    assert description.capability == "description"
+    assert [entry.uri for entry in description.resources] == [BASE + "capabilitylist.xml"]
+
+
+def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path) -> None:
+    publisher = publish(tmp_path, hubs=("http://hub.invalid/",))
+    document = read(publisher, "capabilitylist.xml")
+    assert document.link("up") == BASE + ".well-known/resourcesync"
+    offered = {entry.capability: entry for entry in document.resources}
+    assert {name: entry.uri for name, entry in offered.items()} == {
+        "resourcelist": BASE + "resourcelist.xml",
+        "changelist": BASE + "changelist.xml",
+        "changelist-archive": BASE + "changelist-archive.xml",
+        "change-notification": BASE + "channel.xml",
+    }
+    links = offered["change-notification"].links
+    assert [(link.rel, link.href) for link in links] == [
+        ("hub", "http://hub.invalid/websub"),
+        ("hub", "ws://hub.invalid/ws"),
+    ]
+
+
+def test_changes_stand_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    with publisher:
+        told = [publisher.created(BASE + "a", length=1), publisher.deleted(BASE + "a")]
+    entries = read(publisher, "changelist.xml").resources
+    assert [entry.datetime for entry in entries] == [change.datetime for change in told]
+    assert [entry.lastmod for entry in entries] == [change.datetime for change in told]
+    assert [entry.change for entry in entries] == [ChangeType.CREATED, ChangeType.DELETED]
+    assert read(publisher, "channel.xml") == read(publisher, "changelist.xml")
+
+
+def test_closed_lists_and_the_open_one_join_without_a_hole(tmp_path: Path) -> None:
+    options = replace(QUICK, max_open=10)
+    publisher = publish(tmp_path, *numbered(57), options=options)
+    archive = read(publisher, "changelist-archive.xml")
+    opened = read(publisher, "changelist.xml")
+    assert len(archive.resources) > 3
+    lists = [read(publisher, entry.uri) for entry in archive.resources] + [opened]
+    through: Instant | None = lists[0].from_
+    for document in lists:
+        assert document.from_ == through
+        assert document.capability == "changelist"
+        assert document.link("archives") == BASE + "changelist-archive.xml"
+        last = document.resources[-1].datetime
+        assert document is opened or document.until == last
+        through = last
+    for entry, document in zip(archive.resources, lists, strict=False):
+        assert (entry.from_, entry.until) == (document.from_, document.until)
+    names = [entry.uri.removeprefix(BASE) for d in lists for entry in d.resources]
+    assert names == numbered(57)
+    assert 5 <= len(opened.resources) < 10
+
+
+def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_open=10, refresh=30))
+    with publisher:
+        publisher.record(
+            [Resource(BASE + name, change=ChangeType.UPDATED) for name in numbered(95)]
+        )
+    archive = read(publisher, "changelist-archive.xml")
+    lengths = [len(read(publisher, entry.uri).resources) for entry in archive.resources]
+    assert max(lengths) == 10
+    assert sum(lengths) + len(read(publisher, "changelist.xml").resources) == 95
+
+
+def test_closed_lists_are_never_touched_again(tmp_path: Path) -> None:
+    options = replace(QUICK, max_open=10)
+    closed = publish(tmp_path, *numbered(40), options=options)
+    files = list((closed.source.documents_folder / "resourcesync").glob("changelist-*"))
+    before = {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
+    publish(tmp_path, *numbered(40), options=options)
+    assert len(before) > 2
+    assert {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files} == before
+
+
+def test_the_oldest_closed_lists_give_way(tmp_path: Path) -> None:
+    options = replace(QUICK, max_open=10, archived_lists=2)
+    publisher = publish(tmp_path, *numbered(60), options=options)
+    archive = read(publisher, "changelist-archive.xml")
+    files = (publisher.source.documents_folder / "resourcesync").glob("changelist-*")
+    assert sorted(BASE + "resourcesync/" + file.name for file in files) == [
+        entry.uri for entry in archive.resources
+    ]
+    assert len(archive.resources) == 2
+    assert archive.resources[-1].until == read(publisher, "changelist.xml").from_
+
+
+def test_the_journal_is_pruned_behind_closed_lists(tmp_path: Path) -> None:
+    options = replace(QUICK, max_open=10)
+    publisher = publish(tmp_path, *numbered(60), options=options)
+    with publisher.source.open_journal() as journal:
+        assert len(journal.changes(0)) < 10
+    assert len(read(publisher, "changelist.xml").resources) < 10
+
+
+def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path) -> None:
+    before = read(publish(tmp_path, "a"), "changelist.xml")
+    after = read(publish(tmp_path, "b"), "changelist.xml")
+    assert after.from_ == before.from_
+    assert after.resources[:1] == before.resources
+    assert len(after.resources) == 2
+
+
+def test_the_resource_list_holds_the_current_set(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    publisher.load([Resource(BASE + "base", length=1), Resource(BASE + "gone")])
+    with publisher:
+        change = publisher.created(BASE + "new", hash="md5:00")
+        publisher.deleted(BASE + "gone")
+        listed = publisher.source.documents_folder / "resourcelist.xml"
+        eventually(lambda: listed.exists() and b"/new" in listed.read_bytes())
+    document = read(publisher, "resourcelist.xml")
+    base, new = document.resources
+    assert (base.uri, base.length) == (BASE + "base", 1)
+    assert (new.uri, new.hash, new.lastmod) == (BASE + "new", "md5:00", change.datetime)
+    assert new.change is None
+    assert document.at is not None
+    assert change.datetime is not None
+    assert document.at >= change.datetime
+
+
+def test_no_later_change_is_at_or_before_the_instant_of_the_resource_list(
+    tmp_path: Path,
+) -> None:
+    stopped = 5_000_000
+
+    publisher = Publisher(tmp_path, BASE, options=QUICK, clock=lambda: stopped)
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        at = read(publisher, "resourcelist.xml").at
+        change = publisher.updated(BASE + "a")
+    assert at is not None
+    assert change.datetime is not None
+    assert change.datetime > at
+
+
+@pytest.mark.parametrize(("entries", "parts"), [(10, 1), (4, 3), (5, 2), (1, 10)])
+def test_a_long_resource_list_gets_an_index(tmp_path: Path, entries: int, parts: int) -> None:
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_entries=entries))
+    publisher.load(Resource(BASE + name) for name in numbered(10))
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    top = read(publisher, "resourcelist.xml")
+    assert top.link("up") == BASE + "capabilitylist.xml"
+    if parts == 1:
+        assert not top.index
+        lists = [top]
+    else:
+        assert top.index
+        lists = [read(publisher, entry.uri) for entry in top.resources]
+        assert {part.link("index") for part in lists} == {BASE + "resourcelist.xml"}
+    assert len(lists) == parts
+    assert {document.at for document in lists} == {top.at}
+    names = [entry.uri.removeprefix(BASE) for part in lists for entry in part.resources]
+    assert names == numbered(10)
+
+
+def test_bytes_too_make_a_resource_list_long(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_bytes=1_000))
+    publisher.load(Resource(BASE + name) for name in numbered(20))
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    folder = publisher.source.documents_folder / "resourcesync"
+    assert read(publisher, "resourcelist.xml").index
+    assert all(part.stat().st_size <= 1_000 for part in folder.glob("resourcelist-*"))
+
+
+def test_parts_of_old_resource_lists_are_removed_but_not_those_just_replaced(
+    tmp_path: Path,
+) -> None:
+    options = replace(QUICK, max_entries=1, resource_list_every=900)
+    indexes = []
+    for name in ("a", "b", "c", "d"):
+        publisher = publish(tmp_path, name, options=options)
+        publisher = publish(tmp_path, options=options)
+        indexes.append(read(publisher, "resourcelist.xml"))
+    folder = publisher.source.documents_folder / "resourcesync"
+    kept = {BASE + "resourcesync/" + part.name for part in folder.glob("resourcelist-*")}
+    newest = {entry.uri for entry in indexes[-1].resources}
+    oldest = {entry.uri for entry in indexes[1].resources}
+    assert newest < kept
+    assert not kept & oldest
+
+
+def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:
+    options = replace(QUICK, max_open=10, refresh=0.001)
+    publisher = Publisher(tmp_path, BASE, options=options)
+    holes: list[tuple[object, object]] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            opened = read(publisher, "changelist.xml")
+            archive = read(publisher, "changelist-archive.xml")
+            covered = {entry.until for entry in archive.resources} | {origin}
+            if opened.from_ not in covered:
+                holes.append((opened.from_, covered))
+
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        origin = read(publisher, "changelist.xml").from_
+        looking = threading.Thread(target=look)
+        looking.start()
+        for name in numbered(400):
+            publisher.updated(BASE + name)
+        done.set()
+        looking.join()
+    assert holes == []
+    assert len(read(publisher, "changelist-archive.xml").resources) > 3
+
+
+def test_an_unwritable_folder_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    documents = publisher.source.documents_folder
+    documents.parent.mkdir(exist_ok=True)
+    documents.write_text("in the way")
+    with publisher:
+        publisher.updated(BASE + "a")
+        eventually(lambda: "tried again" in caplog.text)
+        documents.unlink()
+        assert publisher.wait_published(PATIENCE)
+    assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
+
+
+def test_the_open_list_is_written_from_entries_it_already_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rsnotify_publisher import openlist
+
+    written: list[str] = []
+    entry = openlist.entry
+
+    def count(resource: Resource) -> bytes:
+        written.append(resource.uri)
+        return entry(resource)
+
+    monkeypatch.setattr(openlist, "entry", count)
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    shown = OpenList(Documents(BASE, ()))
+    with publisher.source.open_journal() as journal:
+        for name in ("a", "b", "c"):
+            publisher.updated(BASE + name)
+            shown.refresh(journal)
+            assert b"".join(shown.chunks()).count(b"<url>") == len(set(written))
+    publisher.close()
+    assert sorted(set(written)) == [BASE + "a", BASE + "b", BASE + "c"]
+    # Once for this list and at most once for the one in the folder.
+    assert all(written.count(uri) <= 2 for uri in written)
+
+
+async def test_documents_are_there_for_a_second_process_too(tmp_path: Path) -> None:
+    async with Publisher(tmp_path, BASE, options=QUICK) as first:
+        assert await asyncio.to_thread(first.wait_published, PATIENCE)
+        async with Publisher(tmp_path, BASE, options=QUICK) as second:
+            assert await asyncio.to_thread(second.wait_published, PATIENCE)

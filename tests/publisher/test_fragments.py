@@ -1,0 +1,219 @@
+"""Fragments, hubs, backoff and resuming: decisions, without any I/O."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.datetimes import from_microseconds
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Document, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import INLINE_LIMIT, ChangeType
+from rsnotify_publisher.backoff import Backoff
+from rsnotify_publisher.feed import resume_at
+from rsnotify_publisher.fragments import Fragment, FragmentWriter, may_be_inline, with_content
+from rsnotify_publisher.hubs import advertised, parse_hub
+from rsnotify_publisher.storage import State
+from tests.publisher.helpers import BASE, chain_of
+
+ORIGIN = from_microseconds(0)
+
+
+def changes(count: int) -> list[Resource]:
+    return [
+        Resource(BASE + str(at), change=ChangeType.UPDATED, datetime=from_microseconds(at))
+        for at in range(1, count + 1)
+    ]
+
+
+def written(
+    given: Sequence[Resource], *, entries: int = 100, size: int = 10**6, **contents: bytes
+) -> list[Fragment]:
+    writer = FragmentWriter(BASE + "capabilitylist.xml", max_entries=entries, max_bytes=size)
+    by_uri = {BASE + name: content for name, content in contents.items()}
+    return list(writer.fragments(ORIGIN, given, by_uri))
+
+
+def read(fragments: list[Fragment]) -> list[Document]:
+    return [read_document(fragment.body) for fragment in fragments]
+
+
+@given(st.integers(1, 40), st.integers(1, 12), st.integers(300, 3000))
+def test_however_they_are_batched_fragments_chain_and_hold_every_change(
+    count: int, entries: int, size: int
+) -> None:
+    fragments = written(changes(count), entries=entries, size=size)
+    documents = read(fragments)
+    assert [entry.uri for d in documents for entry in d.resources] == [
+        change.uri for change in changes(count)
+    ]
+    intervals = chain_of(documents)
+    assert intervals == [(fragment.from_, fragment.until) for fragment in fragments]
+    assert intervals[0][0] == ORIGIN
+    assert all(len(document.resources) <= entries for document in documents)
+
+
+def test_a_fragment_is_a_change_notification_with_a_way_up() -> None:
+    (document,) = read(written(changes(2)))
+    assert document.capability == "change-notification"
+    assert document.link("up") == BASE + "capabilitylist.xml"
+    assert document.until == document.resources[-1].datetime
+
+
+def test_a_change_larger_than_a_fragment_travels_alone() -> None:
+    assert [len(document.resources) for document in read(written(changes(3), size=10))] == [1] * 3
+
+
+def test_a_heartbeat_has_no_entries() -> None:
+    writer = FragmentWriter(BASE, max_entries=1, max_bytes=1)
+    document = read_document(writer.heartbeat(ORIGIN, from_microseconds(9)).body)
+    assert (document.from_, document.until) == (ORIGIN, from_microseconds(9))
+    assert document.resources == ()
+
+
+def with_hash(content: bytes, **fields: object) -> Resource:
+    digest = hashlib.sha256(content).hexdigest()
+    return Resource(
+        BASE + "a",
+        change=ChangeType.UPDATED,
+        datetime=from_microseconds(1),
+        hash=f"sha-256:{digest}",
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def test_small_content_travels_inline() -> None:
+    change = with_hash(b"<a> <b> 'c' .", type='text/turtle; charset="utf-8"')
+    (link,) = with_content(change, b"<a> <b> 'c' .").links
+    assert link.rel == "duplicate"
+    head, _, data = link.href.partition(",")
+    assert head == "data:text/turtle;%20charset=%22utf-8%22;base64"
+    assert base64.b64decode(data) == b"<a> <b> 'c' ."
+
+
+@pytest.mark.parametrize(
+    ("change", "content"),
+    [
+        (with_hash(b"then"), b"now"),
+        (with_hash(b"x" * (INLINE_LIMIT + 1)), b"x" * (INLINE_LIMIT + 1)),
+        (with_hash(b"then"), None),
+        (Resource(BASE + "a", change=ChangeType.UPDATED), b"now"),
+        (Resource(BASE + "a", change=ChangeType.UPDATED, hash="crc:1"), b"now"),
+    ],
+    ids=["changed since", "too large", "not to be had", "no hash", "unknown hash"],
+)
+def test_other_content_does_not(change: Resource, content: bytes | None) -> None:
+    assert with_content(change, content) == change
+
+
+@pytest.mark.parametrize("size", [0, INLINE_LIMIT])
+def test_content_up_to_the_limit_does(size: int) -> None:
+    assert with_content(with_hash(b"x" * size), b"x" * size).links
+
+
+def test_only_the_last_change_of_a_resource_carries_its_content() -> None:
+    first, last = with_hash(b"one"), with_hash(b"one")
+    (document,) = read(written([first, last], a=b"one"))
+    assert [len(entry.links) for entry in document.resources] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "worth"),
+    [
+        (with_hash(b"x"), True),
+        (with_hash(b"x", length=INLINE_LIMIT + 1), False),
+        (Resource(BASE, change=ChangeType.UPDATED), False),
+        (Resource(BASE, change=ChangeType.DELETED, hash="md5:0"), False),
+    ],
+)
+def test_content_is_asked_for_only_where_it_may_travel(change: Resource, worth: bool) -> None:
+    assert may_be_inline(change) is worth
+
+
+def test_a_bare_hub_has_both_ways_in_and_is_fed_over_its_websocket() -> None:
+    hub = parse_hub("https://hub.example:8443")
+    assert hub.uri == "wss://hub.example:8443/ws"
+    assert hub.advertised == ("https://hub.example:8443/websub", "wss://hub.example:8443/ws")
+    assert parse_hub("http://hub.example/").uri == "ws://hub.example/ws"
+
+
+@pytest.mark.parametrize("uri", ["http://h.example/x/publish", "wss://h.example/push"])
+def test_a_hub_with_a_path_is_used_as_it_stands(uri: str) -> None:
+    assert (parse_hub(uri).uri, parse_hub(uri).advertised) == (uri, (uri,))
+
+
+@pytest.mark.parametrize(
+    "url", ["hub.example", "mqtt://hub.example/", "http://", "http://h:x/", "http://h/?a=1", ""]
+)
+def test_what_is_no_hub_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_hub(url)
+
+
+def test_a_password_in_a_hub_is_refused_and_not_repeated() -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_hub("https://user:hunter2@hub.example/")
+    assert "hunter2" not in str(raised.value)
+
+
+def test_a_token_does_not_appear_when_a_hub_is_shown() -> None:
+    assert "secret" not in repr(parse_hub("https://hub.example/", "secret"))
+
+
+def test_websub_is_advertised_first() -> None:
+    hubs = (parse_hub("wss://a.example/ws"), parse_hub("https://b.example/"))
+    assert advertised(hubs) == (
+        "https://b.example/websub",
+        "wss://a.example/ws",
+        "wss://b.example/ws",
+    )
+
+
+def test_backoff_doubles_up_to_its_cap_and_begins_anew() -> None:
+    backoff = Backoff(first=1, cap=5, draw=lambda low, high: high)
+    assert [backoff.fail() for _ in range(4)] == [1, 2, 4, 5]
+    backoff.succeed()
+    assert backoff.fail() == 1
+
+
+def test_backoff_is_jittered_from_nothing_to_its_bound() -> None:
+    drawn: list[tuple[float, float]] = []
+    backoff = Backoff(first=1, cap=5, draw=lambda low, high: drawn.append((low, high)) or 0.5)
+    assert backoff.fail() == 0.5
+    assert drawn == [(0.0, 1.0)]
+
+
+def test_a_hub_may_ask_for_a_longer_wait_but_not_for_any() -> None:
+    backoff = Backoff(first=1, cap=30, draw=lambda low, high: 0)
+    assert backoff.fail(at_least=7) == 7
+    assert backoff.fail(at_least=9999) == 30
+
+
+@pytest.mark.parametrize(
+    ("through", "cursor", "start"),
+    [
+        (None, 50, 50),
+        (60, 50, 60),
+        (40, 50, 40),
+        (5, 50, 10),
+        (None, 5, 10),
+        (999, 50, 90),
+    ],
+    ids=[
+        "an empty hub goes on from the cursor",
+        "what was not noted is not sent again",
+        "what the hub lost is sent again",
+        "as far as the journal reaches",
+        "a cursor before the journal begins where that does",
+        "a hub ahead of us waits for what is new",
+    ],
+)
+def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int) -> None:
+    state = State(last_change=80, promised=90, pruned=10)
+    assert resume_at(through, cursor, state) == start

@@ -1,0 +1,238 @@
+"""Recording from many threads, from asyncio and from several processes, durably."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.model import Link, Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Publisher
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, is_running
+
+WRITER = """
+import sys
+from rsnotify_publisher import Publisher
+name, count = sys.argv[2], int(sys.argv[3])
+with Publisher(sys.argv[1], "http://source.example/data/") as publisher:
+    for number in range(count):
+        change = publisher.updated(f"http://source.example/data/{name}-{number}")
+        print(change.uri, flush=True)
+"""
+
+
+def recorded(publisher: Publisher) -> list[Resource]:
+    with publisher.source.open_journal() as journal:
+        return journal.changes(0)
+
+
+def assert_ordered(changes: list[Resource]) -> None:
+    datetimes = [change.datetime for change in changes]
+    assert all(a < b for a, b in pairwise(datetimes))  # type: ignore[operator]
+
+
+def test_a_change_comes_back_with_its_datetime(tmp_path: Path) -> None:
+    link = Link("describedby", "http://source.example/about")
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        change = publisher.created(
+            BASE + "a", length=3, type="text/turtle", hash="md5:00", links=[link]
+        )
+        assert recorded(publisher) == [change]
+    assert change.datetime is not None
+    assert (change.length, change.type, change.links) == (3, "text/turtle", (link,))
+
+
+def test_the_first_change_starts_the_publisher(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    try:
+        publisher.deleted(BASE + "a")
+        assert publisher.wait_published(PATIENCE)
+    finally:
+        publisher.close()
+
+
+def test_a_closed_publisher_can_be_started_again(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    for name in ("a", "b"):
+        with publisher:
+            publisher.updated(BASE + name)
+    assert [change.uri for change in recorded(publisher)] == [BASE + "a", BASE + "b"]
+
+
+def test_threads_record_at_once_and_nothing_is_lost_or_twice(tmp_path: Path) -> None:
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+
+        def record(thread: int) -> list[Resource]:
+            return [publisher.updated(f"{BASE}{thread}-{number}") for number in range(50)]
+
+        with ThreadPoolExecutor(8) as pool:
+            told = [change for changes in pool.map(record, range(8)) for change in changes]
+        kept = recorded(publisher)
+    assert_ordered(kept)
+    assert sorted(kept, key=lambda change: change.uri) == sorted(told, key=lambda c: c.uri)
+
+
+async def test_asyncio_records_at_once(tmp_path: Path) -> None:
+    async with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        told = await asyncio.gather(*(publisher.aupdated(f"{BASE}{n}") for n in range(200)))
+        assert await publisher.acreated(BASE + "x")
+        assert await publisher.adeleted(BASE + "x")
+        kept = recorded(publisher)
+    assert_ordered(kept)
+    assert {change.uri for change in told} < {change.uri for change in kept}
+    assert len(kept) == 202
+
+
+def test_several_processes_record_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [
+        subprocess.Popen([*command, name, "60"], stdout=subprocess.DEVNULL)
+        for name in ("x", "y", "z")
+    ]
+    assert [writer.wait(PATIENCE * 2) for writer in writers] == [0, 0, 0]
+    kept = recorded(Publisher(tmp_path, BASE))
+    assert_ordered(kept)
+    expected = {f"{BASE}{name}-{number}" for name in "xyz" for number in range(60)}
+    assert {change.uri for change in kept} == expected
+    assert len(kept) == 180
+
+
+def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path), "x", "1000000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        told = [writer.stdout.readline().strip() for _ in range(100)]
+        writer.kill()
+        told += [line.strip() for line in writer.stdout if line.endswith("\n")]
+    assert not is_running(writer.pid)
+    kept = [change.uri for change in recorded(Publisher(tmp_path, BASE))]
+    assert kept[: len(told)] == told
+    assert len(kept) <= len(told) + 1
+
+
+def test_a_batch_is_recorded_whole_or_not_at_all(tmp_path: Path) -> None:
+    good = Resource(BASE + "a", change=ChangeType.UPDATED)
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        with pytest.raises(ConfigurationError, match="b c"):
+            publisher.record([good, Resource(BASE + "b c", change=ChangeType.UPDATED)])
+        assert recorded(publisher) == []
+        assert len(publisher.record([good, good])) == 2
+
+
+@pytest.mark.parametrize(
+    ("uri", "metadata", "complaint"),
+    [
+        ("relative", {}, "not an absolute URI"),
+        ("", {}, "not an absolute URI"),
+        (BASE + "ä", {}, "percent-encode"),
+        (BASE + "a b", {}, "percent-encode"),
+        (BASE + "a\x00", {}, "percent-encode"),
+        (BASE + "a" * 9000, {}, "longer than"),
+        (BASE + "a", {"length": -1}, "length is -1"),
+        (BASE + "a", {"length": "3"}, "length is '3'"),
+        (BASE + "a", {"hash": "abc"}, "hash is 'abc'"),
+        (BASE + "a", {"lastmod": "2026"}, "lastmod is '2026'"),
+        (BASE + "a", {"type": "a\x01b"}, "percent-encode"),
+        (BASE + "a", {"color": "red"}, "color"),
+        (BASE + "a", {"links": [Link("x", "http://x/\x02")]}, "percent-encode"),
+    ],
+)
+def test_what_could_not_be_published_is_refused_in_one_sentence(
+    tmp_path: Path, uri: str, metadata: dict[str, object], complaint: str
+) -> None:
+    publisher = Publisher(tmp_path, BASE)
+    with pytest.raises(ConfigurationError, match=complaint) as raised:
+        publisher.updated(uri, **metadata)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+    assert publisher.is_empty()
+
+
+def test_a_closed_recorder_says_so(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    publisher.start()
+    recorder = publisher._recorder
+    publisher.close()
+    with pytest.raises(StorageError, match="closed"):
+        recorder.submit(lambda journal: journal.state())
+
+
+def test_one_failing_operation_does_not_take_its_neighbours_along(tmp_path: Path) -> None:
+    started, go = threading.Event(), threading.Event()
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+
+        def hold(_: object) -> None:
+            started.set()
+            go.wait(PATIENCE)
+
+        def fail(_: object) -> None:
+            raise ZeroDivisionError
+
+        holding = publisher._recorder.submit(hold)
+        assert started.wait(PATIENCE)
+        # These gather while the first is at work, and so share one transaction.
+        good = publisher.submit([Resource(BASE + "a", change=ChangeType.UPDATED)])
+        bad = publisher._recorder.submit(fail)
+        go.set()
+        holding.result(PATIENCE)
+        assert good.result(PATIENCE)[0].uri == BASE + "a"
+        with pytest.raises(ZeroDivisionError):
+            bad.result(PATIENCE)
+        assert len(recorded(publisher)) == 1
+
+
+def test_a_baseline_is_all_or_nothing(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE)
+    with pytest.raises(ConfigurationError):
+        publisher.load([Resource(BASE + "a"), Resource("nonsense")])
+    assert publisher.is_empty()
+    assert publisher.load([Resource(BASE + "a"), Resource(BASE + "b")]) == 2
+    assert not publisher.is_empty()
+
+
+def test_a_publisher_started_before_a_fork_says_what_to_do(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from rsnotify_publisher import Publisher
+publisher = Publisher(sys.argv[1], "http://source.example/data/")
+publisher.start()
+child = os.fork()
+if child == 0:
+    try:
+        publisher.updated("http://source.example/data/a")
+    except Exception as error:
+        os.write(1, str(error).encode())
+    os._exit(0)
+os.waitpid(child, 0)
+publisher.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, timeout=PATIENCE
+    )
+    assert b"after the fork" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "base_url",
+    ["source.example/", "ftp://source.example/", "http:///x", "http://u:p@x/", "http://x/?q=1"],
+)
+def test_an_unusable_base_url_is_refused(tmp_path: Path, base_url: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Publisher(tmp_path, base_url)
+
+
+def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path) -> None:
+    assert Publisher(tmp_path, "http://x.example/d").source.base_url == "http://x.example/d/"
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file"):
+        Publisher(tmp_path / "file", BASE).start()
