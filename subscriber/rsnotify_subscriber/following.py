@@ -27,7 +27,7 @@ from rsnotify.actions import (
     Sweep,
 )
 from rsnotify.coverage import Change
-from rsnotify.errors import DocumentError, RsnotifyError, Unavailable
+from rsnotify.errors import DocumentError, RsnotifyError, Unavailable, WrongDocument
 from rsnotify.follower import Follower
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
@@ -69,6 +69,7 @@ class Following:
         handler: Applies.
         pace: How fast, and how much at once.
         transport: Gives the way to the hub of an offer, if one is to be used.
+        moved: Is called whenever the status may have changed.
         once: Whether to end when level.
     """
 
@@ -80,6 +81,7 @@ class Following:
         handler: Handler,
         pace: Pace,
         transport: Callable[[Offer], Transport | None],
+        moved: Callable[[], None],
         *,
         once: bool,
     ) -> None:
@@ -88,6 +90,7 @@ class Following:
         self._fetcher = fetcher
         self._pace = pace
         self._transport = transport
+        self._moved = moved
         self._once = once
         self._random = Random()
         self._loop = asyncio.get_running_loop()
@@ -172,6 +175,7 @@ class Following:
         if due is not None and not self._ended.done():
             self._timer = self._loop.call_at(due, self._tick)
         self._end_if_caught_up()
+        self._moved()
 
     def _tick(self) -> None:
         self._perform(self._follower.tick(self._loop.time()))
@@ -203,7 +207,12 @@ class Following:
             self._errors[_LISTS] = error
             self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
         else:
-            self._perform(self._follower.fetched(fetch, document, self._loop.time()))
+            failures = self._follower.failures
+            actions = self._follower.fetched(fetch, document, self._loop.time())
+            if self._follower.failures > failures:
+                reason = f"it cannot be used as the {fetch.rung}"
+                self._errors[_LISTS] = WrongDocument(reason, source=fetch.uri)
+            self._perform(actions)
 
     async def _compare(self, action: Compare) -> None:
         differing = await self._in_worker(self._state.compare, action.resources, action.at)
@@ -227,6 +236,7 @@ class Following:
         """Count what is durable."""
         self._tally.note(changes)
         self._end_if_caught_up()
+        self._moved()
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
         """Tell the follower what has to be tried again."""

@@ -68,7 +68,7 @@ class Layout(Struct, frozen=True):
     def fallback(self, uri: str) -> Names:
         """Return the path of a resource whose natural path cannot be used."""
         name = _escaped(uri, self.portable)
-        if len(name) > _NAME_BYTES:
+        if len(name) > _NAME_BYTES or "://" not in uri:
             name = "@" + sha256(uri.encode("utf-8", "surrogatepass")).hexdigest()
         return (FALLBACKS, name)
 

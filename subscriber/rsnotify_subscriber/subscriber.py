@@ -73,6 +73,8 @@ class Subscriber:
         self._pace = pace or Pace()
         self._sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
         self._stopping = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._over = False
         self._following: Following | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -80,6 +82,22 @@ class Subscriber:
     def status(self) -> Status:
         """How it is going."""
         return self._following.status if self._following else Status()
+
+    async def until(self, condition: Callable[[Status], bool]) -> bool:
+        """Wait until the status is such, as `until(lambda status: status.level)`.
+
+        Returns:
+            Whether it is; False if the subscriber ended before.
+        """
+        while not condition(self.status):
+            if self._over:
+                return False
+            await self._moved.wait()
+        return True
+
+    def _tell(self) -> None:
+        self._moved.set()  # who waits is woken, who comes later waits for the next time
+        self._moved.clear()
 
     async def run(self) -> None:
         """Follow until `stop` is called.
@@ -119,6 +137,7 @@ class Subscriber:
 
     async def _run(self, *, once: bool) -> None:
         state = State(self._folder)
+        self._over = False
         try:
             async with self._sessions:
                 fetcher = Fetcher(self._sessions, self._empty_folder())
@@ -128,6 +147,8 @@ class Subscriber:
         finally:
             self._following = None
             state.close()
+            self._over = True
+            self._tell()
 
     async def _follow(
         self, identity: Identity, state: State, fetcher: Fetcher, *, once: bool
@@ -137,7 +158,14 @@ class Subscriber:
         if isinstance(self._handler, Prepared):
             self._handler.prepare(identity.base, self._folder)
         self._following = Following(
-            identity, state, fetcher, self._handler, self._pace, self._transport, once=once
+            identity,
+            state,
+            fetcher,
+            self._handler,
+            self._pace,
+            self._transport,
+            self._tell,
+            once=once,
         )
         if not self._stopping.is_set():
             await self._following.run()

@@ -41,12 +41,14 @@ class Destination:
     def __init__(self, folder: Path, source: SmallSource) -> None:
         self.folder = folder
         self.source = source
+        self.current: Subscriber
 
     def subscriber(self, url: str | None = None, **options: Any) -> Subscriber:
         options.setdefault("pace", PACE)
         options.setdefault("state", default_state(self.folder))
         mirror = FolderMirror(self.folder)
-        return Subscriber(url or self.source.url, mirror, **options)
+        self.current = Subscriber(url or self.source.url, mirror, **options)
+        return self.current
 
     async def catch_up(self, url: str | None = None, **options: Any) -> None:
         async with asyncio.timeout(20):
@@ -63,10 +65,9 @@ class Destination:
         return self.files() == self.source.contents
 
     async def until(self, condition: Callable[[], bool], seconds: float = 10) -> None:
-        """Wait until the mirror, which no event tells of, is as it should be."""
+        """Wait until something holds that the subscriber made last brings about."""
         async with asyncio.timeout(seconds):
-            while not condition():
-                await asyncio.sleep(0.005)
+            assert await self.current.until(lambda _: condition())
 
     async def until_equal(self, seconds: float = 10) -> None:
         await self.until(self.equals_source, seconds)

@@ -3,8 +3,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from aiohttp import web
 
 from rsnotify.errors import Unavailable
+from rsnotify.writing import write_document
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.received import Each
 from tests.subscriber.conftest import PACE, Destination
@@ -34,14 +36,16 @@ async def test_a_baseline_reads_every_list_of_an_index(
 async def test_many_gets_are_in_flight_at_once(
     source: SmallSource, destination: Destination
 ) -> None:
-    gate = asyncio.Event()
+    together = asyncio.Barrier(20)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        await together.wait()
+        return web.Response(body=b"x")
+
     for n in range(40):
         source.put(f"r{n}", b"x")
-        source.answers[path_of(f"r{n}")] = held_back(gate, body(b"x"))
-    catching_up = asyncio.create_task(destination.catch_up())
-    await destination.until(lambda: source.in_flight >= 20)
-    gate.set()
-    await catching_up
+        source.answers[path_of(f"r{n}")] = answer
+    await destination.catch_up()
     assert destination.equals_source()
 
 
@@ -84,7 +88,7 @@ async def test_an_interrupted_baseline_goes_on_where_it_was(
         source.put(f"r{n}", b"%d" % n)
         if n >= 20:
             source.answers[path_of(f"r{n}")] = held_back(gate, body(b"%d" % n))
-    catching_up = asyncio.create_task(destination.catch_up())
+    catching_up = asyncio.create_task(destination.subscriber().catch_up())
     await destination.until(lambda: len(destination.files()) == 20)
     catching_up.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -119,8 +123,6 @@ async def test_a_list_older_than_the_resources_is_put_right_by_the_change_list(
     listed = source._resource_list()
     for n in range(2 * PACE.in_flight):
         source.put(f"r{n}", b"new %d" % n)
-    from rsnotify.writing import write_document
-
     source.answers["/data/resourcelist.xml"] = body(write_document(listed))
     await destination.catch_up()
     assert destination.equals_source()

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError, DocumentError, NotFound, Unavailable
+from rsnotify.model import Document, Resource
+from rsnotify.offer import Offer
+from rsnotify.writing import write_document
+from rsnotify_subscriber.discovery import base_of, discover
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.sessions import Sessions
+from tests.subscriber.source import Answer, SmallSource, body, status
+
+
+@pytest.fixture
+async def fetcher(source: SmallSource, tmp_path: Path) -> AsyncIterator[Fetcher]:
+    source.put("a", b"1")
+    async with Sessions(source.url) as sessions:
+        yield Fetcher(sessions, tmp_path)
+
+
+def page(text: str, **headers: str) -> Answer:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, content_type="text/html", headers=headers)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "data/",
+        ".well-known/resourcesync",
+        "data/capabilitylist.xml",
+        "data/changelist.xml",
+        "data/resourcelist.xml",
+        "data/anything/below.html",
+    ],
+)
+async def test_every_way_in_leads_to_the_same_offer(
+    name: str, source: SmallSource, fetcher: Fetcher
+) -> None:
+    offer = await discover(fetcher, source.site + name)
+    assert offer.capability_list == source.url
+    assert offer.resource_list == source.base + "resourcelist.xml"
+    assert offer.change_list == source.base + "changelist.xml"
+    assert base_of(offer) == source.base
+
+
+async def test_a_well_known_uri_below_the_path_comes_before_that_of_the_host(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    here = Document("description", (Resource(source.url, capability="capabilitylist"),))
+    source.answers["/data/.well-known/resourcesync"] = body(write_document(here))
+    source.answers["/.well-known/resourcesync"] = status(500)
+    assert (await discover(fetcher, source.base)).capability_list == source.url
+
+
+async def test_a_link_header_leads_there(source: SmallSource, fetcher: Fetcher) -> None:
+    link = '</data/capabilitylist.xml>; rel="resourcesync"'
+    source.answers["/home"] = page("hello", Link=link)
+    source.answers["/.well-known/resourcesync"] = status(404)
+    assert (await discover(fetcher, source.site + "home")).capability_list == source.url
+
+
+async def test_a_link_element_leads_there(source: SmallSource, fetcher: Fetcher) -> None:
+    source.answers["/home"] = page(
+        '<html><head><link rel="resourcesync" href="data/capabilitylist.xml"></head></html>'
+    )
+    source.answers["/.well-known/resourcesync"] = status(404)
+    assert (await discover(fetcher, source.site + "home")).capability_list == source.url
+
+
+async def test_a_sitemap_of_robots_txt_leads_there(source: SmallSource, fetcher: Fetcher) -> None:
+    text = f"User-agent: *\nsitemap: {source.base}resourcelist.xml\n"
+
+    async def robots(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=text, content_type="text/plain")
+
+    source.answers["/robots.txt"] = robots
+    source.answers["/.well-known/resourcesync"] = status(404)
+    assert (await discover(fetcher, source.site)).capability_list == source.url
+
+
+async def test_a_plain_sitemap_is_a_resource_list(source: SmallSource, fetcher: Fetcher) -> None:
+    sitemap = Document(None, (Resource(source.base + "a"),))
+    source.answers["/sitemap.xml"] = body(write_document(sitemap))
+    uri = source.site + "sitemap.xml"
+    assert await discover(fetcher, uri) == Offer(resource_list=uri)
+
+
+@pytest.mark.parametrize("broken", [status(404), status(500), body(b"<no/>")])
+async def test_a_link_up_that_is_broken_does_no_harm(
+    broken: Answer, source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/data/capabilitylist.xml"] = broken
+    uri = source.base + "changelist.xml"
+    assert await discover(fetcher, uri) == Offer(change_list=uri)
+
+
+async def test_a_list_that_its_capability_list_forgot_is_taken_into_the_offer(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    listed = source._capability_list()
+    without = tuple(one for one in listed.resources if one.capability != "resourcelist")
+    source.answers["/data/capabilitylist.xml"] = body(
+        write_document(replace(listed, resources=without))
+    )
+    offer = await discover(fetcher, source.base + "resourcelist.xml")
+    assert offer.resource_list == source.base + "resourcelist.xml"
+    assert offer.change_list == source.base + "changelist.xml"
+
+
+async def test_several_sets_of_resources_are_listed_so_that_one_can_be_named(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    sets = tuple(
+        Resource(f"{source.site}{name}/capabilitylist.xml", capability="capabilitylist")
+        for name in ("books", "maps")
+    )
+    source.answers["/.well-known/resourcesync"] = body(
+        write_document(Document("description", sets))
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        await discover(fetcher, source.site)
+    assert f"{source.site}books/capabilitylist.xml" in str(caught.value)
+    assert f"{source.site}maps/capabilitylist.xml" in str(caught.value)
+
+
+async def test_a_site_without_resourcesync_is_told_what_was_tried(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/.well-known/resourcesync"] = status(404)
+    source.answers["/"] = page("<html>hello</html>")
+    with pytest.raises(ConfigurationError) as caught:
+        await discover(fetcher, source.site)
+    assert "/.well-known/resourcesync" in str(caught.value)
+    assert "/robots.txt" in str(caught.value)
+
+
+async def test_a_source_that_is_down_is_not_taken_for_one_without_resourcesync(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/"] = status(503, headers={"Retry-After": "7"})
+    with pytest.raises(Unavailable) as caught:
+        await discover(fetcher, source.site)
+    assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [(status(404), NotFound), (status(500), Unavailable), (body(b"<urlset"), DocumentError)],
+)
+async def test_a_capability_list_that_cannot_be_had_is_named(
+    answer: Answer, error: type[Exception], source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/data/capabilitylist.xml"] = answer
+    with pytest.raises(error, match=r"data/capabilitylist\.xml"):
+        await discover(fetcher, source.site)

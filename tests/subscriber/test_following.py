@@ -1,0 +1,350 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from rsnotify.datetimes import MICROSECOND
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Document, Resource
+from rsnotify.writing import write_document
+from rsnotify_subscriber import PushState, Subscriber, Via
+from tests.subscriber.conftest import Destination
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.source import SmallSource, body, first, path_of, status
+
+
+@pytest.fixture(autouse=True)
+def some_content(source: SmallSource) -> None:
+    for n in range(5):
+        source.put(f"r{n}", b"%d" % n)
+
+
+@pytest.fixture
+def pushed(source: SmallSource, hub: SmallHub) -> None:
+    source.hubs = [hub.url]
+
+
+@asynccontextmanager
+async def following(destination: Destination, **options: object) -> AsyncIterator[Subscriber]:
+    """Follow, from the moment the baseline is there and a hub, if there is one, is joined."""
+    async with destination.subscriber(**options) as subscriber:
+        await destination.until(lambda: subscriber.status.level)
+        if destination.source.hubs and options.get("via") is not Via.POLL:
+            await destination.until(lambda: subscriber.status.push is PushState.UP)
+        yield subscriber
+
+
+async def push(source: SmallSource, hub: SmallHub, count: int = 1) -> None:
+    """Push the last so many changes as one fragment."""
+    before = source.changes[-count - 1].changed_at or source.begins
+    until = source.changes[-1].changed_at
+    assert until is not None
+    await hub.publish(source.fragment(source.changes[-count:], before), before, until)
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_pushed_change_is_applied_without_a_poll(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination) as subscriber:
+        source.answers["/data/changelist.xml"] = status(503)
+        source.put("new", b"pushed")
+        await push(source, hub)
+        await destination.until(lambda: subscriber.status.resources == 6)
+        assert destination.equals_source()
+        assert (subscriber.status.lag_ms or 10_000) < 1_000
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_inline_content_is_used_instead_of_a_get(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        source.put_inline("new", b"it travels inside")
+        await push(source, hub)
+        await destination.until_equal()
+        assert source.gets[path_of("new")] == 0
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_inline_content_that_does_not_verify_is_fetched(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        change = source.put("new", b"true")
+        lie = source.put_inline("other", b"false").links
+        del source.changes[-1], source.contents["other"]
+        source.changes[-1] = replace(change, links=lie)
+        await push(source, hub)
+        await destination.until_equal()
+        assert source.gets[path_of("new")] == 1
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_lost_fragment_is_made_up_for_from_the_change_list(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        source.put("lost", b"1")
+        source.put("seen", b"2")
+        await push(source, hub)
+        await destination.until_equal()
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_lost_fragment_is_made_up_for_from_the_archive(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        for n in range(3):
+            source.put("lost", b"%d" % n)
+            source.put(f"lost{n}", b"x")
+            source.rotate()
+        source.put("before", b"1")
+        source.put("seen", b"2")
+        await push(source, hub)
+        await destination.until_equal()
+        assert source.gets["/data/changelist-archive.xml"] >= 1
+
+
+async def test_a_hole_is_filled_from_a_change_list_index(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    for n in range(3):
+        source.put(f"more{n}", b"%d" % n)
+        source.rotate()
+    parts = tuple(
+        Resource(f"{source.base}changelist-{n}.xml", from_=one.from_, until=one.until)
+        for n, one in enumerate(source.closed)
+    )
+    index = Document("changelist", parts, index=True, from_=source.closed[0].from_)
+    source.answers["/data/changelist.xml"] = body(write_document(index))
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_while_the_hub_is_away_the_lists_are_polled(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination) as subscriber:
+        await hub.stop()
+        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
+        source.put("meanwhile", b"polled")
+        await destination.until_equal()
+        await hub.server.start()
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+        source.answers["/data/changelist.xml"] = status(503)
+        source.put("afterwards", b"pushed")
+        await push(source, hub)
+        await destination.until_equal()
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_hub_that_was_joined_anew_replays_what_was_missed(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        source.put("seen", b"1")
+        await push(source, hub)
+        await destination.until_equal()
+    source.put("missed", b"2")
+    await push(source, hub)
+    source.answers["/data/changelist.xml"] = status(503)
+    async with destination.subscriber():
+        await destination.until_equal()
+    assert hub.subscriptions[-1]["since"] is not None
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        before = source.changes[-1].changed_at
+        source.put("withheld", b"1")
+        told = source.put("told", b"2")
+        assert before is not None
+        assert told.changed_at is not None
+        await hub.publish(source.fragment([told], before), before, told.changed_at)
+        await destination.until_equal()
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_hub_that_lies_about_content_is_put_right_by_the_next_poll(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        before = source.changes[-1].changed_at
+        true = source.put("r0", b"true")
+        lie = source.put_inline("r0", b"false")
+        del source.changes[-1]
+        source.contents["r0"] = b"true"
+        source.described["r0"] = true
+        assert before is not None
+        assert true.changed_at is not None
+        lie = replace(lie, datetime=true.datetime)
+        await hub.publish(source.fragment([lie], before), before, true.changed_at)
+        await destination.until(lambda: destination.files()["r0"] == b"false")
+        await destination.until_equal()
+
+
+@pytest.mark.usefixtures("pushed")
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        b"<urlset",
+        b"<!DOCTYPE urlset []><urlset/>",
+        b"<feed xmlns='http://www.w3.org/2005/Atom'/>",
+        b"junk",
+        b'{"type":"new-in-a-later-version"}',
+        b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url/></urlset>',
+    ],
+)
+async def test_a_fragment_that_cannot_be_read_leads_to_the_change_list(
+    fragment: bytes, source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination):
+        source.put("new", b"1")
+        await hub.publish(fragment, source.last, source.last)
+        await destination.until_equal()
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_heartbeat_moves_the_instant_synced_through_and_it_is_kept(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination) as subscriber:
+        last = source.changes[-1].changed_at
+        assert last is not None
+        until = source.last + timedelta(seconds=5)
+        await hub.publish(source.fragment([], last, until), last, until)
+        await destination.until(lambda: subscriber.status.through == until)
+    async with destination.subscriber(via=Via.POLL) as subscriber:
+        await destination.until(lambda: subscriber.status.level)
+        assert subscriber.status.through == until
+
+
+async def test_polling_alone_follows(source: SmallSource, destination: Destination) -> None:
+    async with following(destination, via=Via.POLL):
+        source.put("r0", b"updated")
+        source.delete("r1")
+        source.put("new", b"created")
+        await destination.until_equal()
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_polling_alone_does_not_speak_to_the_hub(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination, via=Via.POLL):
+        source.put("new", b"1")
+        await destination.until_equal()
+    assert hub.subscriptions == []
+
+
+async def test_one_get_brings_a_resource_however_often_it_changed(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.gets.clear()
+    for n in range(50):
+        source.put("r0", b"version %d" % n)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert source.gets[path_of("r0")] == 1
+
+
+async def test_a_failing_get_does_not_stop_the_rest_and_is_not_passed(
+    source: SmallSource, destination: Destination
+) -> None:
+    async with following(destination) as subscriber:
+        before = source.changes[-1].changed_at
+        failing = source.put("bad", b"1")
+        source.answers[path_of("bad")] = status(500)
+        source.put("good", b"2")
+        await destination.until(lambda: "good" in destination.files())
+        through = subscriber.status.through
+        assert before is not None
+        assert failing.changed_at is not None
+        assert through == failing.changed_at - MICROSECOND
+        assert not subscriber.status.level
+    del source.answers[path_of("bad")]
+    async with following(destination):
+        await destination.until_equal()
+
+
+async def test_content_that_does_not_verify_is_asked_for_again(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.put("new", b"right content")
+    path = path_of("new")
+    source.answers[path] = first(2, body(b"wrong content"), body(b"right content"))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert source.gets[path] == 3
+
+
+async def test_a_resource_gone_between_notice_and_get_counts_as_deleted(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.put("fleeting", b"1")
+    del source.contents["fleeting"]
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+async def test_a_truncated_body_is_asked_for_again(
+    source: SmallSource, destination: Destination
+) -> None:
+    async def broken(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b"half of")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    await destination.catch_up()
+    source.put("new", b"x" * 1000)
+    source.answers[path_of("new")] = first(1, broken, body(b"x" * 1000))
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+async def test_the_state_is_not_shared_with_another_follower(destination: Destination) -> None:
+    async with following(destination):
+        with pytest.raises(ConfigurationError, match="in use by another follower"):
+            await destination.catch_up()
+
+
+async def test_the_state_is_not_used_for_another_source(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    other = SmallSource()
+    await other.server.start()
+    try:
+        with pytest.raises(ConfigurationError, match="holds the state of"):
+            await destination.catch_up(other.url)
+    finally:
+        await other.server.stop()
+    assert destination.equals_source()
+
+
+async def test_a_source_that_is_not_up_yet_is_waited_for(
+    source: SmallSource, destination: Destination
+) -> None:
+    await source.server.stop()
+    async with destination.subscriber() as subscriber:
+        assert not subscriber.status.level
+        await source.server.start()
+        await destination.until_equal()

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_subscriber import FolderMirror, Received
+from rsnotify_subscriber.mirror import Tree
+
+BASE = "http://example.com/data/"
+
+
+class Mirrored:
+    """A mirror, told of one change after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "mirror"
+        self._incoming = folder / "incoming"
+        self._incoming.mkdir()
+        self._mirror = FolderMirror(self.root)
+        self._mirror.prepare(BASE, self._incoming)
+        self._count = 0
+
+    async def put(self, *names: str, content: bytes = b"x") -> None:
+        await self._mirror.apply([self._change(name, content) for name in names])
+
+    async def delete(self, *names: str) -> None:
+        await self._mirror.apply([self._change(name, None) for name in names])
+
+    def _change(self, name: str, content: bytes | None) -> Received:
+        path = None
+        if content is not None:
+            self._count += 1
+            path = self._incoming / str(self._count)
+            path.write_bytes(content)
+        change = ChangeType.DELETED if path is None else ChangeType.UPDATED
+        uri = BASE + name
+        return Received(change, uri, datetime.now(UTC), Resource(uri), path)
+
+    def files(self) -> set[str]:
+        return {
+            path.relative_to(self.root).as_posix()
+            for path in self.root.rglob("*")
+            if not path.is_dir()
+        }
+
+    def content(self, name: str) -> bytes:
+        return Tree(self.root, BASE).find(BASE + name).read_bytes()
+
+
+@pytest.fixture
+def mirrored(tmp_path: Path) -> Mirrored:
+    return Mirrored(tmp_path)
+
+
+async def test_files_come_and_go_with_their_folders(mirrored: Mirrored) -> None:
+    await mirrored.put("a/b/c.ttl", "a/d.ttl")
+    await mirrored.delete("a/b/c.ttl")
+    assert mirrored.files() == {"a/d.ttl"}
+    assert not (mirrored.root / "a/b").exists()
+    await mirrored.delete("a/d.ttl")
+    assert list(mirrored.root.iterdir()) == []
+
+
+async def test_to_delete_what_is_not_there_is_no_error(mirrored: Mirrored) -> None:
+    await mirrored.delete("a/b", "c")
+    assert mirrored.files() == set()
+
+
+@pytest.mark.parametrize("order", [("a", "a/b"), ("a/b", "a")])
+async def test_a_resource_may_be_the_folder_of_another(
+    order: tuple[str, str], mirrored: Mirrored
+) -> None:
+    for name in order:
+        await mirrored.put(name, content=name.encode())
+    for name in order:
+        assert mirrored.content(name) == name.encode()
+    for name in order:
+        await mirrored.put(name, content=b"new " + name.encode())
+    for name in order:
+        assert mirrored.content(name) == b"new " + name.encode()
+    assert len(mirrored.files()) == 2
+
+
+@pytest.mark.parametrize("order", [("a", "a/b"), ("a/b", "a")])
+async def test_what_was_in_the_way_of_another_comes_home_when_that_is_gone(
+    order: tuple[str, str], mirrored: Mirrored
+) -> None:
+    for name in order:
+        await mirrored.put(name, content=name.encode())
+    await mirrored.delete(order[0])
+    assert mirrored.files() == {order[1]}
+    assert mirrored.content(order[1]) == order[1].encode()
+    await mirrored.delete(order[1])
+    assert list(mirrored.root.iterdir()) == []
+
+
+async def test_a_symbolic_link_does_not_lead_out(mirrored: Mirrored, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (mirrored.root / "a").symlink_to(outside)
+    await mirrored.put("a/b", content=b"inside")
+    assert list(outside.iterdir()) == []
+    assert mirrored.content("a/b") == b"inside"
+
+
+async def test_no_uri_leads_out(mirrored: Mirrored, tmp_path: Path) -> None:
+    before = set(tmp_path.iterdir())
+    await mirrored.put("../x", "%2e%2e/x", "..%2Fx", "a%00b", "/etc/passwd", "", "a//b")
+    assert set(tmp_path.iterdir()) == before
+    assert len(mirrored.files()) == 7
+
+
+def test_the_state_may_not_lie_inside_the_mirror(tmp_path: Path) -> None:
+    inside = tmp_path / "mirror" / "state"
+    inside.mkdir(parents=True)
+    with pytest.raises(ConfigurationError, match="inside the mirror"):
+        FolderMirror(tmp_path / "mirror").prepare(BASE, inside)

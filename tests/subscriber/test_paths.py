@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import unicodedata
+from pathlib import PurePosixPath
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rsnotify_subscriber.paths import Layout
+
+BASE = "http://example.com/data/"
+PCHAR = "!$&'()*+,;=:@"
+
+segments = st.one_of(
+    st.text(max_size=8),
+    st.text(alphabet="abAB.%2F2Ee0@~ ", max_size=8),
+    st.sampled_from(["", ".", "..", "%2e%2e", "%2F", "%00", "\0", "con", "NUL.txt", "a.", "a "]),
+    st.text(min_size=200, max_size=300),
+)
+paths = st.lists(segments, min_size=1, max_size=4).map("/".join)
+uris = st.one_of(
+    paths.map(lambda path: BASE + path),
+    st.builds("{}://{}/{}".format, st.sampled_from(["http", "https"]), st.text(max_size=6), paths),
+    st.text(max_size=20),
+)
+layouts = st.builds(Layout, st.just(BASE), st.booleans())
+
+
+def folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name.casefold())
+
+
+def all_paths(layout: Layout, uri: str) -> list[tuple[str, ...]]:
+    natural = layout.natural(uri)
+    return [layout.fallback(uri), *([natural] if natural else [])]
+
+
+@given(layouts, uris)
+def test_every_path_is_inside_the_root(layout: Layout, uri: str) -> None:
+    for names in all_paths(layout, uri):
+        assert names
+        for name in names:
+            assert name not in ("", ".", "..")
+            assert "/" not in name
+            assert "\0" not in name
+            assert len(name.encode()) <= 255
+
+
+@settings(max_examples=500)
+@given(layouts, uris, uris)
+@example(Layout(BASE), BASE + "a b", BASE + "a%20b")
+@example(Layout(BASE), BASE + "%41", BASE + "A")
+@example(Layout(BASE), BASE + "a%2Fb", BASE + "a/b")
+@example(Layout(BASE), BASE + "a%252Fb", BASE + "a%2Fb")
+@example(Layout(BASE), BASE + "@@http/x/y", "http://x/y")
+@example(Layout(BASE), BASE + "%C3%A9", BASE + "%c3%a9")
+@example(Layout(BASE), BASE + "a", BASE + "a/")
+@example(Layout(BASE, portable=True), BASE + "README", BASE + "readme")
+@example(Layout(BASE, portable=True), BASE + "a.", BASE + "a")
+@example(Layout(BASE, portable=True), BASE + "%C3%A9", BASE + "e%CC%81")
+@example(Layout(BASE, portable=True), "http://X/y", "http://x/y")
+def test_two_uris_never_share_a_path(layout: Layout, one: str, other: str) -> None:
+    if one == other:
+        return
+    ours, theirs = all_paths(layout, one), all_paths(layout, other)
+    if layout.portable:
+        ours = [tuple(map(folded, names)) for names in ours]
+        theirs = [tuple(map(folded, names)) for names in theirs]
+    assert not set(ours) & set(theirs)
+
+
+@given(uris)
+def test_a_natural_path_never_leads_through_the_folder_of_fallbacks(uri: str) -> None:
+    layout = Layout(BASE)
+    natural = layout.natural(uri)
+    assert natural is None or natural[0] != layout.fallback(uri)[0]
+
+
+@given(layouts, uris)
+def test_a_fallback_tells_its_uri_or_says_that_it_does_not(layout: Layout, uri: str) -> None:
+    try:
+        uri.encode()
+    except UnicodeEncodeError:
+        return
+    assert layout.uri_of_fallback(layout.fallback(uri)[1]) in (uri, None)
+
+
+names = st.text(
+    st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20
+).filter(lambda name: name not in (".", "..") and not name.startswith("@@"))
+
+
+@given(st.lists(names, min_size=1, max_size=3))
+def test_a_file_that_was_published_is_mirrored_under_its_own_name(path: list[str]) -> None:
+    uri = BASE + "/".join(quote(name, safe=PCHAR) for name in path)
+    assert Layout(BASE).natural(uri) == tuple(path)
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("http://example.com/data/a.ttl", "a.ttl"),
+        ("http://example.com/data/a/b/c.ttl", "a/b/c.ttl"),
+        ("http://example.com/data/a%20b.ttl", "a b.ttl"),
+        ("http://example.com/data/100%25.ttl", "100%.ttl"),
+        ("http://example.com/data/%C3%A9.ttl", "é.ttl"),
+        ("http://example.com/data/Foo_(bar)", "Foo_(bar)"),
+        ("http://example.com/data/@types/x", "@types/x"),
+        ("http://example.com/data/a/", "a/@@"),
+        ("http://example.com/data/", "@@"),
+        ("http://example.com/data/../../etc/passwd", "@@../@@../etc/passwd"),
+        ("http://example.com/data/a%2F..%2Fb", "@@a%252F..%252Fb"),
+        ("http://example.com/data/a?q=1", "@@a%3Fq%3D1"),
+        ("https://example.com/data/a", "@@https/example.com/data/a"),
+        ("http://other.example:8080/x", "@@http/other.example:8080/x"),
+    ],
+)
+def test_the_path_of_a_uri(uri: str, path: str) -> None:
+    assert PurePosixPath(*(Layout(BASE).natural(uri) or ())) == PurePosixPath(path)
+
+
+@pytest.mark.parametrize("uri", [BASE + "x" * 300, BASE + "d/" * 500 + "x", "urn:isbn:1", "data:,"])
+def test_a_uri_without_a_natural_path_has_a_fallback(uri: str) -> None:
+    assert Layout(BASE).natural(uri) is None
+    assert len(Layout(BASE).fallback(uri)[1]) <= 255
+
+
+@pytest.mark.parametrize("name", ["README", "con", "aux.txt", "a.", "a ", "é", "a:b", "lpt1 .x"])
+def test_a_name_that_is_not_portable_is_escaped(name: str) -> None:
+    (path,) = Layout(BASE, portable=True).natural(BASE + quote(name, safe=PCHAR)) or ()
+    assert path.startswith("@@")

@@ -1,0 +1,175 @@
+"""The commands as a user runs them: real processes, exit codes, signals, kill -9."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.subscriber.conftest import Destination
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.source import SmallSource, body, first, path_of, status
+
+SECONDS = 20
+
+
+async def rsnotify(*arguments: object) -> Process:
+    command = ["-m", "rsnotify", *map(str, arguments)]
+    return await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
+
+
+async def outcome(process: Process) -> tuple[int | None, str, str]:
+    async with asyncio.timeout(SECONDS):
+        output, errors = await process.communicate()
+    return process.returncode, output.decode(), errors.decode()
+
+
+@asynccontextmanager
+async def running(*arguments: object) -> AsyncIterator[Process]:
+    process = await rsnotify(*arguments)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def until_reported(process: Process, **facts: object) -> None:
+    """Read the statuses of `follow --json` until one says so."""
+    assert process.stdout is not None
+    async with asyncio.timeout(SECONDS):
+        while line := await process.stdout.readline():
+            reported = json.loads(line)
+            if all(reported[name] == value for name, value in facts.items()):
+                return
+    raise AssertionError("the process ended before")
+
+
+@pytest.fixture(autouse=True)
+def some_content(source: SmallSource) -> None:
+    for n in range(30):
+        source.put(f"folder/r{n}.ttl", b"%d" % n)
+
+
+async def test_follow_once_catches_up_and_audit_says_in_step(
+    source: SmallSource, destination: Destination
+) -> None:
+    done = await outcome(await rsnotify("follow", source.site, destination.folder, "--once"))
+    assert done[0] == 0, done
+    assert destination.equals_source()
+    audited = await outcome(await rsnotify("audit", source.site, destination.folder))
+    assert audited == (0, "in step: 30 resources at the Source\n", "")
+
+
+async def test_follow_once_says_what_could_not_be_had(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.answers[path_of("folder/r3.ttl")] = status(403)
+    code, _, errors = await outcome(
+        await rsnotify("follow", source.url, destination.folder, "--once")
+    )
+    assert code == 1
+    assert errors.splitlines()[-1].startswith(f"rsnotify: {source.base}folder/r3.ttl: ")
+    assert "Traceback" not in errors
+
+
+async def test_a_url_that_leads_nowhere_gets_one_sentence(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.answers["/.well-known/resourcesync"] = status(404)
+    code, _, errors = await outcome(await rsnotify("follow", source.site, destination.folder))
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert errors.startswith(f"rsnotify: {source.site} leads to nothing that can be followed")
+
+
+async def test_audit_tells_what_differs(source: SmallSource, destination: Destination) -> None:
+    await destination.catch_up()
+    (destination.folder / "folder/r1.ttl").unlink()
+    (destination.folder / "folder/r2.ttl").write_bytes(b"changed by hand")
+    (destination.folder / "stranger").write_bytes(b"x")
+    code, output, _ = await outcome(
+        await rsnotify("audit", source.url, destination.folder, "--json")
+    )
+    assert code == 1
+    found = json.loads(output)
+    assert found["in_step"] is False
+    assert found["created"] == [source.base + "folder/r1.ttl"]
+    assert found["updated"] == [source.base + "folder/r2.ttl"]
+    assert found["deleted"] == ["stranger"]
+
+
+async def test_audit_could_not_tell(source: SmallSource, destination: Destination) -> None:
+    await destination.catch_up()
+    source.answers["/data/resourcelist.xml"] = status(500)
+    code, _, errors = await outcome(await rsnotify("audit", source.url, destination.folder))
+    assert code == 2
+    assert "resourcelist.xml: the server says 500" in errors
+
+
+async def test_sigterm_ends_in_order_with_exit_0(
+    source: SmallSource, destination: Destination
+) -> None:
+    arguments = ("follow", source.url, destination.folder, "--json", "--via", "poll")
+    async with running(*arguments) as process:
+        await until_reported(process, level=True, resources=30, push="off", pending=0)
+        process.send_signal(signal.SIGTERM)
+        code, _, errors = await outcome(process)
+    assert (code, errors) == (0, "")
+    assert destination.equals_source()
+
+
+async def test_via_poll_follows(source: SmallSource, destination: Destination) -> None:
+    arguments = ("follow", source.url, destination.folder, "--json", "--via", "poll", "--poll", 0.2)
+    async with running(*arguments) as process:
+        await until_reported(process, level=True)
+        source.put("new.ttl", b"1")
+        source.delete("folder/r0.ttl")
+        await until_reported(process, level=True, applied=32)
+    assert destination.equals_source()
+
+
+async def test_via_websocket_needs_a_hub(source: SmallSource, destination: Destination) -> None:
+    arguments = ("follow", source.url, destination.folder, "--via", "websocket")
+    code, _, errors = await outcome(await rsnotify(*arguments))
+    assert code == 2
+    assert "offers no hub that speaks WebSocket" in errors
+
+
+async def test_after_kill_9_in_the_middle_the_next_run_ends_equal(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    source.hubs = [hub.url]
+    gate = asyncio.Event()
+    arguments = ("follow", source.url, destination.folder)
+    async with running(*arguments) as process:
+        await hub.subscribed()
+        halfway = path_of("folder/r100.ttl")
+
+        async def kill(request: object) -> object:
+            if process.returncode is None:
+                process.kill()
+            gate.set()
+            return await body(source.contents["folder/r100.ttl"])(request)  # type: ignore[arg-type]
+
+        source.answers[halfway] = first(1, kill, source._answer)  # type: ignore[arg-type]
+        for n in range(200):
+            begin = source.last
+            change = source.put(f"folder/r{n}.ttl", b"new %d" % n)
+            assert change.changed_at is not None
+            await hub.publish(source.fragment([change], begin), begin, change.changed_at)
+        async with asyncio.timeout(SECONDS):
+            await gate.wait()
+            assert await process.wait() == -signal.SIGKILL
+    source.answers.clear()
+    done = await outcome(await rsnotify(*arguments, "--once"))
+    assert done[0] == 0, done
+    assert destination.equals_source()
+    assert (await outcome(await rsnotify("audit", source.url, destination.folder)))[0] == 0
