@@ -21,6 +21,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.links import format_links
 from rsnotify.vocabulary import Rel
 from rsnotify_publisher.fragments import Fragment
+from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.hubs import Hub
 
 _ANSWER_WITHIN = 30.0
@@ -73,17 +74,10 @@ async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
     try:
         await feed_by(hub, topic, feed)
     except (*_NETWORK, ExceptionGroup) as error:
-        cause = _first(error)
+        cause = first_cause(error)
         if isinstance(cause, _NETWORK):
             raise HubFailure(hub.uri, str(cause) or type(cause).__name__) from error
         raise cause from None
-
-
-def _first(error: Exception) -> Exception:
-    """Look into the group that a TaskGroup makes of one failure."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _feed_by_post(hub: Hub, topic: str, feed: Fragments) -> None:

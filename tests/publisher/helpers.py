@@ -176,6 +176,9 @@ class SourceProcess:
         assert readable, "the source did not become ready"
         return self._process.stdout.readline().strip()
 
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
     def end(self) -> tuple[int, str]:
         if self._process.poll() is None:
             self._process.terminate()

@@ -12,15 +12,18 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from watchfiles import Change, awatch
 
 from rsnotify.errors import RsnotifyError
+from rsnotify_publisher.backoff import Backoff
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.names import Names
 from rsnotify_publisher.folder.scan import Scanner
+from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.publisher import Publisher
 
 T = TypeVar("T")
@@ -32,9 +35,9 @@ _GATHER = 40
 _QUIET = 5
 # Seconds.
 _AGAIN_AFTER = 0.2
-_RESCAN_AFTER = 60.0
+_COMPARE_EVERY = 60.0
 _SLICE = 0.02
-# A rescan may take this part of the time between two.
+# Comparing may take this part of the time.
 _SHARE = 0.05
 
 
@@ -54,6 +57,7 @@ class Watcher:
         self._turn = asyncio.Lock()
         self._paths: set[Path] = set()
         self._reported = asyncio.Event()
+        self._missed = asyncio.Event()
 
     async def run(self, on_compared: Callable[[], None]) -> None:
         """Publish until cancelled.
@@ -78,21 +82,28 @@ class Watcher:
             self._thread.shutdown()
 
     async def _listen(self) -> None:
-        try:
-            async for changes in awatch(
-                self._names.root,
-                watch_filter=None,
-                debounce=_GATHER,
-                step=_QUIET,
-                ignore_permission_denied=True,
-            ):
-                self._hear(changes)
-        except (OSError, RuntimeError) as error:
-            _log.error(
-                "%s cannot be watched, so changes are found once a minute: %s",
-                self._names.root,
-                error,
-            )
+        """Hear of changes. What breaks the watch, such as a name that is no text, is got over."""
+        backoff = Backoff(first=0.2, cap=_COMPARE_EVERY)
+        while True:
+            try:
+                async for changes in awatch(
+                    self._names.root,
+                    watch_filter=None,
+                    debounce=_GATHER,
+                    step=_QUIET,
+                    ignore_permission_denied=True,
+                ):
+                    backoff.succeed()
+                    self._hear(changes)
+            except (OSError, RuntimeError, ExceptionGroup) as error:
+                _log.warning(
+                    "watching %s was interrupted; it is compared instead: %s",
+                    self._names.root,
+                    first_cause(error),
+                )
+            await asyncio.sleep(backoff.fail())
+            # It is being watched again before the comparison gets its turn of the loop.
+            self._missed.set()
 
     def _hear(self, changes: Iterable[tuple[Change, str]]) -> None:
         for change, name in changes:
@@ -119,12 +130,14 @@ class Watcher:
                 pass
 
     async def _compare_regularly(self) -> None:
-        pause = _RESCAN_AFTER
+        pause = _COMPARE_EVERY
         while True:
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._missed.wait(), pause)
+            self._missed.clear()
             began = time.monotonic()
             await self._compare()
-            pause = max(_RESCAN_AFTER, (time.monotonic() - began) / _SHARE)
+            pause = max(_COMPARE_EVERY, (time.monotonic() - began) / _SHARE)
 
     async def _compare(self) -> None:
         found = self._scanner.compare(self._names.root)

@@ -1,0 +1,368 @@
+"""`rsnotify source` as a process: what happens to a folder is published, whatever happens."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rsnotify.model import Resource
+from rsnotify.reading import read_document
+from tests.publisher.helpers import FakeHub, SourceProcess, eventually
+
+Start = Callable[..., SourceProcess]
+PORT = ("--port", "0")
+
+
+def listed(process: SourceProcess) -> dict[str, Resource]:
+    document = read_document(process.get("resourcelist.xml"))
+    return {entry.uri.removeprefix(process.url): entry for entry in document.resources}
+
+
+def last_change(process: SourceProcess, name: str) -> Resource:
+    document = read_document(process.get("changelist.xml"))
+    return [entry for entry in document.resources if entry.uri == process.url + name][-1]
+
+
+def status(process: SourceProcess, name: str, **headers: str) -> int:
+    request = urllib.request.Request(process.url + name, headers=headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_the_first_start_takes_the_folder_as_it_is(folder: Path, source: Start) -> None:
+    (folder / "a.ttl").write_text("<a> <b> <c> .")
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / "deep" / "er" / "b.bin").write_bytes(b"\0\1")
+    process = source(folder, *PORT)
+    assert process.ready == f"rsnotify source serving {process.url} (2 resources)"
+    resources = listed(process)
+    assert set(resources) == {"a.ttl", "deep/er/b.bin"}
+    assert resources["a.ttl"].type == "text/turtle"
+    assert resources["a.ttl"].length == 13
+    digest = hashlib.sha256(b"<a> <b> <c> .").hexdigest()
+    assert resources["a.ttl"].hash == f"sha-256:{digest}"
+    assert process.changes() == []
+    assert process.get("deep/er/b.bin") == b"\0\1"
+
+
+def test_what_happens_to_files_is_published(folder: Path, source: Start) -> None:
+    (folder / "old.txt").write_text("old")
+    (folder / "moved.txt").write_text("moved")
+    process = source(folder, *PORT)
+    (folder / "new.txt").write_text("new")
+    process.told("created", "new.txt")
+    (folder / "old.txt").write_text("older")
+    process.told("updated", "old.txt")
+    (folder / "old.txt").unlink()
+    process.told("deleted", "old.txt")
+    (folder / "moved.txt").rename(folder / "here.txt")
+    process.told("deleted", "moved.txt")
+    process.told("created", "here.txt")
+    change = last_change(process, "here.txt")
+    assert change.hash == "sha-256:" + hashlib.sha256(b"moved").hexdigest()
+    assert (change.length, change.type) == (5, "text/plain")
+
+
+def test_a_file_replaced_by_renaming_is_an_update(folder: Path, source: Start) -> None:
+    (folder / "a").write_text("1")
+    process = source(folder, *PORT)
+    (folder / ".a.tmp").write_text("2")
+    (folder / ".a.tmp").rename(folder / "a")
+    process.told("updated", "a")
+    assert process.changes() == [("updated", "a")]
+
+
+def test_a_file_written_with_what_it_holds_is_no_change(folder: Path, source: Start) -> None:
+    (folder / "a").write_text("same")
+    process = source(folder, *PORT)
+    (folder / "a").write_text("same")
+    (folder / "b").write_text("after")
+    process.told("created", "b")
+    assert process.changes() == [("created", "b")]
+
+
+def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Start) -> None:
+    process = source(folder, *PORT)
+    for number in range(20):
+        place = folder / f"n{number}" / "x" / "y"
+        place.mkdir(parents=True)
+        (place / "f.txt").write_text(str(number))
+    for number in range(20):
+        process.told("created", f"n{number}/x/y/f.txt")
+    assert len(process.changes()) == 20
+
+
+def test_a_folder_that_moves_takes_its_files_along(folder: Path, source: Start) -> None:
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "f").write_text("1")
+    (folder / "a" / "g").write_text("2")
+    process = source(folder, *PORT)
+    (folder / "a").rename(folder / "c")
+    for change in (
+        ("deleted", "a/b/f"),
+        ("deleted", "a/g"),
+        ("created", "c/b/f"),
+        ("created", "c/g"),
+    ):
+        process.told(*change)
+    assert len(process.changes()) == 4
+
+
+def test_a_file_that_becomes_a_folder_is_deleted(folder: Path, source: Start) -> None:
+    (folder / "a").write_text("1")
+    process = source(folder, *PORT)
+    (folder / "a").unlink()
+    (folder / "a").mkdir()
+    (folder / "a" / "b").write_text("2")
+    process.told("deleted", "a")
+    process.told("created", "a/b")
+
+
+def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
+    folder: Path, source: Start
+) -> None:
+    for name in ("same", "changed", "gone"):
+        (folder / name).write_text(name)
+    process = source(folder, *PORT)
+    url = process.url
+    assert process.end()[0] == 0
+    (folder / "changed").write_text("CHANGED")
+    (folder / "gone").unlink()
+    (folder / "new").write_text("new")
+    process = source(folder, "--port", process.port)
+    assert process.url == url
+    assert sorted(process.changes()) == [
+        ("created", "new"),
+        ("deleted", "gone"),
+        ("updated", "changed"),
+    ]
+    assert process.ready.endswith("(3 resources)")
+
+
+def test_a_killed_source_goes_on_where_it_was(folder: Path, source: Start) -> None:
+    process = source(folder, *PORT)
+    (folder / "a").write_text("1")
+    process.told("created", "a")
+    process.kill()
+    (folder / "a").write_text("2")
+    process = source(folder, "--port", process.port)
+    assert process.changes() == [("created", "a"), ("updated", "a")]
+
+
+ODD = ["a b", "100%", "ä€", "#", "?", "a+b&c=d", "%41", "new\nline", "quote'\"<>", "~-._!*();@,$[]"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_names_lead_to_their_files(name: str, folder: Path, source: Start) -> None:
+    odd = folder / name / name
+    odd.parent.mkdir()
+    odd.write_text(name)
+    process = source(folder, *PORT)
+    (uri,) = listed(process)
+    assert process.get(uri).decode() == name
+    (folder / "other").write_text("x")
+    odd.write_text("changed")
+    process.told("updated", uri)
+
+
+def test_names_that_are_no_text_are_published_too(folder: Path, source: Start) -> None:
+    raw = os.fsencode(folder)
+    (folder / os.fsdecode(b"\xff")).write_bytes(b"raw")
+    process = source(folder, *PORT)
+    assert set(listed(process)) == {"%FF"}
+    assert process.get("%FF") == b"raw"
+    with open(raw + b"/\xfe", "wb") as file:
+        file.write(b"new")
+    process.told("created", "%FE")
+    (folder / "later").write_text("the watch goes on")
+    process.told("created", "later")
+
+
+def test_hidden_files_are_neither_listed_nor_served(folder: Path, source: Start) -> None:
+    (folder / ".secret").write_text("1")
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("2")
+    process = source(folder, *PORT)
+    (folder / ".later").write_text("3")
+    (folder / "seen").write_text("4")
+    process.told("created", "seen")
+    assert process.changes() == [("created", "seen")]
+    assert listed(process) == {}
+    assert status(process, ".secret") == status(process, ".git/config") == 404
+
+
+def test_links_lead_to_published_files_only(folder: Path, tmp_path: Path, source: Start) -> None:
+    (tmp_path / "outside").write_text("secret")
+    (folder / ".hidden").write_text("secret")
+    (folder / "real").write_text("real")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "f").write_text("f")
+    (folder / "out").symlink_to(tmp_path / "outside")
+    (folder / "hid").symlink_to(folder / ".hidden")
+    (folder / "in").symlink_to(folder / "real")
+    (folder / "away").symlink_to(tmp_path)
+    (folder / "round").symlink_to(folder / "sub")
+    (folder / "loop").symlink_to(folder / "loop")
+    process = source(folder, *PORT)
+    assert set(listed(process)) == {"real", "sub/f", "in"}
+    assert process.get("in") == b"real"
+    for name in ("out", "hid", "away/outside", "round/f", "loop"):
+        assert status(process, name) == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/../outside", "/%2e%2e/outside", "/..%2foutside", "//etc/passwd", "/a%00b", "/sub%2ff"],
+)
+def test_no_request_leads_out_of_the_folder(
+    path: str, folder: Path, tmp_path: Path, source: Start
+) -> None:
+    (tmp_path / "outside").write_text("secret")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "f").write_text("f")
+    process = source(folder, *PORT)
+    with socket.create_connection(("127.0.0.1", int(process.port))) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        answer = client.makefile("rb").read()
+    assert answer.split()[1] in (b"404", b"400")
+    assert b"secret" not in answer
+
+
+def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
+    (folder / "a.nt").write_bytes(b"0123456789")
+    (folder / "a.nt.gz").write_bytes(b"not what it seems")
+    process = source(folder, *PORT)
+    request = urllib.request.Request(
+        process.url + "a.nt", headers={"Range": "bytes=2-4", "Accept-Encoding": "gzip"}
+    )
+    with urllib.request.urlopen(request) as answer:
+        assert (answer.status, answer.read()) == (206, b"234")
+        assert answer.headers["Content-Type"] == "application/n-triples"
+        assert "Content-Encoding" not in answer.headers
+        assert "Last-Modified" in answer.headers
+        tag = answer.headers["ETag"]
+    assert status(process, "a.nt", **{"If-None-Match": tag}) == 304
+    head = urllib.request.Request(process.url + "a.nt", method="HEAD")
+    with urllib.request.urlopen(head) as answer:
+        assert (answer.headers["Content-Length"], answer.read()) == ("10", b"")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
+def test_an_unreadable_file_is_passed_over(folder: Path, source: Start) -> None:
+    (folder / "no").write_text("x")
+    (folder / "no").chmod(0)
+    (folder / "yes").write_text("y")
+    assert set(listed(source(folder, *PORT))) == {"yes"}
+
+
+def test_changes_reach_a_hub_with_their_content(folder: Path, source: Start) -> None:
+    import asyncio
+
+    async def scenario() -> None:
+        hub = FakeHub()
+        await hub.start()
+        process = await asyncio.to_thread(
+            source, folder, *PORT, "--hub", hub.url, "--token", "t0ken", "--heartbeat", "0.2"
+        )
+        (folder / "a.ttl").write_text("<a> <b> <c> .")
+        await hub.has(process.url + "a.ttl")
+        await hub.until(lambda: not hub.fragments[-1].resources)
+        entry = next(f.resources[-1] for f in hub.fragments if f.resources)
+        assert entry.links[0].href == "data:text/turtle;base64,PGE+IDxiPiA8Yz4gLg=="
+        assert hub.headers[0]["Authorization"] == "Bearer t0ken"
+        await asyncio.to_thread(process.end)
+        await hub.stop()
+
+    asyncio.run(scenario())
+
+
+def test_below_a_path_the_documents_stand_there_and_the_well_known_one_at_the_host(
+    folder: Path, source: Start, unused_tcp_port: int
+) -> None:
+    (folder / "a").write_text("1")
+    base = f"http://127.0.0.1:{unused_tcp_port}/some/data"
+    process = source(folder, "--port", str(unused_tcp_port), "--base-url", base)
+    assert process.url == base + "/"
+    assert process.get("a") == b"1"
+    with urllib.request.urlopen(
+        f"http://127.0.0.1:{unused_tcp_port}/.well-known/resourcesync"
+    ) as answer:
+        (entry,) = read_document(answer.read()).resources
+    assert entry.uri == base + "/capabilitylist.xml"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_order_when_asked(number: signal.Signals, folder: Path, source: Start) -> None:
+    process = source(folder, *PORT)
+    (folder / "a").write_text("1")
+    process.told("created", "a")
+    os.kill(process.pid, number)
+    eventually(lambda: process.has_ended())
+    code, errors = process.end()
+    assert code == 0
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["capabilitylist.xml", "resourcelist.xml", "changelist.xml", "channel.xml", "resourcesync"],
+)
+def test_a_reserved_name_in_the_folder_is_refused(name: str, folder: Path, source: Start) -> None:
+    (folder / name).mkdir()
+    assert_refused(source(folder, *PORT), f"{name} has the name of a ResourceSync document")
+
+
+def test_a_missing_folder_is_refused(folder: Path, source: Start) -> None:
+    assert_refused(source(folder / "none", *PORT), "is not a folder")
+
+
+@pytest.mark.parametrize("url", ["ftp://x/", "example.org", "http://x/?q"])
+def test_a_bad_base_url_is_refused(url: str, folder: Path, source: Start) -> None:
+    assert_refused(source(folder, *PORT, "--base-url", url), url)
+
+
+def test_a_bad_hub_is_refused(folder: Path, source: Start) -> None:
+    assert_refused(source(folder, *PORT, "--hub", "mqtt://x"), "is no hub")
+
+
+def test_a_port_in_use_is_refused(folder: Path, source: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert_refused(source(folder, "--port", port), f"port {port}")
+
+
+def test_a_state_inside_the_folder_is_refused(folder: Path, source: Start) -> None:
+    assert_refused(source(folder, *PORT, "--data", str(folder / "state")), "--data")
+
+
+def test_a_state_that_cannot_be_written_is_refused(
+    folder: Path, tmp_path: Path, source: Start
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert_refused(source(folder, *PORT, "--data", str(tmp_path / "file")), "file")
+
+
+def test_a_state_of_another_base_url_is_refused(folder: Path, source: Start) -> None:
+    source(folder, *PORT, "--base-url", "http://one.example/").end()
+    refused = source(folder, *PORT, "--base-url", "http://two.example/")
+    assert_refused(refused, "belongs to the Source http://one.example/")
+
+
+def assert_refused(process: SourceProcess, complaint: str) -> None:
+    code, errors = process.end()
+    assert code == 2
+    assert complaint in errors
+    assert errors.startswith("rsnotify: ")
+    assert errors.count("\n") == 1, "one sentence"
