@@ -52,20 +52,20 @@ def source(
     ] = False,
 ) -> None:
     """Publish a folder: serve it and its ResourceSync documents, watch it, push changes."""
-    listening = _listen(host, port)
-    address = f"http://{_authority(host)}:{listening.getsockname()[1]}/"
-    names = Names(folder, normalize_base_url(base_url or address))
-    names.check()
-    publisher = Publisher(
-        _state_folder(names.root, data),
-        names.base_url,
-        hubs=hub or (),
-        token=token,
-        content=lambda uri: _small_content(names, uri),
-        options=Options(heartbeat=heartbeat, resource_list_every=resource_list_every),
-    )
-    _load(names, publisher)
-    run(lambda stop: _serve(names, publisher, listening, stop))
+    with _listen(host, port) as listening:
+        address = f"http://{_authority(host)}:{listening.getsockname()[1]}/"
+        names = Names(folder, normalize_base_url(base_url or address))
+        names.check()
+        publisher = Publisher(
+            _state_folder(names.root, data),
+            names.base_url,
+            hubs=hub or (),
+            token=token,
+            content=lambda uri: _small_content(names, uri),
+            options=Options(heartbeat=heartbeat, resource_list_every=resource_list_every),
+        )
+        _load(names, publisher)
+        run(lambda stop: _serve(names, publisher, listening, stop))
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -10,11 +10,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.command import source as command
+from rsnotify_publisher.documents import RESERVED
 from tests.publisher.helpers import FakeHub, SourceProcess, eventually
 
 Start = Callable[..., SourceProcess]
@@ -164,17 +169,16 @@ def test_a_killed_source_goes_on_where_it_was(folder: Path, source: Start) -> No
 ODD = ["a b", "100%", "ä€", "#", "?", "a+b&c=d", "%41", "new\nline", "quote'\"<>", "~-._!*();@,$[]"]
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_odd_names_lead_to_their_files(name: str, folder: Path, source: Start) -> None:
-    odd = folder / name / name
-    odd.parent.mkdir()
-    odd.write_text(name)
+def test_odd_names_lead_to_their_files(folder: Path, source: Start) -> None:
+    for name in ODD:
+        (folder / name).mkdir()
+        (folder / name / name).write_text(name)
     process = source(folder, *PORT)
-    (uri,) = listed(process)
-    assert process.get(uri).decode() == name
-    (folder / "other").write_text("x")
-    odd.write_text("changed")
-    process.told("updated", uri)
+    held = {process.get(uri).decode(): uri for uri in listed(process)}
+    assert set(held) == set(ODD)
+    for name in ODD:
+        (folder / name / name).write_text("changed")
+        process.told("updated", held[name])
 
 
 def test_names_that_are_no_text_are_published_too(folder: Path, source: Start) -> None:
@@ -222,22 +226,21 @@ def test_links_lead_to_published_files_only(folder: Path, tmp_path: Path, source
         assert status(process, name) == 404
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/../outside", "/%2e%2e/outside", "/..%2foutside", "//etc/passwd", "/a%00b", "/sub%2ff"],
-)
-def test_no_request_leads_out_of_the_folder(
-    path: str, folder: Path, tmp_path: Path, source: Start
-) -> None:
+ESCAPES = ["/../outside", "/%2e%2e/outside", "/..%2foutside", "//etc/passwd", "/a%00b", "/sub%2ff"]
+
+
+def test_no_request_leads_out_of_the_folder(folder: Path, tmp_path: Path, source: Start) -> None:
     (tmp_path / "outside").write_text("secret")
     (folder / "sub").mkdir()
-    (folder / "sub" / "f").write_text("f")
+    (folder / "sub" / "f").write_text("secret")
     process = source(folder, *PORT)
-    with socket.create_connection(("127.0.0.1", int(process.port))) as client:
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-        answer = client.makefile("rb").read()
-    assert answer.split()[1] in (b"404", b"400")
-    assert b"secret" not in answer
+    for path in ESCAPES:
+        with socket.create_connection(("127.0.0.1", int(process.port))) as client:
+            client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            with client.makefile("rb") as file:
+                answer = file.read()
+        assert answer.split()[1] in (b"404", b"400"), path
+        assert b"secret" not in answer
 
 
 def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
@@ -315,54 +318,59 @@ def test_it_ends_in_order_when_asked(number: signal.Signals, folder: Path, sourc
     assert "Traceback" not in errors
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["capabilitylist.xml", "resourcelist.xml", "changelist.xml", "channel.xml", "resourcesync"],
-)
-def test_a_reserved_name_in_the_folder_is_refused(name: str, folder: Path, source: Start) -> None:
+def test_what_cannot_work_is_one_sentence_and_exit_code_2(folder: Path, source: Start) -> None:
+    (folder / "changelist.xml").touch()
+    code, errors = source(folder, *PORT).end()
+    assert code == 2
+    assert errors.startswith("rsnotify: ")
+    assert errors.endswith(
+        "changelist.xml has the name of a ResourceSync document; move or rename it\n"
+    )
+
+
+def refused(folder: Path, **options: Any) -> str:
+    """Return the sentence with which the command refuses to start."""
+    with pytest.raises(RsnotifyError) as raised:
+        command(folder, **{"port": 0, **options})
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED))
+def test_a_name_that_a_document_has_is_refused(name: str, folder: Path) -> None:
     (folder / name).mkdir()
-    assert_refused(source(folder, *PORT), f"{name} has the name of a ResourceSync document")
+    assert f"{name} has the name of a ResourceSync document" in refused(folder)
 
 
-def test_a_missing_folder_is_refused(folder: Path, source: Start) -> None:
-    assert_refused(source(folder / "none", *PORT), "is not a folder")
+def test_a_missing_folder_is_refused(folder: Path) -> None:
+    assert "is not a folder" in refused(folder / "none")
 
 
 @pytest.mark.parametrize("url", ["ftp://x/", "example.org", "http://x/?q"])
-def test_a_bad_base_url_is_refused(url: str, folder: Path, source: Start) -> None:
-    assert_refused(source(folder, *PORT, "--base-url", url), url)
+def test_a_bad_base_url_is_refused(url: str, folder: Path) -> None:
+    assert url in refused(folder, base_url=url)
 
 
-def test_a_bad_hub_is_refused(folder: Path, source: Start) -> None:
-    assert_refused(source(folder, *PORT, "--hub", "mqtt://x"), "is no hub")
+def test_a_bad_hub_is_refused(folder: Path) -> None:
+    assert "is no hub" in refused(folder, hub=["mqtt://x"])
 
 
-def test_a_port_in_use_is_refused(folder: Path, source: Start) -> None:
+def test_a_port_in_use_is_refused(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert_refused(source(folder, "--port", port), f"port {port}")
+        port = taken.getsockname()[1]
+        assert f"port {port}: Address already in use" in refused(folder, port=port)
 
 
-def test_a_state_inside_the_folder_is_refused(folder: Path, source: Start) -> None:
-    assert_refused(source(folder, *PORT, "--data", str(folder / "state")), "--data")
+def test_a_state_inside_the_folder_is_refused(folder: Path) -> None:
+    assert "--data" in refused(folder, data=folder / "state")
 
 
-def test_a_state_that_cannot_be_written_is_refused(
-    folder: Path, tmp_path: Path, source: Start
-) -> None:
-    (tmp_path / "file").write_text("")
-    assert_refused(source(folder, *PORT, "--data", str(tmp_path / "file")), "file")
+def test_a_state_that_cannot_be_written_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "file" in refused(folder, data=tmp_path / "file")
 
 
-def test_a_state_of_another_base_url_is_refused(folder: Path, source: Start) -> None:
-    source(folder, *PORT, "--base-url", "http://one.example/").end()
-    refused = source(folder, *PORT, "--base-url", "http://two.example/")
-    assert_refused(refused, "belongs to the Source http://one.example/")
-
-
-def assert_refused(process: SourceProcess, complaint: str) -> None:
-    code, errors = process.end()
-    assert code == 2
-    assert complaint in errors
-    assert errors.startswith("rsnotify: ")
-    assert errors.count("\n") == 1, "one sentence"
+def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path) -> None:
+    Publisher(tmp_path / "state", "http://one.example/").is_empty()
+    said = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
+    assert "belongs to the Source http://one.example/" in said

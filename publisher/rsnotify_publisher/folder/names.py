@@ -26,6 +26,9 @@ for _type, _suffixes in {
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 _UNKNOWN = "application/octet-stream"
 
+# What may stand raw in a path (RFC 3986 §3.3) does, so that a URI is the one others write too.
+_RAW = "/!$&'()*+,;=:@"
+
 
 def media_type(path: Path) -> str:
     """Return the media type of a file by its name."""
@@ -67,7 +70,7 @@ class Names:
     def uri(self, path: Path) -> str:
         """Return the URI of a file or folder below the root, whatever bytes its name has."""
         relative = os.fsencode(path.relative_to(self.root))
-        return self.base_url + quote(relative, safe="/")
+        return self.base_url + quote(relative, safe=_RAW)
 
     def prefix(self, folder: Path) -> str:
         """Return how the URIs of all files below a folder begin."""
