@@ -111,18 +111,31 @@ async def _post(session: aiohttp.ClientSession, hub: Hub, fragment: Fragment) ->
 
 async def _feed_by_websocket(hub: Hub, topic: str, feed: Fragments) -> None:
     # Compression would cost more time than it saves on a small fragment.
-    async with connect(
-        hub.uri, additional_headers=hub.headers, compression=None, max_size=65_536, close_timeout=1
-    ) as websocket:
+    websocket = await connect(
+        hub.uri,
+        additional_headers=hub.headers,
+        compression=None,
+        max_size=65_536,
+        close_timeout=1,
+    )
+    try:
         window = _Window(feed)
-        async with asyncio.timeout(_ANSWER_WITHIN):
-            await websocket.send(_control(type="publish", topic=topic))
-            answer = _read_control(hub, await websocket.recv())
-        if answer.get("type") != "publishing":
-            raise HubFailure(hub.uri, f"it answered {answer.get('type')!r} to publish")
+        through = await _begin(hub, websocket, topic)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(_hear(hub, websocket, window))
-            tasks.create_task(_send(websocket, feed, window, _instant(hub, answer, "through")))
+            tasks.create_task(_send(websocket, feed, window, through))
+    finally:
+        await websocket.close()
+
+
+async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant | None:
+    """Say what is going to be published, and hear what the hub has of it."""
+    async with asyncio.timeout(_ANSWER_WITHIN):
+        await websocket.send(msgspec.json.encode({"type": "publish", "topic": topic}).decode())
+        answer = _read_control(hub, await websocket.recv())
+    if answer.get("type") != "publishing":
+        raise HubFailure(hub.uri, f"it answered {answer.get('type')!r} to publish")
+    return _instant(hub, answer, "through")
 
 
 async def _send(
@@ -160,10 +173,6 @@ class _Window:
         while self._waiting and self._waiting[0] <= until:
             self._feed.accepted(self._waiting.popleft())
             self._room.release()
-
-
-def _control(**fields: str) -> str:
-    return msgspec.json.encode(fields).decode()
 
 
 def _read_control(hub: Hub, message: str | bytes) -> dict[str, Any]:
