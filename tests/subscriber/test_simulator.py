@@ -10,11 +10,15 @@ import asyncio
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
+
+from rsnotify.reading import read_document
+from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 
 CHANGES = 150
 
@@ -57,10 +61,12 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.fixture
-def port() -> Iterator[int]:
+def port() -> int:
+    """A port that was free a moment ago: the simulator cannot choose one itself."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        yield sock.getsockname()[1]
+        port: int = sock.getsockname()[1]
+        return port
 
 
 @asynccontextmanager
@@ -81,3 +87,44 @@ async def simulator(folder: Path, port: int) -> AsyncIterator[asyncio.subprocess
     finally:
         process.kill()
         await process.communicate()
+
+
+async def contents_of(base: str) -> dict[str, bytes]:
+    """Read what the simulator holds now."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{base}/resourcelist.xml") as response:
+            listed = read_document(await response.read())
+        found = {}
+        for resource in listed.resources:
+            async with session.get(resource.uri) as response:
+                found[resource.uri.removeprefix(f"{base}/")] = await response.read()
+        return found
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+async def test_a_running_simulator_is_followed_to_an_equal_state(tmp_path: Path, port: int) -> None:
+    base, folder = f"http://127.0.0.1:{port}", tmp_path / "mirror"
+    arguments = ("follow", base, folder, "--json", "--poll", 0.5)
+    async with simulator(tmp_path, port) as simulated, running(*arguments) as process:
+        assert simulated.stdin is not None
+        assert simulated.stdout is not None
+        # There is no Change List yet, so it is not level; but the baseline is there.
+        await until_reported(process, resources=60, pending=0)
+        simulated.stdin.write(b"begin\n")
+        async with asyncio.timeout(30):
+            assert await simulated.stdout.readline() == b"done\n"
+        audited = await outcome(await rsnotify("audit", base, folder))
+        assert audited[0] == 0, audited
+        assert files_of(folder) == await contents_of(base)
+        process.terminate()
+        assert (await outcome(process))[0] == 0
+        once = await outcome(await rsnotify("follow", base, folder, "--once"))
+        assert once[0] == 0, once
+        assert files_of(folder) == await contents_of(base)

@@ -1,0 +1,45 @@
+"""Running the commands as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+SECONDS = 20
+
+
+async def rsnotify(*arguments: object) -> Process:
+    command = ["-m", "rsnotify", *map(str, arguments)]
+    return await asyncio.create_subprocess_exec(sys.executable, *command, stdout=PIPE, stderr=PIPE)
+
+
+async def outcome(process: Process) -> tuple[int | None, str, str]:
+    async with asyncio.timeout(SECONDS):
+        output, errors = await process.communicate()
+    return process.returncode, output.decode(), errors.decode()
+
+
+@asynccontextmanager
+async def running(*arguments: object) -> AsyncIterator[Process]:
+    process = await rsnotify(*arguments)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def until_reported(process: Process, **facts: object) -> None:
+    """Read the statuses of `follow --json` until one says so."""
+    assert process.stdout is not None
+    async with asyncio.timeout(SECONDS):
+        while line := await process.stdout.readline():
+            reported = json.loads(line)
+            if all(reported[name] == value for name, value in facts.items()):
+                return
+    raise AssertionError("the process ended before")
