@@ -55,7 +55,7 @@ class Emitter:
             try:
                 await feed_hub(hub, self._topic, feed)
             except RsnotifyError as error:
-                _report(hub, error, backoff.failures if feed.cursor == before else 0)
+                _report(error, backoff.failures if feed.cursor == before else 0)
                 wait = error.retry_after if isinstance(error, HubFailure) else 0.0
             except Exception:  # an error of our own must not end the feeding of a hub for good
                 _log.exception("feeding %s failed; it is tried again", hub.uri)
@@ -64,7 +64,7 @@ class Emitter:
             await asyncio.sleep(backoff.fail(wait))
 
 
-def _report(hub: Hub, error: RsnotifyError, failures: int) -> None:
+def _report(error: RsnotifyError, failures: int) -> None:
     """Warn once of a hub that is away; what follows is only for those who look closely."""
     level = logging.INFO if failures else logging.WARNING
-    _log.log(level, "%s; changes wait in the journal and %s is tried again", error, hub.uri)
+    _log.log(level, "%s; changes wait in the journal until it is back", error)

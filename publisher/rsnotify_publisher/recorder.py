@@ -95,6 +95,7 @@ class Recorder:
     def _run(self) -> None:
         try:
             journal = self._open_journal()
+            journal.expect_writes()
         except Exception as error:  # start() raises it where it can be seen
             self._opened.set_exception(error)
             return
