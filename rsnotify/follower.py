@@ -44,6 +44,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
+from msgspec import structs
+
 from rsnotify.actions import (
     Action,
     Apply,
@@ -55,7 +57,7 @@ from rsnotify.actions import (
     Progress,
     Sweep,
 )
-from rsnotify.coverage import Change, fragment_coverage
+from rsnotify.coverage import Change, Coverage, fragment_coverage
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError, NotFound, RsnotifyError, Unavailable
 from rsnotify.held import Held
@@ -107,6 +109,8 @@ class Follower:
         self._baselines = 0
         self._need_baseline = False
         self._failures = 0
+        self._error: RsnotifyError | None = None
+        self._until: tuple[str, Instant | None] | None = None
         self._lag_tries = 0
         self._gap_due: float | None = None
         self._pull_due: float | None = None
@@ -149,6 +153,11 @@ class Follower:
     def failures(self) -> int:
         """How often in a row the Source's lists could not be followed."""
         return self._failures
+
+    @property
+    def error(self) -> RsnotifyError | None:
+        """Why the Source's lists could not be followed the last time, if they could not."""
+        return self._error
 
     @property
     def baselining(self) -> bool:
@@ -276,6 +285,7 @@ class Follower:
         if asked is None or fetch is not asked.current:
             return self._take(now)
         self._failures += 1
+        self._error = error
         self._settled = False
         self._note(f"the {fetch.rung} could not be used: {error}", warning=True)
         if isinstance(error, NotFound):
@@ -286,6 +296,7 @@ class Follower:
             doublings = {self._pace.baseline_after << n for n in range(16)}
             self._need_baseline = self._need_baseline or self._failures in doublings
         self._pull = self._baseline = self._listed = None
+        self._worklist.release()
         delay = self._pace.retry.delay(self._failures, self._random)
         self._pull_due = now + max(_asked_to_wait(error), delay)
         return self._take(now)
@@ -326,7 +337,7 @@ class Follower:
             gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
             self._worklist.add(gone)
         elif attempts:
-            self._note(f"could not apply, try {attempts}: {error}", warning=attempts > 2)
+            self._note(f"could not apply, try {attempts}: {error}", warning=attempts == 3)
             # It may have changed or gone since: then the lists say so.
             self._pull_soon(now + self._pace.retry.delay(attempts, self._random))
         return self._take(now)
@@ -360,8 +371,11 @@ class Follower:
         asked = pull.current
         step = pull.read(document, knowledge.confirmed.instant)
         if step.coverage is not None:
-            fresh = knowledge.pull(step.coverage)
-            self._owe(fresh)
+            fresh = knowledge.pull(self._believed(asked, step.coverage))
+            # With more lists to come, a resource may change once more: one GET will do.
+            more = step.fetch is not None and self._worklist.parked < self._pace.hold
+            for change in fresh:
+                self._worklist.add(change, parked=more)
             if fresh:
                 self._note(f"{len(fresh)} changes from the {asked.rung} {asked.uri}")
             self._absorb_held(knowledge)
@@ -369,12 +383,26 @@ class Follower:
             self._actions.append(step.fetch)
         elif step.hole is not None:
             self._pull = None
+            self._worklist.release()
             self._fall_into_hole(knowledge, step.hole)
             self._climb(now)
         else:
             if step.coverage is not None and step.coverage.closed:
                 self._actions.append(Discover())  # core §12.1: a closed list has a successor
             self._end_pull(knowledge, now)
+
+    def _believed(self, asked: Fetch, coverage: Coverage) -> Coverage:
+        """Take the `until` of a list that is rewritten, and so not closed, for what it is.
+
+        A Source that stamps it with the present may append an earlier change a moment later.
+        """
+        if not coverage.closed:
+            return coverage
+        before, self._until = self._until, (asked.uri, coverage.until)
+        if before is None or before[0] != asked.uri or before == self._until:
+            return coverage
+        latest = max((change.at for change in coverage.changes), default=coverage.from_)
+        return structs.replace(coverage, until=latest)
 
     def _fall_into_hole(self, knowledge: Knowledge, begins: Instant) -> None:
         """No list covers the time from what is confirmed until what there is begins."""
@@ -395,8 +423,10 @@ class Follower:
 
     def _end_pull(self, knowledge: Knowledge, now: float) -> None:
         self._pull = None
+        self._worklist.release()
         self._baselines = 0
         self._failures = 0
+        self._error = None
         self._settled = True
         self._need_baseline = self._hole_open
         if self._held.unexplained(knowledge.known.instant):
@@ -436,11 +466,15 @@ class Follower:
             self._actions.append(Compare(self._listed.resources, self._listed.at))
 
     def _go_on_with_baseline(self) -> None:
-        """Read the next list once most of the last is applied, so that memory stays flat."""
+        """Read the next list once most of the last is applied, so that memory stays flat.
+
+        What failed is not waited for: it may have changed since the Resource List was made,
+        and only the Change List, which comes after, tells how.
+        """
         baseline = self._baseline
         if baseline is None or not self._baseline_idle:
             return
-        if len(self._worklist) <= self._pace.in_flight:
+        if self._worklist.untried <= self._pace.in_flight:
             self._baseline_idle = False
             self._actions.append(baseline.next() or Sweep(baseline.at))
 
@@ -457,6 +491,7 @@ class Follower:
             self._climb(now)
         else:
             self._failures = 0
+            self._error = None
             self._settled = True
             self._poll_later(now)
 

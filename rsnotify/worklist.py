@@ -49,18 +49,26 @@ class Worklist:
         self._random = random
         self._owed: dict[str, _Owed] = {}
         self._ready: deque[str] = deque()
+        self._parked: list[str] = []
         self._delayed: list[tuple[float, str]] = []
         self._since: list[tuple[Instant, str]] = []
+        self._failing = 0
         self.handed_out = 0
 
     def __len__(self) -> int:
         return len(self._owed)
 
-    def add(self, change: Change, since: Instant | None = None) -> None:
+    @property
+    def untried(self) -> int:
+        """How many resources are owed whose latest change has not failed so far."""
+        return len(self._owed) - self._failing
+
+    def add(self, change: Change, since: Instant | None = None, *, parked: bool = False) -> None:
         """Owe a change. It supersedes an earlier one of its resource.
 
         Args:
             change: The change.
+            parked: Whether to wait for `release`, as a later change may be about to come.
             since: The instant that T must not reach before this is applied, if that is not
                 the change's own: an entry of a Resource List may have changed at any time.
         """
@@ -69,7 +77,7 @@ class Worklist:
         if owed is None:
             self._owed[change.uri] = _Owed(change, since)
             heappush(self._since, (since, change.uri))
-            self._ready.append(change.uri)
+            (self._parked if parked else self._ready).append(change.uri)
             return
         if since < owed.since:
             owed.since = since
@@ -77,8 +85,19 @@ class Worklist:
         if change.at >= owed.change.at:
             if owed.attempts and not owed.handed_out:
                 self._ready.append(change.uri)  # what is new need not wait out the old failure
+            self._failing -= owed.attempts > 0
             owed.change = change
             owed.attempts = 0
+
+    @property
+    def parked(self) -> int:
+        """How many resources wait for `release`."""
+        return len(self._parked)
+
+    def release(self) -> None:
+        """Let what is parked be handed out."""
+        self._ready.extend(self._parked)
+        self._parked.clear()
 
     def take(self, limit: int, now: float) -> list[Change]:
         """Hand out changes to apply, so that at most `limit` are out at once."""
@@ -99,6 +118,7 @@ class Worklist:
         if owed is None:
             return
         if owed.change is change:
+            self._failing -= owed.attempts > 0
             del self._owed[change.uri]
         else:
             self._ready.append(change.uri)  # superseded meanwhile
@@ -120,6 +140,7 @@ class Worklist:
         if owed.change is not change:
             self._ready.append(change.uri)
             return 0
+        self._failing += owed.attempts == 0
         owed.attempts += 1
         delay = max(at_least, self._retry.delay(owed.attempts, self._random))
         heappush(self._delayed, (now + delay, change.uri))

@@ -1,0 +1,267 @@
+"""How a Destination gets level, rung by rung (theory of operation: rsnotify/follower.py)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from random import Random
+
+import pytest
+from world import BASE, OFFER, PACE, Destination, Source
+
+from rsnotify.actions import Discover, Fetch, Note, Progress, Rung
+from rsnotify.errors import Unavailable
+from rsnotify.follower import Follower
+from rsnotify.model import Document, Resource
+from rsnotify.offer import Offer
+from rsnotify.vocabulary import Capability, ChangeType
+
+
+@pytest.fixture
+def source() -> Source:
+    source = Source(per_list=2)
+    for name in "abc":
+        source.change(name)
+    source.rotate()
+    source.list_resources()
+    return source
+
+
+@pytest.fixture
+def destination(source: Source) -> Destination:
+    destination = Destination(source, Random(1))
+    destination.settle()
+    destination.fetches.clear()
+    destination.gets = 0
+    return destination
+
+
+def names(fetches: list[str]) -> list[str]:
+    return [uri.removeprefix(BASE).partition("-2026")[0] for uri in fetches]
+
+
+def test_it_begins_with_the_resource_list_and_then_reads_the_change_list(source: Source) -> None:
+    destination = Destination(source, Random(1))
+    destination.settle()
+    assert names(destination.fetches) == ["resourcelist.xml", "changelist.xml"]
+    assert destination.content == source.state
+
+
+def test_a_fragment_that_joins_is_applied_without_reading_any_list(
+    source: Source, destination: Destination
+) -> None:
+    source.emitted = len(source.history)
+    source.change("d")
+    destination.push(source.fragment(1))
+    destination.settle()
+    assert destination.content == source.state
+    assert destination.fetches == []
+
+
+def test_a_gap_is_first_given_a_moment_then_filled_from_the_change_list(
+    source: Source, destination: Destination
+) -> None:
+    source.emitted = len(source.history)
+    source.change("d")
+    source.fragment(1)  # lost
+    source.change("e")
+    destination.push(source.fragment(1))
+    assert destination.pending == []
+    destination.tick(PACE.gap_grace / 2)
+    assert destination.pending == []
+    destination.tick(PACE.gap_grace / 2)
+    destination.settle()
+    assert names(destination.fetches) == ["changelist.xml"]
+    assert destination.content == source.state
+
+
+def test_a_lost_heartbeat_opens_no_gap(source: Source, destination: Destination) -> None:
+    source.emitted = len(source.history)
+    source.clock += timedelta(seconds=5)
+    source.fragment(0)  # a heartbeat, lost
+    source.change("d")
+    destination.push(source.fragment(1))
+    destination.settle()
+    assert destination.fetches == []
+    assert destination.content == source.state
+
+
+def test_what_is_no_longer_in_the_change_list_is_read_from_the_archive(
+    source: Source, destination: Destination
+) -> None:
+    for name in "defg":
+        source.change(name)
+    source.rotate()
+    destination.poll()
+    assert names(destination.fetches) == [
+        "changelist.xml", "changelist-archive.xml", "closed", "closed", "changelist.xml",
+    ]  # fmt: skip
+    assert destination.content == source.state
+
+
+def test_a_resource_that_changed_in_several_lists_is_fetched_once(
+    source: Source, destination: Destination
+) -> None:
+    for name in "dadada":
+        source.change(name)
+    source.rotate()
+    destination.poll()
+    assert destination.gets == 2
+    assert destination.content == source.state
+
+
+def test_when_no_list_reaches_back_everything_is_compared_deletions_included(
+    source: Source, destination: Destination
+) -> None:
+    source.change("a", deleted=True)
+    for name in "defgh":
+        source.change(name)
+    source.kept = 1
+    source.rotate()
+    source.list_resources()
+    destination.poll()
+    assert "resourcelist.xml" in names(destination.fetches)
+    assert destination.content == source.state
+
+
+def test_where_even_the_resource_list_is_too_old_t_waits_before_the_hole(
+    source: Source, destination: Destination
+) -> None:
+    before = destination.follower.progress
+    for name in "defgh":
+        source.change(name)
+    source.kept = 1
+    source.rotate()
+    for _ in range(20):
+        destination.tick()
+        while destination.pending:
+            destination.step()
+    assert not destination.follower.level
+    assert destination.follower.stuck
+    assert before is not None
+    assert destination.follower.progress is not None
+    assert destination.follower.progress.through == before.through
+    source.list_resources()
+    destination.settle()
+    assert destination.content == source.state
+
+
+def test_an_index_is_read_from_the_list_on_that_joins(source: Source) -> None:
+    source.index = True
+    destination = Destination(source, Random(1))
+    destination.settle()
+    destination.fetches.clear()
+    for name in "defg":
+        source.change(name)
+    source.rotate()
+    destination.poll()
+    assert names(destination.fetches) == ["changelist.xml", "closed", "closed", "open.xml"]
+    assert destination.content == source.state
+
+
+def test_a_source_without_change_lists_is_compared_again_and_again(source: Source) -> None:
+    destination = Destination(source, Random(1), Offer(resource_list=OFFER.resource_list))
+    destination.settle()
+    source.change("a", deleted=True)
+    source.list_resources()
+    destination.poll()
+    assert destination.content == source.state
+
+
+def test_a_source_without_a_resource_list_is_followed_from_what_its_lists_hold(
+    source: Source,
+) -> None:
+    offer = Offer(change_list=OFFER.change_list, change_list_archive=OFFER.change_list_archive)
+    destination = Destination(source, Random(1), offer)
+    destination.settle()
+    assert destination.content == source.state
+
+
+def test_a_resource_gone_without_notice_counts_as_deleted_after_some_tries(
+    source: Source, destination: Destination
+) -> None:
+    source.change("z")
+    del source.state[BASE + "z"]
+    destination.poll()
+    assert destination.content == source.state
+    assert destination.gets == PACE.gone_after
+    assert any("gone without notice" in note for note in destination.notes)
+
+
+def test_a_source_that_is_down_is_asked_less_and_less_often_and_not_compared() -> None:
+    follower = Follower(OFFER, Progress(Source().clock, Source().clock), pace=PACE)
+    now = 0.0
+    actions = follower.start(now)
+    asked = []
+    for _ in range(8):
+        (fetch,) = [action for action in actions if isinstance(action, Fetch)]
+        asked.append((now, fetch.rung))
+        follower.fetch_failed(fetch, Unavailable(fetch.uri, "no answer"), now)
+        assert not follower.level
+        assert follower.error is not None
+        assert follower.wakeup is not None
+        now = follower.wakeup
+        actions = follower.tick(now)
+    assert {rung for _, rung in asked} == {Rung.CHANGE_LIST}
+    waits = [later - earlier for (earlier, _), (later, _) in pairwise(asked)]
+    assert waits[-1] > 4 * waits[0]
+    assert max(waits) <= PACE.retry.most
+
+
+def test_a_server_that_says_when_to_come_back_is_not_asked_before() -> None:
+    follower = Follower(OFFER, Progress(Source().clock, Source().clock), pace=PACE)
+    (fetch,) = follower.start(0.0)
+    assert isinstance(fetch, Fetch)
+    follower.fetch_failed(fetch, Unavailable(fetch.uri, "busy", retry_after=100), 0.0)
+    assert follower.wakeup == 100
+
+
+def test_a_closed_change_list_has_a_successor_that_is_looked_for() -> None:
+    source = Source()
+    follower = Follower(OFFER, Progress(source.clock, source.clock), pace=PACE)
+    (fetch,) = follower.start(0.0)
+    assert isinstance(fetch, Fetch)
+    closed = Document(Capability.CHANGE_LIST, from_=source.clock, until=source.clock)
+    actions = follower.fetched(fetch, closed, 0.0)
+    assert Discover() in actions
+    successor = Offer(resource_list=OFFER.resource_list, change_list=BASE + "next.xml")
+    follower.offered(successor, 0.0)
+    assert follower.tick(0.0) == [Fetch(BASE + "next.xml", Rung.CHANGE_LIST)]
+
+
+def test_an_until_that_moves_is_not_believed_beyond_the_last_entry() -> None:
+    source = Source(timedelta(seconds=1))
+    at = source.clock
+    follower = Follower(OFFER, Progress(at, at), pace=PACE)
+
+    def look(until: float, *seconds: float) -> None:
+        resources = tuple(
+            Resource(
+                BASE + "x",
+                change=ChangeType.DELETED,
+                datetime=at + timedelta(seconds=second),
+            )
+            for second in seconds
+        )
+        document = Document(
+            Capability.CHANGE_LIST, resources, from_=at, until=at + timedelta(seconds=until)
+        )
+        actions = follower.tick(follower.wakeup or 0.0) if look_count else follower.start(0.0)
+        (fetch,) = [action for action in actions if isinstance(action, Fetch)]
+        follower.fetched(fetch, document, follower.wakeup or 0.0)
+        look_count.append(1)
+
+    look_count: list[int] = []
+    look(10, 1)
+    assert follower.since == at + timedelta(seconds=10)
+    look(20, 1, 11)
+    assert follower.since == at + timedelta(seconds=11)
+
+
+def test_notes_tell_the_rung_and_the_reason(source: Source, destination: Destination) -> None:
+    source.change("d")
+    destination.poll()
+    assert destination.notes[-1] == f"1 changes from the Change List {OFFER.change_list}"
+    destination.pending.clear()
+    actions = destination.follower.fragment(Document("moonlist"), destination.now)
+    assert [a.warning for a in actions if isinstance(a, Note)] == [True]

@@ -1,0 +1,110 @@
+"""What a Destination owes, and in which order it is handed out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from rsnotify.coverage import Change
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify.worklist import Retry, Worklist
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def change(name: str, seconds: int) -> Change:
+    at = START + timedelta(seconds=seconds)
+    return Change(name, ChangeType.UPDATED, at, Resource(name))
+
+
+def worklist() -> Worklist:
+    return Worklist(Retry(first=1, most=8), Random(1))
+
+
+def test_a_resource_is_owed_once_however_often_it_changed() -> None:
+    work = worklist()
+    for seconds in range(5):
+        work.add(change("a", seconds))
+    assert work.take(10, now=0) == [change("a", 4)]
+
+
+def test_t_must_not_pass_the_first_of_several_changes_of_a_resource() -> None:
+    work = worklist()
+    work.add(change("a", 1))
+    work.add(change("b", 2))
+    work.add(change("a", 9))
+    assert work.low_water() == START + timedelta(seconds=1)
+    (first, second) = work.take(10, now=0)
+    work.applied(first)
+    assert work.low_water() == START + timedelta(seconds=2)
+    work.applied(second)
+    assert work.low_water() is None
+    assert len(work) == 0
+
+
+def test_what_changes_again_while_it_is_out_is_handed_out_again() -> None:
+    work = worklist()
+    work.add(change("a", 1))
+    (taken,) = work.take(10, now=0)
+    work.add(change("a", 2))
+    assert work.take(10, now=0) == []
+    work.applied(taken)
+    assert work.low_water() == START + timedelta(seconds=1)
+    assert work.take(10, now=0) == [change("a", 2)]
+
+
+def test_no_more_are_out_than_the_limit() -> None:
+    work = worklist()
+    for name in "abcd":
+        work.add(change(name, 1))
+    out = work.take(3, now=0)
+    assert len(out) == 3
+    assert work.take(3, now=0) == []
+    work.applied(out[0])
+    assert len(work.take(3, now=0)) == 1
+
+
+def test_a_failure_waits_longer_each_time_and_holds_up_nothing_else() -> None:
+    work = worklist()
+    work.add(change("a", 1))
+    work.add(change("b", 2))
+    (a, b) = work.take(10, now=0)
+    assert work.failed(a, now=0) == 1
+    work.applied(b)
+    due = work.wakeup()
+    assert due is not None
+    assert 0.5 <= due <= 1
+    assert work.take(10, now=0.4) == []
+    (again,) = work.take(10, now=1)
+    assert work.failed(again, now=1) == 2
+    assert 1 <= (work.wakeup() or 0) - 1 <= 2
+    assert work.failing() == [a]
+    assert (len(work), work.untried) == (1, 0)
+
+
+def test_a_server_that_asks_to_wait_is_not_asked_before() -> None:
+    work = worklist()
+    work.add(change("a", 1))
+    (a,) = work.take(10, now=0)
+    work.failed(a, now=0, at_least=30)
+    assert work.take(10, now=29) == []
+    assert work.take(10, now=30) == [a]
+
+
+def test_a_new_change_need_not_wait_out_the_failure_of_the_old_one() -> None:
+    work = worklist()
+    work.add(change("a", 1))
+    (a,) = work.take(10, now=0)
+    work.failed(a, now=0)
+    work.add(change("a", 2))
+    assert work.untried == 1
+    assert work.take(10, now=0) == [change("a", 2)]
+
+
+def test_an_older_change_does_not_supersede_a_newer_one_but_counts_for_t() -> None:
+    work = worklist()
+    work.add(change("a", 5))
+    work.add(change("a", 3))
+    assert work.take(10, now=0) == [change("a", 5)]
+    assert work.low_water() == START + timedelta(seconds=3)
