@@ -248,11 +248,15 @@ async def test_what_cannot_be_written_is_not_acknowledged_and_heals(tmp_path: Pa
         other.execute("ALTER TABLE fragment RENAME TO hidden")
         with pytest.raises(StorageError):
             await topics.publish(TOPIC, made(1, 2))
+        with pytest.raises(StorageError):
+            await topics.publish(TOPIC + "2", made(0, 1))
         assert listener.fragments == [made(0, 1)]
         other.execute("ALTER TABLE hidden RENAME TO fragment")
         other.close()
         await topics.publish(TOPIC, made(1, 2))
         assert await kept(topics) == [made(0, 1), made(1, 2)]
+    async with opened(tmp_path, clock) as store:
+        assert [state.topic for state in await store.logs()] == [TOPIC]
 
 
 async def test_a_channel_that_fails_stops_neither_publishing_nor_the_others(

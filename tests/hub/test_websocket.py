@@ -124,11 +124,12 @@ def small_buffers(info: aiohttp.AddrInfoType) -> sockets.socket:
     return made
 
 
+@pytest.mark.parametrize("limit", [{"queue_bytes": 1_000_000}, {"queue_frames": 2}])
 async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not(
-    run_hub: RunHub, watch: LogWatch
+    run_hub: RunHub, watch: LogWatch, limit: dict[str, int]
 ):
     async with (
-        run_hub(queue_bytes=1_000_000) as hub,
+        run_hub(**{"queue_bytes": 10**9, **limit}) as hub,
         aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(socket_factory=small_buffers)
         ) as session,
