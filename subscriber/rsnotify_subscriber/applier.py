@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -19,7 +19,8 @@ from rsnotify.coverage import Change
 from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import FetchError, RsnotifyError, StorageError
 from rsnotify.vocabulary import ChangeType
-from rsnotify_subscriber.fetching import Content, Fetcher
+from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.inline import inline_content
 from rsnotify_subscriber.received import Handler, Received
 from rsnotify_subscriber.state import Held, State
@@ -67,10 +68,6 @@ class _Ready(Struct, frozen=True):
             content.length,
             to_microseconds(lastmod) if lastmod else None,
         )
-
-    def discard(self) -> None:
-        if self.content is not None:
-            self.content.path.unlink(missing_ok=True)
 
 
 class Applier:
@@ -120,12 +117,8 @@ class Applier:
         data = inline_content(change.resource)
         if data is None:
             self._tasks.spawn(self._download(change))
-            return
-        try:
-            self._put(_Ready(change, self._fetcher.store(data, change.resource.hash)))
-        except OSError as error:
-            # Heard later, as every outcome is: the follower is not told from within a call to it.
-            self._tasks.spawn(self._fail(change, StorageError(f"{change.uri}: {error}")))
+        else:
+            self._put(_Ready(change, self._fetcher.at_hand(data, change.resource.hash)))
 
     async def _download(self, change: Change) -> None:
         try:
@@ -136,9 +129,6 @@ class Applier:
             self._outcome.failed(change, StorageError(f"{change.uri}: {error}"))
         else:
             self._put(_Ready(change, content))
-
-    async def _fail(self, change: Change, error: RsnotifyError) -> None:
-        self._outcome.failed(change, error)
 
     def _put(self, ready: _Ready) -> None:
         self._ready.append(ready)
@@ -166,14 +156,11 @@ class Applier:
     async def _apply(self, batch: list[_Ready]) -> None:
         failed = await self._hand_over([ready for ready in batch if not ready.covered])
         done = [ready for ready in batch if ready.change.uri not in failed]
-        changes = [ready.change for ready in done]
-        held = [ready.held() for ready in done if not ready.covered]
-        progress = self._outcome.applied(changes)
-        if held or progress is not None:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._worker, self._state.commit, held, progress)
+        new = [ready for ready in done if not ready.covered]
+        progress = self._outcome.applied([ready.change for ready in done])
+        await self._in_worker(self._commit, batch, [ready.held() for ready in new], progress)
         self.idle = not self._ready
-        self._outcome.committed([ready.change for ready in done if not ready.covered])
+        self._outcome.committed([ready.change for ready in new])
         for ready in batch:
             if ready.change.uri in failed:
                 self._outcome.failed(ready.change, failed[ready.change.uri])
@@ -185,20 +172,40 @@ class Applier:
             By URI, why a change could not be applied.
         """
         failed: dict[str, RsnotifyError] = {}
-        if batch and not await self._call([ready.received() for ready in batch], {}):
+        if not batch:
+            return failed
+        if not await self._call(batch, {}):
             for ready in batch:
-                await self._call([ready.received()], failed)
-        for ready in batch:
-            ready.discard()
+                await self._call([ready], failed)
         return failed
 
-    async def _call(self, received: list[Received], failed: dict[str, RsnotifyError]) -> bool:
+    async def _call(self, batch: list[_Ready], failed: dict[str, RsnotifyError]) -> bool:
         try:
-            await self._handler.apply(received)
+            await self._in_worker(_write, batch)
+            await self._handler.apply([ready.received() for ready in batch])
         except Exception as error:
             # The handler is not ours: whatever it raises, the rest must go on.
             logger.debug("the handler failed", exc_info=True)
-            for one in received:
-                failed[one.uri] = StorageError(f"{one.uri} could not be applied: {error}")
+            for ready in batch:
+                uri = ready.change.uri
+                failed[uri] = StorageError(f"{uri} could not be applied: {error}")
             return False
         return True
+
+    def _commit(
+        self, batch: Sequence[_Ready], held: Sequence[Held], progress: Progress | None
+    ) -> None:
+        if held or progress is not None:
+            self._state.commit(held, progress)
+        for ready in batch:
+            if ready.content is not None:
+                ready.content.discard()
+
+    async def _in_worker(self, work: Callable[..., None], *arguments: Any) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+
+def _write(batch: Sequence[_Ready]) -> None:
+    for ready in batch:
+        if ready.content is not None:
+            ready.content.write()

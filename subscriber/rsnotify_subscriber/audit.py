@@ -169,7 +169,7 @@ class _Looks:
             return "deleted"
         except FetchError:
             return "unknown"
-        content.path.unlink()
+        await asyncio.to_thread(content.discard)
         return None if agree(content.hashes, local.hashes) else "updated"
 
 

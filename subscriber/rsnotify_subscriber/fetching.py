@@ -18,6 +18,7 @@ from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument
 from rsnotify.links import parse_links
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader, with_resources
+from rsnotify_subscriber.contents import Collector, Content
 from rsnotify_subscriber.digests import Digester
 from rsnotify_subscriber.inflating import inflated_if_gzip
 from rsnotify_subscriber.responses import body, check_status, dated, is_encoded, validator
@@ -28,20 +29,6 @@ _KEPT_ENTRIES = 10_000
 _KEPT_DOCUMENTS = 4
 #: How much of an HTML page is searched for links, and of a robots.txt, in bytes.
 _PAGE_BYTES = 1_000_000
-
-
-class Content(Struct, frozen=True):
-    """Verified content in a temporary file.
-
-    Args:
-        path: The file; whoever took the content removes or renames it.
-        hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
-        length: Bytes.
-    """
-
-    path: Path
-    hashes: str
-    length: int
 
 
 class Page(Struct, frozen=True):
@@ -130,67 +117,41 @@ class Fetcher:
                 return Page(links, error=error)
 
     async def content(self, resource: Resource) -> Content:
-        """GET the content of a resource into a file, and verify it.
+        """GET the content of a resource, and verify it.
 
         Args:
             resource: The resource, with the hash and length that were announced.
 
         Raises:
             FetchError: It could not be had, or is not what was announced.
+            OSError: It could not be written.
         """
         uri = resource.uri
         async with self._sessions.get(uri, {"Accept-Encoding": "identity"}) as response:
             check_status(uri, response)
             encoded = is_encoded(response)
             most = None if encoded else resource.length
-            with _Writing(self._new_file(), resource.hash) as writing:
+            async with Collector(self._new_file(), resource.hash) as collector:
                 async for chunk in body(uri, response):
-                    writing.write(chunk)
-                    if most is not None and writing.digester.length > most:
+                    await collector.add(chunk)
+                    if most is not None and collector.length > most:
                         break  # longer than announced; how much longer does not matter
-                writing.digester.verify(resource, recoded=encoded)
-                return writing.content()
+                return await collector.content(resource, recoded=encoded)
 
-    def store(self, data: bytes, announced: str | None) -> Content:
-        """Write content that is at hand, and verified, into a file.
+    def at_hand(self, data: bytes, announced: str | None) -> Content:
+        """Take content that came with a document and was verified.
 
         Args:
             data: The content.
             announced: Its `hash` attribute.
         """
-        with _Writing(self._new_file(), announced) as writing:
-            writing.write(data)
-            return writing.content()
+        digester = Digester(announced)
+        digester.update(data)
+        return Content(self._new_file(), digester.hashes, digester.length, data)
 
     def _new_file(self) -> Path:
         self._files += 1
         return self._folder / str(self._files)
-
-
-class _Writing:
-    """A file that is being written; it is removed again unless `content` was called."""
-
-    def __init__(self, path: Path, announced: str | None) -> None:
-        self.digester = Digester(announced)
-        self._path = path
-        self._file = path.open("wb")
-        self._complete = False
-
-    def write(self, chunk: bytes) -> None:
-        self._file.write(chunk)
-        self.digester.update(chunk)
-
-    def content(self) -> Content:
-        self._complete = True
-        return Content(self._path, self.digester.hashes, self.digester.length)
-
-    def __enter__(self) -> _Writing:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-        if not self._complete:
-            self._path.unlink(missing_ok=True)
 
 
 async def _read(uri: str, response: aiohttp.ClientResponse) -> Document:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber.paths import FALLBACKS, Layout, Names
 from rsnotify_subscriber.received import Received
+
+#: How many files are flushed at once.
+_FLUSHES = 8
 
 
 def default_state(folder: Path) -> Path:
@@ -136,20 +140,18 @@ class FolderMirror:
         assert self._tree is not None, "prepare comes first"
         touched: set[Path] = set()
         deleted = [one for one in changes if one.content is None]
+        _flush_all(one.content for one in changes if one.content is not None)
         # First, since a file may have become a folder of the same name.
         for one in deleted:
             self._remove(self._tree.find(one.uri), touched)
         for one in changes:
             if one.content is not None:
-                _flush(one.content)
                 self._move(one.content, self._tree.find(one.uri), touched)
         if deleted:
             for source, target in self._tree.homecoming():
                 self._move(source, target, touched)
                 self._remove_empty(source.parent, touched)
-        for folder in touched:
-            with suppress(FileNotFoundError):
-                _flush(folder)
+        _flush_all(folder for folder in touched if folder.exists())
 
     def _move(self, source: Path, target: Path, touched: set[Path]) -> None:
         self._make_folder(target.parent, touched)
@@ -179,6 +181,17 @@ class FolderMirror:
                 return  # not empty
             folder = folder.parent
             touched.add(folder)
+
+
+def _flush_all(paths: Iterable[Path]) -> None:
+    """Flush files and folders, several at once: the file system then joins its own commits."""
+    todo = list(paths)
+    if len(todo) < 2:
+        for path in todo:
+            _flush(path)
+        return
+    with ThreadPoolExecutor(min(len(todo), _FLUSHES)) as pool:
+        list(pool.map(_flush, todo))
 
 
 def _flush(path: Path) -> None:

@@ -1,0 +1,107 @@
+"""Content on its way from the Source to the handler.
+
+What is small stays in memory until a worker thread writes it: to create a file can take as
+long as a flush of the disk, and the event loop has better things to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import TracebackType
+
+from msgspec import Struct
+
+from rsnotify.model import Resource
+from rsnotify_subscriber.digests import Digester
+
+#: Bytes of one content that are kept in memory.
+_IN_MEMORY = 131_072
+
+
+class Content(Struct, frozen=True):
+    """Verified content.
+
+    Args:
+        path: A file of its own, which holds it after `write`.
+        hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
+        length: Bytes.
+        data: The content, unless it is in the file already.
+    """
+
+    path: Path
+    hashes: str
+    length: int
+    data: bytes | None = None
+
+    def write(self) -> None:
+        """See to it that the file holds the content."""
+        if self.data is not None:
+            self.path.write_bytes(self.data)
+
+    def discard(self) -> None:
+        """Remove the file, if it is still there."""
+        self.path.unlink(missing_ok=True)
+
+
+class Collector:
+    """Collects content chunk by chunk; an async context manager.
+
+    Args:
+        path: A file of its own.
+        announced: Its `hash` attribute, or None.
+    """
+
+    def __init__(self, path: Path, announced: str | None) -> None:
+        self._path = path
+        self._digester = Digester(announced)
+        self._data = bytearray()
+        self._in_file = False
+        self._complete = False
+
+    @property
+    def length(self) -> int:
+        """Bytes so far."""
+        return self._digester.length
+
+    async def add(self, chunk: bytes) -> None:
+        """Take the next chunk."""
+        self._digester.update(chunk)
+        self._data += chunk
+        if len(self._data) > _IN_MEMORY:
+            await asyncio.to_thread(self._spill)
+
+    async def content(self, resource: Resource, *, recoded: bool) -> Content:
+        """Verify what was collected, and return it.
+
+        Args:
+            resource: The entry with its `hash` and `length`.
+            recoded: Whether the server sent the content encoded.
+
+        Raises:
+            ContentMismatch: It is not what was announced.
+        """
+        self._digester.verify(resource, recoded=recoded)
+        if self._in_file:
+            await asyncio.to_thread(self._spill)
+        self._complete = True
+        data = None if self._in_file else bytes(self._data)
+        return Content(self._path, self._digester.hashes, self.length, data)
+
+    def _spill(self) -> None:
+        with self._path.open("ab") as file:
+            file.write(self._data)
+        self._data.clear()
+        self._in_file = True
+
+    async def __aenter__(self) -> Collector:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._in_file and not self._complete:
+            await asyncio.to_thread(self._path.unlink, missing_ok=True)
