@@ -84,7 +84,7 @@ async def _websub(request: web.Request) -> web.Response:
 
 
 async def _websocket(request: web.Request) -> web.WebSocketResponse:
-    return await request.app[HUB].sockets.handle(request)
+    return await request.app[HUB].websockets.handle(request)
 
 
 async def _healthz(request: web.Request) -> web.Response:
@@ -102,7 +102,7 @@ async def _readyz(request: web.Request) -> web.Response:
 
 async def _say_goodbye(app: web.Application) -> None:
     if HUB in app:  # it is not when the start failed
-        await app[HUB].sockets.close()
+        await app[HUB].websockets.close()
 
 
 @web.middleware

@@ -21,13 +21,13 @@ from rsnotify_hub.guard import open_client
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.pages import SubscriptionRow, TopicRow, first_page
 from rsnotify_hub.pings import Pings
-from rsnotify_hub.sockets import Sockets
 from rsnotify_hub.sqlite_log import Retention
 from rsnotify_hub.sqlite_store import SqliteStore
 from rsnotify_hub.store import Store
 from rsnotify_hub.topics import Topics
 from rsnotify_hub.verification import Verification
-from rsnotify_hub.websocket import WebSocketChannel
+from rsnotify_hub.websocket import WebSockets
+from rsnotify_hub.websocket_channel import WebSocketChannel
 from rsnotify_hub.websub import WebSub
 
 log = logging.getLogger("rsnotify.hub")
@@ -52,7 +52,7 @@ class Hub:
     Attributes:
         store: Keeps everything.
         websub: Handles `POST /websub`.
-        sockets: Handles `GET /ws`.
+        websockets: Handles `GET /ws`.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Hub:
         intake = Intake(grants, configuration)
         pings = Pings(self._topics, client, configuration)
         self.websub = WebSub(intake, self._topics, pings, self._verification, configuration)
-        self.sockets = Sockets(intake, self._topics, self._live, configuration)
+        self.websockets = WebSockets(intake, self._topics, self._live, configuration)
 
     async def start(self) -> None:
         """Take up what the store kept.

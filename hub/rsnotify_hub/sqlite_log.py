@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS topic (
     received INTEGER NOT NULL,
     kept INTEGER NOT NULL,
     size INTEGER NOT NULL
-) STRICT;
+);
 -- AUTOINCREMENT: a position must not come back after its fragment was deleted.
 CREATE TABLE IF NOT EXISTS fragment (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS fragment (
     heartbeat INTEGER NOT NULL,
     content_type TEXT NOT NULL,
     body BLOB NOT NULL
-) STRICT;
+);
 CREATE UNIQUE INDEX IF NOT EXISTS fragment_digest ON fragment (topic, digest);
 -- Both hold the position too, as every index of SQLite holds the row's id.
 CREATE INDEX IF NOT EXISTS fragment_topic ON fragment (topic);

@@ -34,8 +34,8 @@ CREATE TABLE IF NOT EXISTS subscription (
     expires INTEGER NOT NULL,
     position INTEGER NOT NULL,
     PRIMARY KEY (topic, callback)
-) STRICT;
-CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER) STRICT;
+);
+CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
 """
 )
 _VERSION = 1
@@ -174,7 +174,7 @@ class SqliteStore:
     async def check(self) -> None:
         """Write something, to see that the store can."""
         await self._execute(
-            "INSERT INTO checked VALUES (1, 1) ON CONFLICT DO UPDATE SET times = times + 1"
+            "INSERT INTO checked VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET times = times + 1"
         )
 
     async def _execute(self, sql: str, *values: object) -> None:

@@ -1,197 +1,129 @@
-"""`GET /ws`: a channel to Destinations, and a way in for Sources (docs/protocol.md).
-
-Theory of operation. A subscriber first *replays*: it is sent the log from its instant on, as
-fast as it reads. When its place is the end of the log it goes *live* in the same turn of the
-event loop, so that nothing lies between. Live, all subscribers of a topic share the bytes of
-one frame, or of all frames of one commit, written straight to their transports. What a
-transport could not send yet is its queue; a subscriber whose queue grows too long is cut off,
-and costs the others nothing.
-"""
+"""One connection of `GET /ws`, from its upgrade to its close."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Sequence
+from weakref import WeakSet
 
 from aiohttp import WSMsgType, web
 
-from rsnotify.datetimes import Instant, parse_datetime
-from rsnotify.errors import StorageError
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.frames import Gap, Subscribe, Subscribed, encode, instant, text_frame
+from rsnotify_hub.frames import Error, Publish, Subscribe, decode, encode
+from rsnotify_hub.intake import Intake
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.store import Entry
 from rsnotify_hub.topics import Topics
+from rsnotify_hub.websocket_channel import (
+    GOING_AWAY,
+    INTERNAL_ERROR,
+    POLICY_VIOLATION,
+    TRY_AGAIN_LATER,
+    Subscriber,
+    WebSocketChannel,
+)
+from rsnotify_hub.websocket_publishing import take_fragments
+from rsnotify_hub.websub_forms import check_url
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
-#: WebSocket close codes (RFC 6455 §7.4.1 and its registry).
-GOING_AWAY = 1001
-POLICY_VIOLATION = 1008
-INTERNAL_ERROR = 1011
-TRY_AGAIN_LATER = 1013
+_CLOSE_CODES = {
+    Code.BAD_REQUEST: POLICY_VIOLATION,
+    Code.FORBIDDEN: POLICY_VIOLATION,
+    Code.INVALID_FRAGMENT: POLICY_VIOLATION,
+    Code.UNAVAILABLE: TRY_AGAIN_LATER,
+}
 
-#: How long one that was cut off has to read what was queued, in seconds.
-_LAST_CHANCE_SECONDS = 10.0
+#: Seconds between pings; half of that later, who has not answered is gone.
+_PING_SECONDS = 30.0
+
+#: How long a client has to answer a close, in seconds.
+_CLOSE_SECONDS = 3.0
 
 
-class Subscriber:
-    """One connection that listens to a topic.
+class WebSockets:
+    """The handler of `GET /ws`.
 
     Args:
-        socket: The WebSocket.
-        transport: What carries it.
-        configuration: How long its queue may grow.
+        intake: Says who may publish, and reads fragments.
+        topics: The logs.
+        channel: The live subscribers.
+        configuration: The limits.
     """
-
-    __slots__ = ("_frames", "_max_bytes", "_max_frames", "_transport", "socket")
 
     def __init__(
         self,
-        socket: web.WebSocketResponse,
-        transport: asyncio.Transport,
+        intake: Intake,
+        topics: Topics,
+        channel: WebSocketChannel,
         configuration: Configuration,
     ) -> None:
-        self.socket = socket
-        self._transport = transport
-        self._max_bytes = configuration.queue_bytes
-        self._max_frames = configuration.queue_frames
-        self._frames = 0
+        self._intake = intake
+        self._topics = topics
+        self._channel = channel
+        self._configuration = configuration
+        self._open: WeakSet[web.WebSocketResponse] = WeakSet()
 
-    def write(self, data: bytes, count: int) -> bool:
-        """Send whole frames.
-
-        Args:
-            data: The frames.
-            count: How many they are.
-
-        Returns:
-            False if the queue has become too long, so that they were not sent.
-        """
-        transport = self._transport
-        if transport.is_closing():
-            return True  # its handler is about to end it
-        queued = transport.get_write_buffer_size()
-        if not queued:
-            self._frames = 0
-        elif queued + len(data) > self._max_bytes or self._frames + count > self._max_frames:
-            return False
-        self._frames += count
-        transport.write(data)
-        return True
-
-    async def cut_off(self) -> None:
-        """Close with 1013, which comes after what is queued already; then drop the rest."""
-        await self.socket.close(code=TRY_AGAIN_LATER, message=b"queue overflow", drain=False)
-        # A closed transport goes on sending its queue, without end if nobody reads.
-        asyncio.get_running_loop().call_later(_LAST_CHANCE_SECONDS, self._transport.abort)
-
-
-class WebSocketChannel:
-    """The live subscribers of every topic."""
-
-    def __init__(self) -> None:
-        self._live: dict[str, set[Subscriber]] = {}
-        self._open: Counter[str] = Counter()
-        self._cutting: set[asyncio.Task[None]] = set()
-
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Send to everybody who is live (`Channel.deliver`)."""
-        subscribers = self._live.get(topic)
-        if not subscribers:
-            return
-        data = b"".join([text_frame(entry.fragment.body) for entry in entries])
-        count = len(entries)
-        slow = [each for each in subscribers if not each.write(data, count)]
-        for subscriber in slow:
-            self._leave(topic, subscriber)
-            log.warning("a subscriber of %s does not keep up and is cut off", topic)
-            task = asyncio.create_task(subscriber.cut_off())
-            self._cutting.add(task)
-            task.add_done_callback(self._cutting.discard)
-
-    def subscribers(self, topic: str) -> int:
-        """Count the subscribers of a topic, those that replay among them."""
-        return self._open[topic]
-
-    def join(self, topic: str, subscriber: Subscriber) -> None:
-        """Make a subscriber live."""
-        self._live.setdefault(topic, set()).add(subscriber)
-
-    def _leave(self, topic: str, subscriber: Subscriber) -> None:
-        group = self._live.get(topic)
-        if group is not None:
-            group.discard(subscriber)
-            if not group:
-                del self._live[topic]
-
-    async def serve(self, frame: Subscribe, subscriber: Subscriber, topics: Topics) -> None:
-        """Serve a subscriber until it goes.
-
-        Args:
-            frame: What it asked for.
-            subscriber: Its connection.
-            topics: The logs.
-
-        Raises:
-            Refusal: It asked for what cannot be, or sent something more.
-        """
-        since = _since(frame)
-        self._open[frame.topic] += 1
-        # Receiving goes on during the replay, since that is how pings are answered.
-        receiving = asyncio.create_task(subscriber.socket.receive())
-        replay = asyncio.create_task(self._replay(frame.topic, since, subscriber, topics))
+    async def handle(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve one connection."""
+        # Frames are shared among subscribers, so they are not compressed for each.
+        socket = web.WebSocketResponse(
+            heartbeat=_PING_SECONDS,
+            compress=False,
+            max_msg_size=self._configuration.max_fragment_bytes,
+            timeout=_CLOSE_SECONDS,
+        )
+        await socket.prepare(request)
+        self._open.add(socket)
         try:
-            await asyncio.wait((receiving, replay), return_when=asyncio.FIRST_COMPLETED)
-            if replay.done():
-                replay.result()
-            message = await receiving
-            if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                raise Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only")
-        finally:
-            receiving.cancel()
-            replay.cancel()
-            self._leave(frame.topic, subscriber)
-            self._open[frame.topic] -= 1
-            if not self._open[frame.topic]:
-                del self._open[frame.topic]
+            await self._serve(request, socket)
+        except Refusal as refusal:
+            await _refuse(socket, refusal)
+        except ConnectionError:
+            pass  # it has gone
+        except Exception:
+            # Whatever went wrong here, the client is to come back, and others go on.
+            log.exception("a connection failed")
+            await socket.close(code=INTERNAL_ERROR)
+        return socket
 
-    async def _replay(
-        self, topic: str, since: Instant | None, subscriber: Subscriber, topics: Topics
-    ) -> None:
-        socket = subscriber.socket
-        position = await _greet(topic, since, socket, topics)
-        while position < (end := topics.position(topic)):
-            try:
-                entries = await topics.read(topic, after=position, since=since)
-            except StorageError as error:
-                log.error("a replay of %s failed: %s", topic, error)
-                raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
-            for entry in entries:
-                await socket.send_frame(entry.fragment.body, WSMsgType.TEXT)
-            position = entries[-1].position if entries else end
-        self.join(topic, subscriber)
+    async def _serve(self, request: web.Request, socket: web.WebSocketResponse) -> None:
+        frame = await self._first_frame(socket)
+        if frame is None:
+            return
+        check_url(frame.topic, "topic")
+        if isinstance(frame, Publish):
+            self._intake.check_publisher(request, frame.topic)
+            await take_fragments(socket, frame.topic, self._topics, self._intake.read)
+        elif request.transport is not None:
+            subscriber = Subscriber(socket, request.transport, self._configuration)
+            await self._channel.serve(frame, subscriber, self._topics)
 
+    async def _first_frame(self, socket: web.WebSocketResponse) -> Subscribe | Publish | None:
+        try:
+            async with asyncio.timeout(self._configuration.request_seconds):
+                message = await socket.receive()
+        except TimeoutError:
+            raise Refusal(Code.BAD_REQUEST, "no subscribe or publish frame came") from None
+        if message.type is WSMsgType.BINARY:
+            raise Refusal(Code.BAD_REQUEST, "frames are text frames")
+        return decode(message.data) if message.type is WSMsgType.TEXT else None
 
-async def _greet(
-    topic: str, since: Instant | None, socket: web.WebSocketResponse, topics: Topics
-) -> int:
-    """Send `subscribed`, and `gap` if there is one. Return the position to go on from."""
-    state = topics.state(topic)
-    through = state.through if state else None
-    position = 0 if since is not None or state is None else state.position
-    await socket.send_str(encode(Subscribed(topic=topic, through=instant(through))))
-    if state is not None and since is not None and since < state.begins:
-        begins = instant(state.begins)
-        assert begins is not None
-        await socket.send_str(encode(Gap(topic=topic, from_=begins)))
-    return position
+    async def close(self) -> None:
+        """Tell every client that the hub stops."""
+        await asyncio.gather(
+            *(
+                socket.close(code=GOING_AWAY, message=b"the hub stops")
+                for socket in set(self._open)
+            ),
+            return_exceptions=True,
+        )
 
 
-def _since(frame: Subscribe) -> Instant | None:
+async def _refuse(socket: web.WebSocketResponse, refusal: Refusal) -> None:
+    if socket.closed:
+        return
     try:
-        return None if frame.since is None else parse_datetime(frame.since)
-    except ValueError as error:
-        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
+        await socket.send_str(encode(Error(code=refusal.code, message=refusal.reason)))
+        await socket.close(code=_CLOSE_CODES[refusal.code])
+    except ConnectionError:
+        pass  # it did not wait for the answer

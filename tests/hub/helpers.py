@@ -113,9 +113,14 @@ class Callback:
         self.open = asyncio.Event()  # deliveries wait for it
         self.open.set()
         self.requests = 0
+        self.redirects = False  # whether a GET is sent elsewhere
+        self.paths: list[str] = []  # what was GET
 
     async def get(self, request: web.Request) -> web.Response:
         self.requests += 1
+        self.paths.append(request.path)
+        if self.redirects and request.path != "/elsewhere":
+            return web.Response(status=302, headers={"Location": "/elsewhere"})
         if "hub.mode" not in request.query:
             return web.Response(body=self.document, headers=self.headers)
         self.intents.put_nowait({"path": request.path_qs, **request.query})

@@ -1,4 +1,4 @@
-"""What strangers name is dialled only if it is public."""
+"""What strangers name is dialled only if it is public, and leads nowhere else."""
 
 from __future__ import annotations
 
@@ -48,3 +48,13 @@ async def test_a_subscription_from_more_careless_days_is_not_dialled_either(
         await hub.accepted(fragment(0, 1))
         await watch.line("is not dialled")
     assert callback.requests == before
+
+
+async def test_no_redirect_is_followed(run_hub: RunHub, callback: Callback, watch: LogWatch):
+    callback.redirects = True
+    async with run_hub() as hub:
+        assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
+        await watch.line("answers 302")
+        status, reason = await hub.form(mode="publish", url=callback.url)
+        assert (status, "answers 302" in reason) == (502, True)
+    assert set(callback.paths) == {"/callback"}
