@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -56,6 +57,7 @@ def test_however_they_are_batched_fragments_chain_and_hold_every_change(
     intervals = chain_of(documents)
     assert intervals == [(fragment.from_, fragment.until) for fragment in fragments]
     assert intervals[0][0] == ORIGIN
+    assert all(later[0] == earlier[1] for earlier, later in pairwise(intervals))
     assert all(len(document.resources) <= entries for document in documents)
 
 
