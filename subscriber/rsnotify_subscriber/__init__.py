@@ -1,6 +1,6 @@
 """The Destination's library: keep copies of a Source's resources in step with it."""
 
-from rsnotify_subscriber.audit import Audit, audit
+from rsnotify_subscriber.auditing import Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.received import Each, Handler, Received
 from rsnotify_subscriber.status import PushState, Status

@@ -14,8 +14,8 @@ import typer
 from rsnotify.commands import run
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
-from rsnotify_subscriber.audit import Audit
-from rsnotify_subscriber.audit import audit as audit_mirror
+from rsnotify_subscriber.auditing import Audit
+from rsnotify_subscriber.auditing import audit as audit_mirror
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.report import JsonReport, LineReport, Report, TerminalReport
 from rsnotify_subscriber.subscriber import Subscriber, Via

@@ -130,13 +130,21 @@ class State:
 
     def _open(self, path: Path) -> None:
         self._path = path
+        self._reader = sqlite3.connect(path, isolation_level=None)
         self._writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._begin()
+        except BaseException:
+            self._reader.close()
+            self._writer.close()
+            raise
+
+    def _begin(self) -> None:
         self._writer.execute("PRAGMA journal_mode = WAL")
         self._writer.execute("PRAGMA synchronous = FULL")
         self._writer.executescript(_SCHEMA)
         # Of no use after a restart, since a baseline then begins anew.
         self._writer.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
-        self._reader = sqlite3.connect(path, isolation_level=None)
         self.resources: int = self._reader.execute(
             "SELECT count(*) FROM resources WHERE change != 'deleted'"
         ).fetchone()[0]

@@ -21,10 +21,8 @@ from rsnotify_subscriber.mirror import Tree, default_state
 from rsnotify_subscriber.sessions import Sessions
 from rsnotify_subscriber.state import read_identity
 
-#: How often, and after how many seconds, what differs is looked at again: the Source may be
-#: changing, and the mirror a moment behind.
+#: How often what differs is looked at: the Source may be changing, the mirror a moment behind.
 _LOOKS = 5
-_PAUSE = 1.0
 _COMPARISONS = 16
 
 
@@ -62,6 +60,7 @@ async def audit(
     folder: Path,
     *,
     state: Path | None = None,
+    pause: float = 1.0,
     allow_private_addresses: bool = False,
 ) -> Audit:
     """Compare a mirror with its Source, content against hash.
@@ -70,6 +69,7 @@ async def audit(
         url: The Source, as it is followed.
         folder: The mirror.
         state: Where its state is kept; None for the place where `rsnotify follow` keeps it.
+        pause: Seconds until what differs is looked at again.
         allow_private_addresses: Whether documents may name hosts at private addresses.
 
     Raises:
@@ -89,7 +89,7 @@ async def audit(
             looks = _Looks(fetcher, tree)
             for number in range(_LOOKS):
                 if number:
-                    await asyncio.sleep(_PAUSE)
+                    await asyncio.sleep(pause)
                 found = await looks.look(await read_expected(fetcher, offer))
                 if found.in_step:
                     break

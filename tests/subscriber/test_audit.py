@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.writing import write_document
+from rsnotify_subscriber import Audit, audit
+from tests.subscriber.conftest import Destination
+from tests.subscriber.source import SmallSource, body, first, path_of, status
+
+
+@pytest.fixture(autouse=True)
+async def mirrored(source: SmallSource, destination: Destination) -> None:
+    for n in range(3):
+        source.put(f"r{n}", b"%d" % n)
+    await destination.catch_up()
+
+
+async def audited(source: SmallSource, destination: Destination) -> Audit:
+    return await audit(source.url, destination.folder, pause=0.01)
+
+
+async def test_changes_after_the_resource_list_count(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.listed_at = source.last
+    listed = write_document(source._resource_list())
+    source.answers["/data/resourcelist.xml"] = body(listed)
+    source.put("r0", b"new")
+    source.delete("r1")
+    source.put("r3", b"3")
+    found = await audited(source, destination)
+    assert found.in_step is False
+    assert found.updated == (source.base + "r0",)
+    assert found.created == (source.base + "r3",)
+    assert found.deleted == ("r1",)
+    await destination.catch_up()
+    assert (await audited(source, destination)).in_step is True
+
+
+async def test_what_differs_is_looked_at_again(
+    source: SmallSource, destination: Destination
+) -> None:
+    before = body(write_document(source._resource_list()))
+    source.put("r0", b"new")
+    await destination.catch_up()
+    source.changes.clear()
+    now = body(write_document(source._resource_list()))
+    source.answers["/data/resourcelist.xml"] = first(2, before, now)
+    assert (await audited(source, destination)).in_step is True
+
+
+async def test_a_hole_between_the_lists_leaves_it_open(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.listed_at = source.begins - timedelta(hours=1)
+    found = await audited(source, destination)
+    assert found.in_step is None
+    assert "no list tells of the time" in found.doubts[0]
+
+
+async def test_a_change_list_that_cannot_be_read_leaves_it_open(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.answers["/data/changelist.xml"] = status(500)
+    assert (await audited(source, destination)).in_step is None
+
+
+async def test_without_hashes_the_content_itself_is_compared(
+    source: SmallSource, destination: Destination
+) -> None:
+    for name, entry in source.described.items():
+        source.described[name] = replace(entry, hash=None, length=None)
+    source.changes.clear()
+    assert (await audited(source, destination)).in_step is True
+    source.contents["r1"] = b"silently changed"
+    assert (await audited(source, destination)).updated == (source.base + "r1",)
+    source.answers[path_of("r1")] = status(500)
+    found = await audited(source, destination)
+    assert found.unknown == (source.base + "r1",)
+    assert found.in_step is None

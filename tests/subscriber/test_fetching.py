@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from rsnotify.errors import ContentMismatch, NotFound, Unavailable
+from rsnotify.model import Document, Resource
+from rsnotify.reading import read_document
+from rsnotify.writing import write_document
+from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.sessions import Sessions
+from tests.subscriber.source import Answer, SmallSource, body, path_of, sha256, status
+
+TEXT = b"some content that compresses, compresses, compresses" * 20
+LARGE = bytes(range(256)) * 4096
+
+
+@pytest.fixture
+async def fetcher(source: SmallSource, tmp_path: Path) -> AsyncIterator[Fetcher]:
+    async with Sessions(source.url) as sessions:
+        yield Fetcher(sessions, tmp_path)
+
+
+def written(content: Content) -> bytes:
+    content.write()
+    return content.path.read_bytes()
+
+
+def hashed(algorithm: str, content: bytes) -> str:
+    return f"{algorithm}:{hashlib.new(algorithm.replace('-', ''), content).hexdigest()}"
+
+
+@pytest.mark.parametrize("data", [b"", TEXT, LARGE], ids=["empty", "small", "large"])
+async def test_content_is_brought_whole(data: bytes, source: SmallSource, fetcher: Fetcher) -> None:
+    source.put("a", data)
+    content = await fetcher.content(Resource(source.base + "a", hash=sha256(data)))
+    assert written(content) == data
+    assert content.length == len(data)
+    content.discard()
+    assert not content.path.exists()
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha-1", "sha-256", "sha-512", "SHA256"])
+async def test_every_algorithm_is_checked(
+    algorithm: str, source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.put("a", TEXT)
+    true, false = hashed(algorithm, TEXT), hashed(algorithm, b"else")
+    uri = source.base + "a"
+    assert written(await fetcher.content(Resource(uri, hash=f"new:0 {true}"))) == TEXT
+    with pytest.raises(ContentMismatch):
+        await fetcher.content(Resource(uri, hash=f"new:0 {false}"))
+    with pytest.raises(ContentMismatch):
+        await fetcher.content(Resource(uri, hash=f"{sha256(TEXT)} {hashed('sha-512', b'')}"))
+
+
+@pytest.mark.parametrize("length", [0, len(LARGE) - 1, len(LARGE) + 1])
+async def test_a_wrong_length_is_refused_and_leaves_no_file(
+    length: int, source: SmallSource, fetcher: Fetcher, tmp_path: Path
+) -> None:
+    source.put("a", LARGE)
+    with pytest.raises(ContentMismatch, match="bytes"):
+        await fetcher.content(Resource(source.base + "a", length=length))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_length_of_the_encoded_form_does_no_harm_where_the_hash_agrees(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    packed = gzip.compress(TEXT)
+    source.answers[path_of("a")] = body(packed, headers={"Content-Encoding": "gzip"})
+    uri = source.base + "a"
+    content = await fetcher.content(Resource(uri, hash=sha256(TEXT), length=len(packed)))
+    assert written(content) == TEXT
+    with pytest.raises(ContentMismatch):
+        await fetcher.content(Resource(uri, length=len(packed)))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (status(404), NotFound),
+        (status(410), NotFound),
+        (status(500), Unavailable),
+        (status(204), Unavailable),
+        (body(b"x", headers={"Content-Encoding": "br"}), Unavailable),
+        (body(b"x", headers={"Content-Encoding": "gzip"}), ContentMismatch),
+    ],
+)
+async def test_what_is_no_content_is_told_apart(
+    answer: Answer, error: type[Exception], source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers[path_of("a")] = answer
+    with pytest.raises(error):
+        await fetcher.content(Resource(source.base + "a"))
+
+
+@pytest.mark.parametrize("value", ["120", "Fri, 31 Dec 9999 23:59:59 GMT"])
+async def test_what_the_server_asks_to_wait_is_told(
+    value: str, source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers[path_of("a")] = status(503, headers={"Retry-After": value})
+    with pytest.raises(Unavailable) as caught:
+        await fetcher.content(Resource(source.base + "a"))
+    assert (caught.value.retry_after or 0) >= 120
+
+
+async def test_a_document_that_did_not_change_is_not_sent_again(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    answers = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        fresh = request.headers.get("If-None-Match") != '"one"'
+        answers.append(fresh)
+        headers = {"ETag": '"one"'}
+        if not fresh:
+            return web.Response(status=304, headers=headers)
+        return web.Response(body=write_document(source.change_list()), headers=headers)
+
+    source.put("a", b"1")
+    source.answers["/data/changelist.xml"] = answer
+    uri = source.base + "changelist.xml"
+    assert await fetcher.document(uri) == await fetcher.document(uri)
+    assert answers == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("headers", "at"),
+    [
+        ({"Last-Modified": "Thu, 01 Jan 2026 00:00:00 GMT"}, datetime(2026, 1, 1, tzinfo=UTC)),
+        ({"Date": "Thu, 01 Jan 2026 00:00:00 GMT"}, datetime(2026, 1, 1, tzinfo=UTC)),
+    ],
+)
+async def test_a_sitemap_gets_its_datetime_from_http(
+    headers: dict[str, str], at: datetime, source: SmallSource, fetcher: Fetcher
+) -> None:
+    sitemap = write_document(Document(None, (Resource(source.base + "a"),)))
+    source.answers["/sitemap.xml"] = body(sitemap, headers=headers)
+    assert (await fetcher.document(source.site + "sitemap.xml")).at == at
+
+
+async def test_many_members_of_gzip_are_one_document(source: SmallSource, fetcher: Fetcher) -> None:
+    source.put("a", b"1")
+    xml = write_document(source.change_list())
+    source.answers["/data/x.xml.gz"] = body(gzip.compress(xml[:100]) + gzip.compress(xml[100:]))
+    assert await fetcher.document(source.base + "x.xml.gz") == read_document(xml)

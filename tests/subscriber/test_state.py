@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rsnotify.actions import Progress
+from rsnotify.coverage import Change
+from rsnotify.datetimes import Instant, to_microseconds
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_subscriber.state import Held, State
+
+SECOND = datetime(2026, 1, 1, tzinfo=UTC)
+PRECISE = SECOND + timedelta(microseconds=7)
+A, B = "md5:" + "a" * 32, "md5:" + "b" * 32
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    state = State(tmp_path / "state")
+    yield state
+    state.close()
+
+
+def held(
+    uri: str, at: Instant, change: ChangeType = ChangeType.UPDATED, hash: str | None = None
+) -> Held:
+    return Held(uri, to_microseconds(at), change.value, hash)
+
+
+def change(at: Instant, kind: ChangeType = ChangeType.UPDATED, hash: str | None = None) -> Change:
+    return Change("u", kind, at, Resource("u", change=kind, hash=hash))
+
+
+@pytest.mark.parametrize(
+    ("have", "new", "covered"),
+    [
+        (held("u", PRECISE), change(SECOND), True),
+        (held("u", SECOND), change(PRECISE), False),
+        (held("u", PRECISE), change(PRECISE), True),
+        (held("u", SECOND), change(SECOND), False),
+        (held("u", SECOND, hash=A), change(SECOND, hash=A), True),
+        (held("u", SECOND, hash=A), change(SECOND, hash=B), False),
+        (held("u", PRECISE, hash=A), change(PRECISE, hash=B), False),
+        (held("u", PRECISE, ChangeType.DELETED), change(PRECISE), False),
+        (held("u", PRECISE, ChangeType.DELETED), change(PRECISE, ChangeType.DELETED), True),
+        (held("u", PRECISE), Change("u", ChangeType.UPDATED, PRECISE, Resource("u")), False),
+        (held("u", PRECISE), Change("u", ChangeType.UPDATED, SECOND, Resource("u")), True),
+    ],
+)
+def test_which_changes_need_not_be_applied_again(have: Held, new: Change, covered: bool) -> None:
+    assert have.covers(new) is covered
+
+
+def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
+    later = PRECISE + timedelta(days=1)
+    state.commit(
+        [
+            held("same", SECOND, hash=A),
+            held("other", SECOND, hash=A),
+            held("deleted", SECOND, ChangeType.DELETED),
+            held("later", later, hash=A),
+            held("deleted later", later, ChangeType.DELETED),
+            Held("unhashed", 0, "updated", None, 5, to_microseconds(SECOND)),
+            Held("touched", 0, "updated", None, 5, to_microseconds(SECOND)),
+        ],
+        None,
+    )
+    listed = [
+        Resource("same", hash=A),
+        Resource("other", hash=B),
+        Resource("deleted", hash=A),
+        Resource("later", hash=B),
+        Resource("deleted later", hash=B),
+        Resource("new", hash=A),
+        Resource("unhashed", lastmod=SECOND, length=5),
+        Resource("touched", lastmod=PRECISE, length=5),
+    ]
+    differing = {resource.uri for resource in state.compare(listed, PRECISE)}
+    assert differing == {"other", "deleted", "new", "touched"}
+
+
+def test_sweep_returns_what_no_list_of_this_baseline_had(state: State) -> None:
+    later = PRECISE + timedelta(days=1)
+    old = [held(uri, SECOND) for uri in ("a", "b", "c")]
+    state.commit([*old, held("later", later), held("gone", SECOND, ChangeType.DELETED)], None)
+    state.begin_baseline()
+    state.compare([Resource("a"), Resource("b")], PRECISE)
+    assert state.sweep(PRECISE) == ["c"]
+    state.begin_baseline()
+    state.compare([Resource("c")], PRECISE)
+    assert state.sweep(PRECISE) == ["a", "b"]
+
+
+def test_a_tombstone_is_kept_until_it_is_confirmed(state: State) -> None:
+    state.commit([held("u", PRECISE, ChangeType.DELETED)], Progress(PRECISE, SECOND))
+    assert state.find("u") is not None
+    state.commit([], Progress(PRECISE, PRECISE))
+    assert state.find("u") is not None
+    later = PRECISE + timedelta(seconds=1)
+    state.commit([], Progress(later, later))
+    assert state.find("u") is None
+
+
+def test_resources_are_counted(state: State, tmp_path: Path) -> None:
+    state.commit([held("a", SECOND), held("b", SECOND)], None)
+    state.commit([held("a", PRECISE), held("b", PRECISE, ChangeType.DELETED)], None)
+    assert state.resources == 1
+
+
+def test_progress_outlives_the_process(tmp_path: Path) -> None:
+    progress = Progress(PRECISE, SECOND, (("u", "updated", A),))
+    state = State(tmp_path)
+    state.commit([], progress)
+    state.close()
+    state = State(tmp_path)
+    assert state.progress() == progress
+    state.close()
+
+
+def test_two_do_not_share_a_state(state: State, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="in use"):
+        State(tmp_path / "state")
+
+
+def test_after_a_failed_commit_none_is_made(state: State) -> None:
+    broken = Held("u", 1, None)  # type: ignore[arg-type]
+    with pytest.raises(StorageError):
+        state.commit([held("before", SECOND), broken], Progress(PRECISE, PRECISE))
+    assert state.find("before") is None
+    with pytest.raises(StorageError, match="an earlier commit failed"):
+        state.commit([], Progress(PRECISE, PRECISE))
+    assert state.progress() is None
+
+
+def test_a_damaged_state_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "state.sqlite").write_bytes(b"this is no database" * 100)
+    with pytest.raises(StorageError, match=r"state\.sqlite|not a database"):
+        State(tmp_path)
