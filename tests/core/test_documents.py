@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from documents import DOCUMENTS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import Limits, SitemapReader, read_document
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
 from rsnotify.writing import Profile, write_document
+from tests.core.documents import DOCUMENTS
 
 HEAD = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
 NOON = datetime(2013, 1, 3, 12, tzinfo=UTC)

@@ -7,7 +7,6 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from world import BASE, OFFER, PACE, Destination, Source
 
 from rsnotify.actions import Discover, Fetch, Note, Progress, Rung
 from rsnotify.errors import Unavailable
@@ -15,6 +14,7 @@ from rsnotify.follower import Follower
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.vocabulary import Capability, ChangeType
+from tests.core.world import BASE, OFFER, PACE, Destination, Source
 
 
 @pytest.fixture

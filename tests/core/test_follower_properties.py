@@ -8,10 +8,10 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from world import Destination, Source
 
 from rsnotify.datetimes import MICROSECOND
 from rsnotify.model import Document
+from tests.core.world import Destination, Source
 
 NAMES = st.sampled_from("abcde")
 STEPS = st.one_of(

@@ -16,9 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import history
-
 from rsnotify.commands.processes import Process, free_port
+from tests.end_to_end import history
 
 #: Seconds in which the Destination has to be in step after the last change.
 PATIENCE = 180.0

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import history
-import replay
+from tests.end_to_end import history, replay
 
 
 async def test_a_destination_ends_equal_though_hub_and_destination_are_killed(

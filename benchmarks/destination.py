@@ -1,0 +1,51 @@
+"""The Destination of `latency.py`, in a process of its own: tells when each change is durable.
+
+Prints `ready` once it is level and push works, then a line a change: the change's datetime and
+the time at which it was committed, both in microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rsnotify.coverage import Change
+from rsnotify.datetimes import to_microseconds
+from rsnotify_subscriber import FolderMirror, Subscriber
+
+
+def told(changes: Sequence[Change]) -> None:
+    now = time.time_ns() // 1000
+    lines = [f"{to_microseconds(change.at)} {now}\n" for change in changes]
+    sys.stdout.write("".join(lines))
+    sys.stdout.flush()
+
+
+async def in_step(subscriber: Subscriber) -> None:
+    """Wait until it is level and hears of changes by push."""
+    while True:
+        status = subscriber.status
+        if status.level and status.push == "up":
+            return
+        await asyncio.sleep(0.05)
+
+
+async def main(url: str, folder: Path) -> None:
+    subscriber = Subscriber(
+        url,
+        FolderMirror(folder),
+        state=folder.with_suffix(".state"),
+        on_committed=told,
+        allow_private_addresses=True,
+    )
+    async with subscriber:
+        await in_step(subscriber)
+        print("ready", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

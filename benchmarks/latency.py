@@ -1,0 +1,151 @@
+"""From `record` in the Source to applied in the Destination, durable at every step.
+
+Source, hub and Destination are three processes. The Source embeds a Publisher and records
+changes of small resources at a steady rate; their content travels inline. Each change is
+flushed to the disk four times on its way: in the Source's journal, in the hub's log, as a file
+of the mirror, in the Destination's state. What one such flush takes is measured beside it, in
+the same folder in the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from random import Random
+from statistics import quantiles
+
+from aiohttp import web
+
+from rsnotify.commands.processes import Process, free_port
+from rsnotify.datetimes import to_microseconds
+from rsnotify_publisher import Publisher, routes
+
+RATE = 200
+RESOURCES = 200
+SIZE = 500
+
+
+class LiveSource:
+    """Resources in memory that change, published by an embedded Publisher."""
+
+    def __init__(self, root: Path, url: str, hub: str) -> None:
+        self.url = url
+        self._contents: dict[str, bytes] = {}
+        self._random = Random(1)
+        self.publisher = Publisher(root, url, hubs=[hub], content=self._contents.get)
+        self.recorded: dict[int, int] = {}
+
+    async def change(self) -> None:
+        uri = f"{self.url}r/{self._random.randrange(RESOURCES)}"
+        content = self._random.randbytes(SIZE // 2).hex().encode()
+        began = time.time_ns() // 1000
+        self._contents[uri] = content
+        digest = "sha-256:" + hashlib.sha256(content).hexdigest()
+        change = await self.publisher.aupdated(uri, hash=digest, length=SIZE, type="text/plain")
+        assert change.datetime is not None
+        self.recorded[to_microseconds(change.datetime)] = began
+
+    def application(self) -> web.Application:
+        async def resource(request: web.Request) -> web.Response:
+            return web.Response(body=self._contents[f"{self.url}r/{request.match_info['name']}"])
+
+        app = web.Application()
+        app.router.add_get("/r/{name}", resource)
+        app.add_routes(routes(self.publisher))
+        return app
+
+
+def flushes(folder: Path, count: int = 500) -> list[float]:
+    """Return how long each of some appends and fsyncs takes, in milliseconds."""
+    took = []
+    with (folder / "flushes").open("wb", buffering=0) as file:
+        for _ in range(count):
+            file.write(b"x" * SIZE)
+            began = time.perf_counter()
+            os.fsync(file.fileno())
+            took.append((time.perf_counter() - began) * 1000)
+    return took
+
+
+async def measure(root: Path, seconds: float) -> list[float]:
+    """Return the latency of every change, in milliseconds."""
+    hub = await Process.start("hub", "--port", "0", "--data", str(root / "hub"), log=root / "log")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/"
+    source = LiveSource(root / "source", url, await hub.url())
+    runner = web.AppRunner(source.application())
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    try:
+        async with source.publisher:
+            source.publisher.wait_published(10)
+            return await _follow(source, root, seconds)
+    finally:
+        await runner.cleanup()
+        await hub.stop()
+
+
+async def _follow(source: LiveSource, root: Path, seconds: float) -> list[float]:
+    destination = await asyncio.create_subprocess_exec(
+        *(sys.executable, str(Path(__file__).with_name("destination.py"))),
+        *(source.url, str(root / "copy")),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert destination.stdout is not None
+    assert destination.stdin is not None
+    async with asyncio.timeout(30):
+        while await destination.stdout.readline() != b"ready\n":
+            pass
+    await _change(source, seconds)
+    latencies: dict[int, float] = {}
+    async with asyncio.timeout(30):
+        # A change that another of the same resource overtook is applied with that one.
+        while max(latencies, default=0) < max(source.recorded):
+            at, applied = map(int, (await destination.stdout.readline()).split())
+            if at in source.recorded:
+                latencies[at] = (applied - source.recorded[at]) / 1000
+    destination.stdin.close()
+    await destination.wait()
+    return list(latencies.values())
+
+
+async def _change(source: LiveSource, seconds: float) -> None:
+    """Record at the rate whatever each record takes, as an open loop does."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    async with asyncio.TaskGroup() as changes:
+        for _ in range(round(RATE * seconds)):
+            changes.create_task(source.change())
+            due += 1 / RATE
+            await asyncio.sleep(max(0.0, due - loop.time()))
+
+
+def percentiles(values: list[float]) -> tuple[float, float]:
+    """Return p50 and p99."""
+    cuts = quantiles(values, n=100)
+    return cuts[49], cuts[98]
+
+
+def main(seconds: float = 10.0) -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
+        root = Path(name)
+        before = flushes(root)
+        latencies = asyncio.run(measure(root, seconds))
+        flush50, flush99 = percentiles(before + flushes(root))
+    p50, p99 = percentiles(latencies)
+    print(f"record -> applied, {RATE} changes a second, {len(latencies)} changes, in ms")
+    print(f"{'':24}{'p50':>8}{'p99':>8}{'p50+p99':>9}")
+    print(f"{'record -> applied':24}{p50:8.2f}{p99:8.2f}{p50 + p99:9.2f}")
+    print(f"{'one fsync':24}{flush50:8.2f}{flush99:8.2f}{flush50 + flush99:9.2f}")
+    print(f"{'ratio':24}{p50 / flush50:8.1f}{p99 / flush99:8.1f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Every benchmark, one after the other: `make bench`, or `make bench ARGS=latency`."""
+
+from __future__ import annotations
+
+import sys
+
+import latency
+
+BENCHMARKS = {"latency": latency.main}
+
+
+def main(names: list[str]) -> None:
+    """Run the named benchmarks, or all."""
+    for name in names or BENCHMARKS:
+        if name not in BENCHMARKS:
+            sys.exit(f"there is no benchmark {name}; there are: {', '.join(BENCHMARKS)}")
+        BENCHMARKS[name]()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
