@@ -27,7 +27,7 @@ from rsnotify.actions import (
     Sweep,
 )
 from rsnotify.coverage import Change
-from rsnotify.errors import DocumentError, RsnotifyError, Unavailable, WrongDocument
+from rsnotify.errors import DocumentError, RsnotifyError, Unavailable
 from rsnotify.follower import Follower
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
@@ -53,8 +53,6 @@ _REDISCOVER = 600.0
 
 #: Seconds that a handler may take to finish what it is at when the subscriber stops.
 _PATIENCE = 10.0
-#: Where the last error of reading a list is kept, beside those of resources by URI.
-_LISTS = ""
 
 T = TypeVar("T")
 
@@ -71,6 +69,7 @@ class Following:
         transport: Gives the way to the hub of an offer, if one is to be used.
         moved: Is called whenever the status may have changed.
         once: Whether to end when level.
+        on_committed: Called with changes once they are durable.
     """
 
     def __init__(
@@ -84,6 +83,7 @@ class Following:
         moved: Callable[[], None],
         *,
         once: bool,
+        on_committed: Callable[[Sequence[Change]], None] | None = None,
     ) -> None:
         self._identity = identity
         self._state = state
@@ -92,6 +92,7 @@ class Following:
         self._transport = transport
         self._moved = moved
         self._once = once
+        self._on_committed = on_committed
         self._random = Random()
         self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(1, "rsnotify-state")
@@ -204,15 +205,9 @@ class Following:
         try:
             document = await self._fetcher.document(fetch.uri)
         except RsnotifyError as error:
-            self._errors[_LISTS] = error
             self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
         else:
-            failures = self._follower.failures
-            actions = self._follower.fetched(fetch, document, self._loop.time())
-            if self._follower.failures > failures:
-                reason = f"it cannot be used as the {fetch.rung}"
-                self._errors[_LISTS] = WrongDocument(reason, source=fetch.uri)
-            self._perform(actions)
+            self._perform(self._follower.fetched(fetch, document, self._loop.time()))
 
     async def _compare(self, action: Compare) -> None:
         differing = await self._in_worker(self._state.compare, action.resources, action.at)
@@ -235,6 +230,8 @@ class Following:
     def committed(self, changes: Sequence[Change]) -> None:
         """Count what is durable."""
         self._tally.note(changes)
+        if self._on_committed is not None:
+            self._on_committed(changes)
         self._end_if_caught_up()
         self._moved()
 
@@ -250,7 +247,7 @@ class Following:
         if follower.level:
             self._end(None)
         elif follower.failures >= TRIES:
-            self._end(self._errors[_LISTS])
+            self._end(follower.error)
         elif follower.stuck:
             self._end(self._stuck())
 

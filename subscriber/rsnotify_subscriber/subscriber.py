@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from random import Random
@@ -13,6 +13,7 @@ from types import TracebackType
 
 import msgspec
 
+from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
@@ -52,6 +53,8 @@ class Subscriber:
             time, always for the same Source.
         via: How changes are heard of.
         pace: How fast, and how much at once.
+        on_committed: Called with changes once they are durable, and T with them; for what
+            follows from a change and must not be told too early.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of `url` may be anywhere.
     """
@@ -64,6 +67,7 @@ class Subscriber:
         state: Path,
         via: Via = Via.AUTO,
         pace: Pace | None = None,
+        on_committed: Callable[[Sequence[Change]], None] | None = None,
         allow_private_addresses: bool = False,
     ) -> None:
         self._url = url
@@ -71,6 +75,7 @@ class Subscriber:
         self._folder = state.absolute()
         self._via = via
         self._pace = pace or Pace()
+        self._on_committed = on_committed
         self._sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
@@ -166,6 +171,7 @@ class Subscriber:
             self._transport,
             self._tell,
             once=once,
+            on_committed=self._on_committed,
         )
         if not self._stopping.is_set():
             await self._following.run()
