@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 import typer
@@ -15,8 +16,13 @@ import typer
 from rsnotify.errors import RsnotifyError
 
 
-def application() -> typer.Typer:
-    """Collect the installed subcommands."""
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Make the command line.
+
+    Args:
+        arguments: What the user typed. Of the subcommands only the one that is named is
+            loaded; all are where none is, for the help.
+    """
     app = typer.Typer(
         name="rsnotify",
         help="Push-extended ResourceSync: keep copies of web resources in step.",
@@ -26,9 +32,12 @@ def application() -> typer.Typer:
         rich_markup_mode=None,
     )
     app.callback()(_common)
-    for point in sorted(entry_points(group="rsnotify.commands"), key=lambda point: point.name):
+    points = {point.name: point for point in entry_points(group="rsnotify.commands")}
+    named = next((argument for argument in arguments if argument in points), None)
+    for name in [named] if named else sorted(points):
         # Each option is an environment variable too: --base-url is RSNOTIFY_BASE_URL.
-        app.command(point.name, context_settings={"auto_envvar_prefix": "RSNOTIFY"})(point.load())
+        settings = {"auto_envvar_prefix": "RSNOTIFY"}
+        app.command(name, context_settings=settings)(points[name].load())
     return app
 
 
@@ -49,7 +58,7 @@ def _common(
 def main() -> None:
     """Run the command line. An error we know gets one sentence and exit code 2."""
     try:
-        application()()
+        application(sys.argv[1:])()
     except RsnotifyError as error:
         typer.echo(f"rsnotify: {error}", err=True)
         sys.exit(2)
