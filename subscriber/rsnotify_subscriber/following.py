@@ -27,7 +27,7 @@ from rsnotify.actions import (
     Sweep,
 )
 from rsnotify.coverage import Change
-from rsnotify.errors import DocumentError, RsnotifyError, Unavailable
+from rsnotify.errors import DocumentError, FetchError, RsnotifyError, Unavailable
 from rsnotify.follower import Follower
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
@@ -252,11 +252,17 @@ class Following:
             self._end(self._stuck())
 
     def _stuck(self) -> RsnotifyError:
-        first, *others = self._follower.failing()
-        error = self._errors.get(first.uri)
-        reason = getattr(error, "reason", None) or str(error)
-        more = f" (and {len(others)} more resources)" if others else ""
-        return Unavailable(first.uri, f"{reason}; it was tried several times{more}")
+        failing = self._follower.failing()
+        if not failing:
+            return Unavailable(
+                self._identity.url,
+                "its lists leave out a part of the past; it can be made up for once its "
+                "Resource List is newer than its oldest Change List",
+            )
+        error = self._errors.get(failing[0].uri)
+        reason = error.reason if isinstance(error, FetchError) else str(error)
+        more = f" (and {len(failing) - 1} more resources)" if len(failing) > 1 else ""
+        return Unavailable(failing[0].uri, f"{reason}; it was tried several times{more}")
 
     # Push: the `Events` of it
 

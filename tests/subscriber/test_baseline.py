@@ -128,6 +128,27 @@ async def test_a_list_older_than_the_resources_is_put_right_by_the_change_list(
     assert destination.equals_source()
 
 
+async def test_a_part_of_the_past_that_no_list_tells_of_is_said_and_made_up_for_later(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.archive = False
+    source.put("a", b"1")
+    await destination.catch_up()
+    source.listed_at = source.last
+    old = write_document(source._resource_list())
+    source.delete("a")
+    source.put("b", b"2")
+    source.rotate()
+    source.put("c", b"3")
+    source.answers["/data/resourcelist.xml"] = body(old)
+    with pytest.raises(Unavailable, match="leave out a part of the past"):
+        await destination.catch_up()
+    source.listed_at = None
+    source.answers.clear()
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
 async def test_a_handler_of_ones_own_gets_each_resource_with_its_content(
     source: SmallSource, destination: Destination
 ) -> None:
