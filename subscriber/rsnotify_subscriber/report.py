@@ -40,7 +40,7 @@ def sentence(status: Status) -> str:
     """Write a status as one line."""
     through = format_datetime(status.through) if status.through else "not yet"
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
-    level = "level" if status.level else f"{status.pending} pending"
+    level = "in step" if status.level else f"{status.pending} pending"
     return (
         f"{status.resources} resources, {status.applied} changes applied{lag}, "
         f"{level}, synced through {through}, push {status.push}"
