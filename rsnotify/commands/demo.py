@@ -180,10 +180,10 @@ async def _tell(observations: Observations, statuses: AsyncIterator[str]) -> Non
         status = msgspec.json.decode(line, type=Status)
         passed = asyncio.get_running_loop().time() - started
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:.1f} ms"
+        place = "in step" if status.level else f"{status.pending} on the way"
         text = (
-            f"{passed:5.0f} s   Source: {observations.changes} changes   "
-            f"Destination: {status.applied} applied, {status.pending} pending, lag {lag}, "
-            f"push {status.push or 'away'}, {'in step' if status.level else 'catching up'}"
+            f"{passed:5.0f} s   Source: {observations.changes} changes   Destination: "
+            f"{status.applied} applied, {place}, lag {lag}, push {status.push or 'away'}"
         )
         if sys.stdout.isatty():
             typer.echo(f"\r\x1b[2K{text}", nl=False)
