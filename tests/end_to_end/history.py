@@ -11,9 +11,10 @@ from random import Random
 
 #: Names that a Source of files meets sooner or later.
 NAMES = [
-    "plain.ttl", "with space.ttl", "per%20cent.ttl", "ümläut/été.nt", "hash#mark.ttl", "a?b=c&d.ttl",
-    "deep/er/and/deeper.jsonld", "deep/er/sibling.ttl", "CASE.ttl", "case.ttl", "plus+and~tilde.rdf",
-    "semi;colon,comma.ttl", "quote'd.ttl", "[brackets].ttl", "no-suffix", "empty.ttl",
+    "plain.ttl", "with space.ttl", "per%20cent.ttl", "ümläut/été.nt", "hash#mark.ttl",
+    "a?b=c&d.ttl", "deep/er/and/deeper.jsonld", "deep/er/sibling.ttl", "CASE.ttl", "case.ttl",
+    "plus+and~tilde.rdf", "semi;colon,comma.ttl", "quote'd.ttl", "[brackets].ttl", "no-suffix",
+    "empty.ttl",
 ]  # fmt: skip
 
 

@@ -105,7 +105,7 @@ class Replay:
 async def replay(
     root: Path, steps: list[history.Step], *, hub: bool = True, follow: list[str] | None = None
 ) -> bool:
-    """Replay while the hub is killed twice and the Destination once; tell whether they end equal."""
+    """Replay while the hub is killed twice, the Destination once; tell if they end equal."""
     run = Replay(root, hub=hub, follow=follow or [])
     sixth = len(steps) // 6
     kills = {1: "hub", 3: "follow", 5: "hub"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,8 +22,8 @@ async def hub() -> AsyncIterator[FakeHub]:
 def source() -> Iterator[Callable[..., SourceProcess]]:
     started: list[SourceProcess] = []
 
-    def start(folder: Path, *arguments: str) -> SourceProcess:
-        process = SourceProcess(folder, *arguments)
+    def start(folder: Path, *arguments: str, by: Sequence[str] = ()) -> SourceProcess:
+        process = SourceProcess(folder, *arguments, by=by)
         started.append(process)
         return process
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -152,10 +152,10 @@ def eventually(happened: Callable[[], bool]) -> None:
 
 
 class SourceProcess:
-    """`rsnotify source` as a user runs it."""
+    """`rsnotify source` as a user runs it, by another command if that is to start it."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        command = [sys.executable, "-m", "rsnotify", "source", str(folder), *arguments]
+    def __init__(self, folder: Path, *arguments: str, by: Sequence[str] = ()) -> None:
+        command = [*by, sys.executable, "-m", "rsnotify", "source", str(folder), *arguments]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

@@ -1,0 +1,20 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let no test skip where everything that tests may need is said to be installed."""
+    report = yield
+    if report.skipped and os.environ.get("RSNOTIFY_REQUIRE_ALL") == "1":
+        report.outcome = "failed"
+        report.longrepr = f"skipped, though RSNOTIFY_REQUIRE_ALL=1: {report.longrepr}"
+    return report
