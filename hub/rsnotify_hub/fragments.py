@@ -15,11 +15,12 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from rsnotify.coverage import fragment_coverage
 from rsnotify.datetimes import MICROSECOND, Instant
-from rsnotify.errors import InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.errors import InvalidDocument, MalformedDocument
 from rsnotify.model import Document
 from rsnotify.reading import DEFAULT_LIMITS, Limits, read_document
-from rsnotify.vocabulary import FRAGMENT_CAPABILITIES, Capability
+from rsnotify.vocabulary import Capability
 from rsnotify.writing import write_document
 
 #: What a merged fragment is sent as.
@@ -71,25 +72,20 @@ def describe(document: Document, body: bytes, content_type: str) -> Fragment:
     Raises:
         DocumentError: As for `read_fragment`.
     """
-    if document.index or document.capability not in FRAGMENT_CAPABILITIES | {None}:
-        kind = "index" if document.index else document.capability
-        raise WrongDocument(f"it is a {kind}, not a change-notification or changelist")
-    if not (content_type.isascii() and content_type.isprintable()):
-        raise InvalidDocument("its Content-Type is not printable ASCII")
-    dates = _checked_dates(document)
-    until = document.until or (dates[-1] if dates else None)
+    coverage = fragment_coverage(document)
+    until = coverage.until
     if until is None:
         raise InvalidDocument("it has neither an until nor the datetime of a last change")
-    if not document.resources and document.from_ is None:
+    if not coverage.changes and coverage.from_ is None:
         raise InvalidDocument("it has neither entries nor a from")
-    first = dates[0] if dates else until
+    first = coverage.changes[0].at if coverage.changes else until
     return Fragment(
         body=body,
         content_type=content_type,
-        from_=document.from_,
+        from_=coverage.from_,
         until=until,
-        begins=document.from_ or first - MICROSECOND,
-        heartbeat=not document.resources,
+        begins=coverage.from_ or first - MICROSECOND,
+        heartbeat=not coverage.changes,
     )
 
 
@@ -102,28 +98,6 @@ def _check_encoding(body: bytes) -> None:
         body.decode()
     except UnicodeDecodeError:
         raise MalformedDocument("its encoding is not UTF-8") from None
-
-
-def _checked_dates(document: Document) -> list[Instant]:
-    """Return the datetimes of the entries that have one, after checking all entries."""
-    dates: list[Instant] = []
-    from_, until = document.from_, document.until
-    if from_ is not None and until is not None and from_ > until:
-        raise InvalidDocument("its from is later than its until")
-    for number, resource in enumerate(document.resources, 1):
-        if resource.change is None:
-            raise InvalidDocument("it does not say what changed (rs:md/@change)", entry=number)
-        at = resource.changed_at
-        if at is None:
-            continue  # a 1.1 Change List may go by its order alone
-        if (from_ is not None and at <= from_) or (until is not None and at > until):
-            raise InvalidDocument(
-                "its datetime lies outside the document's from and until", entry=number
-            )
-        if dates and at < dates[-1]:
-            raise InvalidDocument("it is older than the entry before it", entry=number)
-        dates.append(at)
-    return dates
 
 
 class Interval(Struct, frozen=True):

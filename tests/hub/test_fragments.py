@@ -54,6 +54,10 @@ def test_entries_of_the_same_instant_are_in_order():
     assert read_fragment(fragment(0, 1, 1)).until == at(1)
 
 
+def test_an_entry_of_the_very_instant_of_from_may_pass():
+    assert read_fragment(fragment(1, 1)).until == at(1)
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [
@@ -66,7 +70,7 @@ def test_entries_of_the_same_instant_are_in_order():
         (fragment(0, 1, capability="changedump"), WrongDocument),
         (write_document(Document(capability="changelist", index=True)), WrongDocument),
         (fragment(0, 2, 1, until=3), InvalidDocument),
-        (fragment(1, 1), InvalidDocument),
+        (fragment(2, 1, until=3), InvalidDocument),
         (fragment(0, 3, until=2), InvalidDocument),
         (fragment(5, until=4), InvalidDocument),
         (xml(""), InvalidDocument),
