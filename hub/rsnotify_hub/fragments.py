@@ -72,6 +72,8 @@ def describe(document: Document, body: bytes, content_type: str) -> Fragment:
     Raises:
         DocumentError: As for `read_fragment`.
     """
+    if not (content_type.isascii() and content_type.isprintable()):
+        raise InvalidDocument("its Content-Type is not printable ASCII")
     coverage = fragment_coverage(document)
     until = coverage.until
     if until is None:
