@@ -50,6 +50,16 @@ class LiveSource:
         assert change.datetime is not None
         self.recorded[to_microseconds(change.datetime)] = began
 
+    async def change_for(self, seconds: float) -> None:
+        """Record at the rate whatever each record takes, as an open loop does."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        async with asyncio.TaskGroup() as changes:
+            for _ in range(round(RATE * seconds)):
+                changes.create_task(self.change())
+                due += 1 / RATE
+                await asyncio.sleep(max(0.0, due - loop.time()))
+
     def application(self) -> web.Application:
         async def resource(request: web.Request) -> web.Response:
             return web.Response(body=self._contents[f"{self.url}r/{request.match_info['name']}"])
@@ -102,28 +112,26 @@ async def _follow(source: LiveSource, root: Path, seconds: float) -> list[float]
     async with asyncio.timeout(30):
         while await destination.stdout.readline() != b"ready\n":
             pass
-    await _change(source, seconds)
     latencies: dict[int, float] = {}
+    hearing = asyncio.create_task(_hear(source, destination.stdout, latencies))
+    await source.change_for(seconds)
     async with asyncio.timeout(30):
-        # A change that another of the same resource overtook is applied with that one.
-        while max(latencies, default=0) < max(source.recorded):
-            at, applied = map(int, (await destination.stdout.readline()).split())
-            if at in source.recorded:
-                latencies[at] = (applied - source.recorded[at]) / 1000
+        while max(latencies, default=0) < max(source.recorded):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    hearing.cancel()
     destination.stdin.close()
     await destination.wait()
     return list(latencies.values())
 
 
-async def _change(source: LiveSource, seconds: float) -> None:
-    """Record at the rate whatever each record takes, as an open loop does."""
-    loop = asyncio.get_running_loop()
-    due = loop.time()
-    async with asyncio.TaskGroup() as changes:
-        for _ in range(round(RATE * seconds)):
-            changes.create_task(source.change())
-            due += 1 / RATE
-            await asyncio.sleep(max(0.0, due - loop.time()))
+async def _hear(
+    source: LiveSource, lines: asyncio.StreamReader, latencies: dict[int, float]
+) -> None:
+    # A change that another of the same resource overtook is applied with that one.
+    async for line in lines:
+        at, applied = map(int, line.split())
+        if at in source.recorded:
+            latencies[at] = (applied - source.recorded[at]) / 1000
 
 
 def percentiles(values: list[float]) -> tuple[float, float]:
