@@ -127,10 +127,19 @@ async def _serve(
     async with publisher:
         await runner.setup()
         try:
-            await web.SockSite(runner, listening).start()
-            await _watch(names, publisher, stop)
+            # Whoever comes before all documents are there waits, rather than misses one.
+            if await _published(publisher, stop):
+                await web.SockSite(runner, listening).start()
+                await _watch(names, publisher, stop)
         finally:
             await runner.cleanup()
+
+
+async def _published(publisher: Publisher, stop: asyncio.Event) -> bool:
+    while not stop.is_set():
+        if await asyncio.to_thread(publisher.wait_published, 0.2):
+            return True
+    return False
 
 
 async def _watch(names: Names, publisher: Publisher, stop: asyncio.Event) -> None:
@@ -150,8 +159,6 @@ async def _watch(names: Names, publisher: Publisher, stop: asyncio.Event) -> Non
 
 async def _announce(names: Names, publisher: Publisher, compared: asyncio.Event) -> None:
     await compared.wait()
-    while not await asyncio.to_thread(publisher.wait_published, 0.2):
-        pass
     with publisher.source.open_journal() as journal:
         count = journal.count()
     typer.echo(f"rsnotify source serving {names.base_url} ({count} resources)")
