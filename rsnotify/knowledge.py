@@ -3,8 +3,10 @@
     T  <=  known        T: durably applied.  known: every change is known, if not yet applied.
     confirmed <= known  confirmed: every change is known from the standard documents.
 
-A *hole* is a time that no document of the Source covers any more. Knowledge goes on beyond
-it, T does not, until a Resource List younger than the hole was compared.
+Each method that learns something returns the changes that are new. A fragment that begins
+beyond what is known shows a *gap*; it is held until what lies before it is known. A *hole* is a
+time that no document of the Source covers any more: knowledge goes on beyond it, T does not,
+until a Resource List younger than the hole was compared.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from msgspec import Struct
 from rsnotify.actions import Progress
 from rsnotify.coverage import Change, Coverage, Frontier
 from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.held import Held
 
 #: Before every change: T does not exist yet.
 EARLIEST = datetime.min.replace(tzinfo=UTC)
@@ -32,36 +35,65 @@ class Knowledge:
     """The frontiers of one set of resources.
 
     Args:
-        known: Through here every change is known.
-        confirmed: Through here the standard documents have said so.
-        through: T, if there is one yet.
+        progress: Where an earlier run stopped; None when nothing is known yet.
+        hold: How many changes of fragments beyond a gap are kept.
     """
 
-    def __init__(self, known: Frontier, confirmed: Frontier, through: Instant | None) -> None:
-        self.known = known
-        self.confirmed = confirmed
+    def __init__(self, progress: Progress | None, hold: int) -> None:
+        self._known: Frontier | None = None
+        self._confirmed = Frontier.at(EARLIEST)
+        self._through: Instant | None = None
+        self._held = Held(hold)
         self.hole: Hole | None = None
-        self._through = through
+        if progress is not None:
+            self._through = progress.through
+            self._known = Frontier.at(progress.through)
+            self._confirmed = Frontier.at(progress.confirmed, progress.seen)
 
-    @classmethod
-    def of_progress(cls, progress: Progress) -> Knowledge:
-        """Go on where an earlier run stopped."""
-        known = Frontier.at(progress.through)
-        return cls(known, Frontier.at(progress.confirmed, progress.seen), progress.through)
+    @property
+    def known(self) -> Instant | None:
+        """Through here every change is known; None before a first baseline."""
+        return self._known.instant if self._known else None
 
-    @classmethod
-    def beginning(cls, at: Instant) -> Knowledge:
-        """Begin with what a first Resource List of this `at` told."""
-        return cls(Frontier.at(at), Frontier.at(at), None)
+    @property
+    def confirmed(self) -> Instant:
+        """Through here the standard documents have said so."""
+        return self._confirmed.instant
 
-    def push(self, coverage: Coverage) -> list[Change] | None:
-        """Learn from a fragment; return what is new, or None if it does not join."""
-        if not coverage.reaches(self.known.instant):
-            return None
-        fresh = self.known.fresh(coverage)
+    @property
+    def gap(self) -> bool:
+        """Whether something was announced that does not join what is known."""
+        return self._held.unexplained(self.known or EARLIEST)
+
+    # Push
+
+    def push(self, coverage: Coverage) -> list[Change]:
+        """Learn from a fragment; one that does not join is held."""
+        if coverage.from_ is None:
+            # It proves nothing, so nothing moves; but what it tells is told.
+            return self._known.fresh(coverage) if self._known else []
+        if self._known is None or not coverage.reaches(self._known.instant):
+            self._held.hold(coverage)
+            return []
+        return self._join(self._known, coverage) + self._join_held()
+
+    def _join(self, known: Frontier, coverage: Coverage) -> list[Change]:
+        fresh = known.fresh(coverage)
         if coverage.until is not None:
-            self.known.advance(coverage.until, coverage.changes)
+            known.advance(coverage.until, coverage.changes)
         return fresh
+
+    def _join_held(self) -> list[Change]:
+        fresh: list[Change] = []
+        while self._known and (coverage := self._held.next(self._known.instant)) is not None:
+            fresh += self._join(self._known, coverage)
+        return fresh
+
+    def forget_announced(self) -> None:
+        """Give up what was announced and does not show in the Source's lists."""
+        self._held.clear()
+
+    # Pull and baseline
 
     def pull(self, coverage: Coverage) -> list[Change]:
         """Learn from a Change List that joins what is confirmed.
@@ -69,29 +101,32 @@ class Knowledge:
         What push told since then is returned once more: it may have been told wrongly, and
         applying it twice does nothing.
         """
-        fresh = self.confirmed.fresh(coverage)
+        assert self._known is not None
+        fresh = self._join(self._confirmed, coverage)
         if coverage.until is not None:
-            self.confirmed.advance(coverage.until, coverage.changes)
-            self.known.advance(coverage.until, coverage.changes)
-        return fresh
+            self._known.advance(coverage.until, coverage.changes)
+        return fresh + self._join_held()
 
-    def baseline(self, at: Instant) -> None:
+    def baseline(self, at: Instant) -> list[Change]:
         """Learn that a Resource List of this `at` was compared."""
-        self.known.advance(at)
-        self.confirmed.advance(at)
+        self.skip(at)
         if self.hole is not None and at >= self.hole.ends:
             self.hole = None
+        return self._join_held()
 
     def leave_open(self, begins: Instant) -> None:
         """Go on where the Source's documents begin, and remember the hole before it."""
-        after = self.hole.after if self.hole else self.confirmed.instant
+        after = self.hole.after if self.hole else self.confirmed
         self.hole = Hole(after, begins)
         self.skip(begins)
 
     def skip(self, begins: Instant) -> None:
-        """Go on where the Source's documents begin: nothing can tell what was before."""
-        self.known.advance(begins)
-        self.confirmed.advance(begins)
+        """Go on where the Source's documents begin: nothing tells what was before."""
+        self._known = self._known or Frontier.at(begins)
+        self._known.advance(begins)
+        self._confirmed.advance(begins)
+
+    # T
 
     def progress(self, low_water: Instant | None) -> Progress | None:
         """Return what is to be kept; None while there is no T.
@@ -101,7 +136,9 @@ class Knowledge:
                 `EARLIEST` while that is a resource of a baseline, which may have changed at
                 any time.
         """
-        reached = self.hole.after if self.hole else self.known.instant
+        if self._known is None:
+            return None
+        reached = self.hole.after if self.hole else self._known.instant
         if low_water is None:
             self._through = max(self._through or reached, reached)
         elif low_water > EARLIEST:
@@ -109,7 +146,6 @@ class Knowledge:
             self._through = max(self._through or reached, reached)
         if self._through is None:
             return None
-        if self.confirmed.instant > self._through:
+        if self.confirmed > self._through:
             return Progress(self._through, self._through)
-        seen = tuple(self.confirmed.seen.elements())
-        return Progress(self._through, self.confirmed.instant, seen)
+        return Progress(self._through, self.confirmed, tuple(self._confirmed.seen.elements()))
