@@ -6,6 +6,11 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes says something of the machine, not of the code.
+settings.register_profile("rsnotify", deadline=None)
+settings.load_profile("rsnotify")
 
 
 @pytest.hookimpl(wrapper=True)

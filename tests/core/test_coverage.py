@@ -129,6 +129,15 @@ def test_at_the_frontier_entries_are_compared_and_not_only_times() -> None:
     assert frontier.fresh(later) == []
 
 
+def test_what_was_seen_at_the_frontier_is_not_forgotten_when_another_list_repeats_part() -> None:
+    frontier = Frontier.at(START)
+    both = change_list_coverage(listed(change("a", at(1)), change("b", at(1)), from_=START))
+    part = change_list_coverage(listed(change("b", at(1)), from_=START))
+    for coverage in (both, part):
+        frontier.advance(coverage.until, coverage.changes)
+    assert frontier.fresh(both) == []
+
+
 def test_a_frontier_never_moves_back() -> None:
     frontier = Frontier.at(at(5))
     frontier.advance(at(4))

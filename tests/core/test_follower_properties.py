@@ -60,7 +60,7 @@ def play(step: tuple, source: Source, destination: Destination, wire: list[Docum
             destination.restart()
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
 @given(
     source=SOURCES,
     steps=st.lists(STEPS, max_size=60),
@@ -85,7 +85,7 @@ def test_any_history_under_any_faults_ends_in_the_state_of_the_source(
     assert destination.content == source.state
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(steps=st.lists(STEPS, max_size=40), seed=st.integers(0, 2**16))
 def test_without_any_push_polling_alone_ends_in_the_state_of_the_source(
     steps: list[tuple], seed: int
