@@ -145,7 +145,8 @@ class Climb:
         self._pull = self._baseline = self._listed = None
         self._worklist.release()
         asked_to_wait = (isinstance(error, Unavailable) and error.retry_after) or 0.0
-        self.due = now + max(asked_to_wait, self._pace.retry.delay(self.failures, self._random))
+        retry = self._pace.retry
+        self.due = now + retry.delay(self.failures, self._random, at_least=asked_to_wait)
 
     # Pull
 

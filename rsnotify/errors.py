@@ -19,6 +19,15 @@ and what to do.
 
 from __future__ import annotations
 
+import re
+
+_CREDENTIALS = re.compile(r"//[^/?#@]*@")
+
+
+def _shown(uri: str) -> str:
+    """Leave out a user's name and password, which a message must not tell."""
+    return _CREDENTIALS.sub("//", uri)
+
 
 class RsnotifyError(Exception):
     """The base of every error that rsnotify raises."""
@@ -45,7 +54,7 @@ class DocumentError(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the reason, led by the place."""
-        place = self.source or "document"
+        place = _shown(self.source or "document")
         if self.entry is not None:
             place = f"{place}, entry {self.entry}"
         return f"{place}: {self.reason}"
@@ -78,7 +87,7 @@ class FetchError(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the URI and the reason."""
-        return f"{self.uri}: {self.reason}"
+        return f"{_shown(self.uri)}: {_shown(self.reason)}"
 
 
 class NotFound(FetchError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rsnotify.worklist import Retry
+from rsnotify.retry import Retry
 
 
 class Pace(Struct, frozen=True):

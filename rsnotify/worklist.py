@@ -15,18 +15,7 @@ from msgspec import Struct
 
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant
-
-
-class Retry(Struct, frozen=True):
-    """How failures are tried again: `first` seconds, doubling up to `most`, with jitter."""
-
-    first: float = 0.2
-    most: float = 60.0
-
-    def delay(self, attempts: int, random: Random) -> float:
-        """Return seconds to wait after this many failures, between half and all of the step."""
-        step = min(self.most, self.first * 2.0 ** min(attempts - 1, 30))
-        return step * (0.5 + random.random() / 2)
+from rsnotify.retry import Retry
 
 
 class _Owed(Struct):
@@ -142,7 +131,7 @@ class Worklist:
             return 0
         self._failing += owed.attempts == 0
         owed.attempts += 1
-        delay = max(at_least, self._retry.delay(owed.attempts, self._random))
+        delay = self._retry.delay(owed.attempts, self._random, at_least=at_least)
         heappush(self._delayed, (now + delay, change.uri))
         return owed.attempts
 

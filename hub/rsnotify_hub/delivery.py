@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from random import Random
 
 from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
+from rsnotify.retry import Retry
 from rsnotify_hub.callbacks import Callbacks
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, chained, merge
 from rsnotify_hub.store import Entry, Store
-from rsnotify_hub.subscriptions import Answer, Subscription, is_expired, retry_delay
+from rsnotify_hub.subscriptions import Answer, Subscription, is_expired
 from rsnotify_hub.topics import Topics
 from rsnotify_hub.websub_forms import host_of
 
@@ -68,7 +69,8 @@ class WebSubChannel:
     ) -> None:
         self._store = store
         self._callbacks = callbacks
-        self._configuration = configuration
+        self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
+        self._random = Random()
         self._clock = clock
         self._topics: Topics | None = None
         self._deliveries: dict[str, dict[str, Delivery]] = {}
@@ -201,12 +203,7 @@ class WebSubChannel:
             await self._end(delivery, "its callback is gone (410)")
             return None
         delivery.failures += 1
-        return retry_delay(
-            delivery.failures,
-            first=self._configuration.retry_seconds,
-            longest=self._configuration.max_retry_seconds,
-            random=random.random,
-        )
+        return self._retry.delay(delivery.failures, self._random)
 
     async def _end(self, delivery: Delivery, reason: str) -> None:
         subscription = delivery.subscription

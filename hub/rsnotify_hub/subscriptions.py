@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
 
@@ -102,24 +101,6 @@ def judge(status: int) -> Answer:
     if 200 <= status < 300:
         return Answer.DELIVERED
     return Answer.GONE if status == 410 else Answer.RETRY
-
-
-def retry_delay(
-    failures: int, *, first: float, longest: float, random: Callable[[], float]
-) -> float:
-    """Return how many seconds to wait before the next try.
-
-    The wait doubles with each failure, and between half and all of it is taken, so that many
-    callbacks of one server that came back are not called at once.
-
-    Args:
-        failures: How many tries failed in a row, at least 1.
-        first: The whole wait after the first failure.
-        longest: The longest whole wait.
-        random: Gives a number in [0, 1).
-    """
-    whole = min(longest, first * 2.0 ** min(failures - 1, 64))
-    return whole * (0.5 + random() / 2)
 
 
 def signature(secret: str, body: bytes) -> str:

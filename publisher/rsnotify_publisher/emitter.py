@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from random import Random
 
 from rsnotify.errors import RsnotifyError
-from rsnotify_publisher.backoff import Backoff
+from rsnotify.retry import Retry
 from rsnotify_publisher.feed import Feed
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.transports import HubFailure, feed_hub
 
 _log = logging.getLogger("rsnotify.publisher")
+_RETRY = Retry(first=0.1, most=30.0)
 
 
 class Emitter:
@@ -26,6 +28,7 @@ class Emitter:
     def __init__(self, topic: str, feeds: Sequence[tuple[Hub, Feed]]) -> None:
         self._topic = topic
         self._feeds = feeds
+        self._random = Random()
 
     def behind(self, instant: int) -> bool:
         """Whether a hub still lacks something up to an instant (µs)."""
@@ -48,20 +51,19 @@ class Emitter:
                 tasks.create_task(self._keep_feeding(hub, feed))
 
     async def _keep_feeding(self, hub: Hub, feed: Feed) -> None:
-        backoff = Backoff()
+        failures = 0
         while True:
             before = feed.cursor
             wait = 0.0
             try:
                 await feed_hub(hub, self._topic, feed)
             except RsnotifyError as error:
-                _report(error, backoff.failures if feed.cursor == before else 0)
+                _report(error, failures if feed.cursor == before else 0)
                 wait = error.retry_after if isinstance(error, HubFailure) else 0.0
             except Exception:  # an error of our own must not end the feeding of a hub for good
                 _log.exception("feeding %s failed; it is tried again", hub.uri)
-            if feed.cursor > before:
-                backoff.succeed()
-            await asyncio.sleep(backoff.fail(wait))
+            failures = 1 if feed.cursor > before else failures + 1
+            await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
 
 
 def _report(error: RsnotifyError, failures: int) -> None:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
-from rsnotify.worklist import Retry
+from rsnotify.retry import Retry
 from rsnotify_subscriber.transports import Listener, Transport
 
 logger = logging.getLogger("rsnotify.subscriber")

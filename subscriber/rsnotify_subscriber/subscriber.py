@@ -17,7 +17,7 @@ from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
-from rsnotify.worklist import Retry
+from rsnotify.retry import Retry
 from rsnotify_subscriber.discovery import base_of, discover
 from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.following import Following

@@ -7,8 +7,9 @@ from random import Random
 
 from rsnotify.coverage import Change
 from rsnotify.model import Resource
+from rsnotify.retry import Retry
 from rsnotify.vocabulary import ChangeType
-from rsnotify.worklist import Retry, Worklist
+from rsnotify.worklist import Worklist
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

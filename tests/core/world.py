@@ -28,8 +28,8 @@ from rsnotify.model import Document, Link, Resource
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.reading import read_document
+from rsnotify.retry import Retry
 from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify.worklist import Retry
 from rsnotify.writing import write_document
 
 BASE = "http://source.example/"

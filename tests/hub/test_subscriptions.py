@@ -12,7 +12,6 @@ from rsnotify_hub.subscriptions import (
     granted_lease,
     is_expired,
     judge,
-    retry_delay,
     signature,
     subscribed,
 )
@@ -59,14 +58,6 @@ def test_leases_are_granted_within_limits(requested: int | None, granted: int):
 )
 def test_an_answer_is_judged_by_its_status(status: int, answer: Answer):
     assert judge(status) is answer
-
-
-def test_waits_double_up_to_the_longest_and_are_spread():
-    def whole(failures: int) -> float:
-        return retry_delay(failures, first=1, longest=60, random=lambda: 1.0)
-
-    assert [whole(n) for n in (1, 2, 3, 7, 10_000)] == [1, 2, 4, 60, 60]
-    assert retry_delay(1, first=1, longest=60, random=lambda: 0.0) == 0.5
 
 
 def test_the_signature_is_the_hmac_of_the_body():

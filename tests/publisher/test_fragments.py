@@ -1,4 +1,4 @@
-"""Fragments, hubs, backoff and resuming: decisions, without any I/O."""
+"""Fragments, hubs and resuming: decisions, without any I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import INLINE_LIMIT, ChangeType
-from rsnotify_publisher.backoff import Backoff
 from rsnotify_publisher.feed import resume_at
 from rsnotify_publisher.fragments import Fragment, FragmentWriter, may_be_inline, with_content
 from rsnotify_publisher.hubs import advertised, parse_hub
@@ -175,26 +174,6 @@ def test_websub_is_advertised_first() -> None:
         "wss://a.example/ws",
         "wss://b.example/ws",
     )
-
-
-def test_backoff_doubles_up_to_its_cap_and_begins_anew() -> None:
-    backoff = Backoff(first=1, cap=5, draw=lambda low, high: high)
-    assert [backoff.fail() for _ in range(4)] == [1, 2, 4, 5]
-    backoff.succeed()
-    assert backoff.fail() == 1
-
-
-def test_backoff_is_jittered_from_nothing_to_its_bound() -> None:
-    drawn: list[tuple[float, float]] = []
-    backoff = Backoff(first=1, cap=5, draw=lambda low, high: drawn.append((low, high)) or 0.5)
-    assert backoff.fail() == 0.5
-    assert drawn == [(0.0, 1.0)]
-
-
-def test_a_hub_may_ask_for_a_longer_wait_but_not_for_any() -> None:
-    backoff = Backoff(first=1, cap=30, draw=lambda low, high: 0)
-    assert backoff.fail(at_least=7) == 7
-    assert backoff.fail(at_least=9999) == 30
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rsnotify.pace import Pace
-from rsnotify.worklist import Retry
+from rsnotify.retry import Retry
 from rsnotify_subscriber import FolderMirror, Subscriber, default_state
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource

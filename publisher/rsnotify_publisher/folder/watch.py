@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import TypeVar
 
 from watchfiles import Change, awatch
 
 from rsnotify.errors import RsnotifyError
-from rsnotify_publisher.backoff import Backoff
+from rsnotify.retry import Retry
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.names import Names
 from rsnotify_publisher.folder.scan import Scanner
@@ -36,6 +37,7 @@ _QUIET = 5
 # Seconds.
 _AGAIN_AFTER = 0.2
 _COMPARE_EVERY = 60.0
+_RETRY = Retry(first=0.2, most=_COMPARE_EVERY)
 _SLICE = 0.02
 # Comparing may take this part of the time.
 _SHARE = 0.05
@@ -58,6 +60,7 @@ class Watcher:
         self._paths: set[Path] = set()
         self._reported = asyncio.Event()
         self._missed = asyncio.Event()
+        self._random = Random()
 
     async def run(self, on_compared: Callable[[], None]) -> None:
         """Publish until cancelled.
@@ -83,7 +86,7 @@ class Watcher:
 
     async def _listen(self) -> None:
         """Hear of changes. What breaks the watch, such as a name that is no text, is got over."""
-        backoff = Backoff(first=0.2, cap=_COMPARE_EVERY)
+        failures = 0
         while True:
             try:
                 async for changes in awatch(
@@ -93,7 +96,7 @@ class Watcher:
                     step=_QUIET,
                     ignore_permission_denied=True,
                 ):
-                    backoff.succeed()
+                    failures = 0
                     self._hear(changes)
             except (OSError, RuntimeError, ExceptionGroup) as error:
                 _log.warning(
@@ -101,7 +104,8 @@ class Watcher:
                     self._names.root,
                     first_cause(error),
                 )
-            await asyncio.sleep(backoff.fail())
+            failures += 1
+            await asyncio.sleep(_RETRY.delay(failures, self._random))
             # It is being watched again before the comparison gets its turn of the loop.
             self._missed.set()
 
