@@ -88,7 +88,7 @@ class Sandbox:
         """End every process that is left."""
         for process in reversed(self._processes):
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 def says(process: subprocess.Popen[str], text: str) -> None:
     """Wait until a process prints a line with this text."""
     assert process.stdout is not None
-    watchdog = threading.Timer(30, process.kill)
+    watchdog = threading.Timer(60, process.kill)
     watchdog.start()
     try:
         assert any(text in line for line in process.stdout), f"it never said {text!r}"
@@ -116,7 +116,7 @@ def runs(process: subprocess.Popen[str]) -> None:
         assert process.returncode == 0, output
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=60)
         assert process.returncode in (0, -signal.SIGINT), output
     assert "Traceback" not in output.replace("KeyboardInterrupt", "") or process.returncode < 0
 

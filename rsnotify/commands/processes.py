@@ -13,7 +13,7 @@ from pathlib import Path
 from rsnotify.errors import RsnotifyError
 
 #: Seconds a process gets to say that it is ready, or to end in its own order.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class ProcessError(RsnotifyError):

@@ -19,7 +19,7 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify.writing import write_document
 
 TOPIC = "https://source.example/data/channel.xml"
-PATIENCE = 10
+PATIENCE = 30
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 

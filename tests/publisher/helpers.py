@@ -22,7 +22,7 @@ from rsnotify_publisher import Options
 
 BASE = "http://source.example/data/"
 QUICK = Options(heartbeat=30, refresh=0.02, resource_list_every=0.05, grace=5)
-PATIENCE = 15.0
+PATIENCE = 45.0
 
 
 class FakeHub:

@@ -51,7 +51,7 @@ class Destination:
         return self.current
 
     async def catch_up(self, url: str | None = None, **options: Any) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await self.subscriber(url, **options).catch_up()
 
     def files(self) -> dict[str, bytes]:

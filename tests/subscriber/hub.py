@@ -43,7 +43,7 @@ class SmallHub:
 
     async def subscribed(self, count: int = 1) -> None:
         """Wait for so many subscriptions, counted from the beginning."""
-        async with asyncio.timeout(10), self.changed:
+        async with asyncio.timeout(30), self.changed:
             await self.changed.wait_for(lambda: len(self.subscriptions) >= count)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

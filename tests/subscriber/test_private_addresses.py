@@ -96,5 +96,5 @@ async def test_a_hub_at_a_private_address_is_not_dialled(
         assert subscriber.status.push is PushState.DOWN
     assert hub.subscriptions == []
     async with destination.subscriber(allow_private_addresses=True) as subscriber:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await hub.subscribed()

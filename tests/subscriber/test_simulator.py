@@ -118,7 +118,7 @@ async def test_a_running_simulator_is_followed_to_an_equal_state(tmp_path: Path,
         # There is no Change List yet, so it is not level; but the baseline is there.
         await until_reported(process, resources=60, pending=0)
         simulated.stdin.write(b"begin\n")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await simulated.stdout.readline() == b"done\n"
         audited = await outcome(await rsnotify("audit", base, folder))
         assert audited[0] == 0, audited
