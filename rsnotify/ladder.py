@@ -17,7 +17,7 @@ from rsnotify.datetimes import Instant
 from rsnotify.errors import WrongDocument
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability, Rel
+from rsnotify.vocabulary import MAX_ENTRIES, Capability, Rel
 
 #: How often one pull reads the archive: it may be rotated under our hands.
 _ARCHIVE_READS = 3
@@ -37,6 +37,33 @@ class Step(Struct, frozen=True):
     hole: Instant | None = None
 
 
+class _Queue:
+    """What is still to be read in one walk: nothing twice, and not without end.
+
+    An index that names itself, or another with each answer, would be walked for ever.
+    """
+
+    def __init__(self) -> None:
+        self._fetches: deque[Fetch] = deque()
+        self._known: set[str] = set()
+
+    def put_first(self, fetches: list[Fetch]) -> None:
+        """Read these before all else, in order.
+
+        Raises:
+            WrongDocument: They are more than any set of resources can need.
+        """
+        new = [fetch for fetch in fetches if fetch.uri not in self._known]
+        self._known.update(fetch.uri for fetch in new)
+        if len(self._known) > MAX_ENTRIES:
+            raise WrongDocument(f"it leads to more than {MAX_ENTRIES} documents")
+        self._fetches.extendleft(reversed(new))
+
+    def take(self) -> Fetch | None:
+        """Take out the next, if there is one."""
+        return self._fetches.popleft() if self._fetches else None
+
+
 class Pull:
     """One walk from the Change List to the archive and back, as far as that is needed.
 
@@ -49,7 +76,7 @@ class Pull:
         self._top = Fetch(offer.change_list, Rung.CHANGE_LIST)
         self._archive = offer.change_list_archive
         self._archive_reads = 0
-        self._queue: deque[Fetch] = deque()
+        self._queue = _Queue()
         self.current = self._top
 
     def read(self, document: Document, confirmed: Instant) -> Step:
@@ -99,8 +126,8 @@ class Pull:
         ]
 
     def _enqueue(self, members: list[Resource], under: Fetch) -> None:
-        self._queue.extendleft(
-            Fetch(urljoin(under.uri, member.uri), under.rung) for member in reversed(members)
+        self._queue.put_first(
+            [Fetch(urljoin(under.uri, member.uri), under.rung) for member in members]
         )
 
     def _climb(self, document: Document, begins: Instant) -> Step:
@@ -112,15 +139,16 @@ class Pull:
         if self._archive_reads and self.current.rung is Rung.CHANGE_LIST_ARCHIVE:
             return Step(hole=begins)  # the archive's own lists do not join
         self._archive_reads += 1
-        self._queue.clear()
-        self._queue.extend([Fetch(archive, Rung.CHANGE_LIST_ARCHIVE), self._top])
+        self._queue = _Queue()
+        self._queue.put_first([Fetch(archive, Rung.CHANGE_LIST_ARCHIVE), self._top])
         return self._next()
 
     def _next(self, coverage: Coverage | None = None) -> Step:
-        if not self._queue:
+        following = self._queue.take()
+        if following is None:
             return Step(coverage)
-        self.current = self._queue.popleft()
-        return Step(coverage, self.current)
+        self.current = following
+        return Step(coverage, following)
 
 
 class Listed(Struct, frozen=True):
@@ -141,7 +169,7 @@ class Baseline:
     def __init__(self, offer: Offer, at_least: Instant) -> None:
         assert offer.resource_list is not None
         self.current = Fetch(offer.resource_list, Rung.RESOURCE_LIST)
-        self._queue: deque[Fetch] = deque()
+        self._queue = _Queue()
         self._at_least = at_least
         self._at: Instant | None = None
 
@@ -160,9 +188,11 @@ class Baseline:
         if document.capability not in (Capability.RESOURCE_LIST, None):
             raise WrongDocument(f"a Resource List was expected, not {document.capability!r}")
         if document.index:
-            self._queue.extend(
-                Fetch(urljoin(self.current.uri, member.uri), Rung.RESOURCE_LIST)
-                for member in document.resources
+            self._queue.put_first(
+                [
+                    Fetch(urljoin(self.current.uri, member.uri), Rung.RESOURCE_LIST)
+                    for member in document.resources
+                ]
             )
             if document.at is not None:
                 self._note(document.at)
@@ -182,7 +212,7 @@ class Baseline:
 
     def next(self) -> Fetch | None:
         """Return what to read next; None when all lists were read."""
-        if not self._queue:
-            return None
-        self.current = self._queue.popleft()
-        return self.current
+        following = self._queue.take()
+        if following is not None:
+            self.current = following
+        return following
