@@ -28,6 +28,7 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem
 table { border-collapse: collapse; width: 100% }
 th, td { text-align: left; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #8884;
   overflow-wrap: anywhere }
+th, td.number { white-space: nowrap }
 td.number, th.number { text-align: right }
 """
 
