@@ -69,7 +69,7 @@ class Source:
         self.state: dict[str, str] = {}
         self.closed: list[tuple[datetime, datetime, list[Change]]] = []
         self.open_from = EPOCH
-        self.listed_at = self.clock
+        self.listed_at = EPOCH
         self.listed: dict[str, str] = {}
         self.emitted = 0
         self.version = 0
@@ -92,15 +92,17 @@ class Source:
 
     def list_resources(self) -> None:
         """Publish a new Resource List."""
-        self.listed_at = self.clock
+        self.listed_at = self._ended()
         self.listed = dict(self.state)
+
+    def _ended(self) -> datetime:
+        """Return the last datetime that no further change can get."""
+        return self.clock - self.granularity if self.granularity > MICROSECOND else self.clock
 
     def rotate(self) -> None:
         """Close the older changes of the open list, and forget what is not kept."""
         last = self.open_from
-        # What carries the present datetime may not be all that will carry it.
-        ended = self.clock if self.granularity > MICROSECOND else self.clock + MICROSECOND
-        pending = [change for change in self.history if last < change.at < ended]
+        pending = [change for change in self.history if last < change.at <= self._ended()]
         while len(pending) >= self.per_list:
             until = pending[self.per_list - 1].at
             # A list is never cut inside one datetime.
@@ -110,12 +112,19 @@ class Source:
             last = self.open_from = until
         del self.closed[: -self.kept or None]
 
-    def fragment(self, size: int) -> Document | None:
-        """Emit the next fragment; with nothing to tell, a heartbeat."""
-        chunk = self.history[self.emitted : self.emitted + size]
+    def fragment(self, size: int) -> Document:
+        """Emit the next fragment; with nothing to tell, a heartbeat.
+
+        Its `until` says that nothing up to it is missing, so no datetime is parted, and what
+        carries the present one waits where others can share it.
+        """
+        ended = self._ended()
+        ready = [change for change in self.history[self.emitted :] if change.at <= ended]
+        last = ready[:size][-1].at if ready[:size] else None
+        chunk = [change for change in ready if last is not None and change.at <= last]
         before = self.history[self.emitted - 1].at if self.emitted else EPOCH
         self.emitted += len(chunk)
-        until = chunk[-1].at if chunk else self.clock
+        until = chunk[-1].at if chunk else max(before, ended)
         return Document(
             Capability.CHANGE_NOTIFICATION,
             tuple(change.resource for change in chunk),
