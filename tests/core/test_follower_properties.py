@@ -24,6 +24,7 @@ STEPS = st.one_of(
     st.tuples(st.just("list")),
     st.tuples(st.just("work"), st.integers(1, 6)),
     st.tuples(st.just("wait"), st.sampled_from([0.05, 0.3, 2.0])),
+    st.tuples(st.just("poll")),
     st.tuples(st.just("crash")),
 )
 SOURCES = st.builds(
@@ -56,6 +57,11 @@ def play(step: tuple, source: Source, destination: Destination, wire: list[Docum
                 destination.step()
         case "wait", seconds:
             destination.tick(seconds)
+        case ("poll",):
+            for _ in range(30):
+                destination.tick()
+                while destination.pending:
+                    destination.step()
         case ("crash",):
             destination.restart()
 
