@@ -144,9 +144,10 @@ class Climb:
             self._need_baseline = self._need_baseline or self.failures in doublings
         self._pull = self._baseline = self._listed = None
         self._worklist.release()
-        asked_to_wait = (isinstance(error, Unavailable) and error.retry_after) or 0.0
-        retry = self._pace.retry
-        self.due = now + retry.delay(self.failures, self._random, at_least=asked_to_wait)
+        delay = self._pace.retry.delay(
+            self.failures, self._random, at_least=error.retry_after or 0.0
+        )
+        self.due = now + delay
 
     # Pull
 

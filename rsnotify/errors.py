@@ -32,6 +32,9 @@ def _shown(uri: str) -> str:
 class RsnotifyError(Exception):
     """The base of every error that rsnotify raises."""
 
+    #: Seconds that the other side asked to wait before the next try, if it did.
+    retry_after: float | None = None
+
 
 class DocumentError(RsnotifyError):
     """A document that cannot be accepted; nothing of it is applied.

@@ -48,7 +48,7 @@ from rsnotify.actions import Action, Apply, Fetch, Note, Progress
 from rsnotify.climb import Climb
 from rsnotify.coverage import Change, fragment_coverage
 from rsnotify.datetimes import Instant
-from rsnotify.errors import DocumentError, NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import DocumentError, NotFound, RsnotifyError
 from rsnotify.knowledge import Knowledge
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
@@ -244,8 +244,7 @@ class Follower:
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that a change of an `Apply` could not be applied; it is tried again."""
-        asked_to_wait = (isinstance(error, Unavailable) and error.retry_after) or 0.0
-        attempts = self._worklist.failed(change, now, asked_to_wait)
+        attempts = self._worklist.failed(change, now, error.retry_after or 0.0)
         if attempts and isinstance(error, NotFound) and attempts >= self._pace.gone_after:
             self._note(f"{change.uri} is gone without notice: taken as deleted", warning=True)
             gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)

@@ -37,16 +37,6 @@ class Capability:
     FRAMEWORK_NOTIFICATION = "framework-notification"
 
 
-#: Documents whose entries are changes, and carry `change` and a datetime.
-CHANGE_DOCUMENTS = frozenset(
-    {
-        Capability.CHANGE_LIST,
-        Capability.CHANGE_DUMP_MANIFEST,
-        Capability.CHANGE_NOTIFICATION,
-        "changelist-notification",
-    }
-)
-
 #: What a fragment may call itself: ours, a bare Change List, and an older draft's name.
 FRAGMENT_CAPABILITIES = frozenset(
     {Capability.CHANGE_NOTIFICATION, Capability.CHANGE_LIST, "changelist-notification"}
@@ -67,8 +57,6 @@ class Rel:
     UP = "up"
     INDEX = "index"
     ARCHIVES = "archives"
-    DESCRIBED_BY = "describedby"
-    CONTENTS = "contents"
     DUPLICATE = "duplicate"
     HUB = "hub"
     SELF = "self"

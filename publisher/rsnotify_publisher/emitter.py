@@ -11,7 +11,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.retry import Retry
 from rsnotify_publisher.feed import Feed
 from rsnotify_publisher.hubs import Hub
-from rsnotify_publisher.transports import HubFailure, feed_hub
+from rsnotify_publisher.transports import feed_hub
 
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
@@ -59,7 +59,7 @@ class Emitter:
                 await feed_hub(hub, self._topic, feed)
             except RsnotifyError as error:
                 _report(error, failures if feed.cursor == before else 0)
-                wait = error.retry_after if isinstance(error, HubFailure) else 0.0
+                wait = error.retry_after or 0.0
             except Exception:  # an error of our own must not end the feeding of a hub for good
                 _log.exception("feeding %s failed; it is tried again", hub.uri)
             failures = 1 if feed.cursor > before else failures + 1

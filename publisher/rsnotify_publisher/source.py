@@ -69,6 +69,9 @@ def normalize_base_url(base_url: str) -> str:
         usable = False
     if not usable:
         raise ConfigurationError(f"base URL {base_url!r} must be http(s)://host/…")
-    if parts.query or parts.fragment or parts.username or parts.password:
-        raise ConfigurationError(f"base URL {base_url!r} must have no query, fragment or user name")
+    if parts.username or parts.password:
+        # Not shown, as it holds what is to stay secret.
+        raise ConfigurationError("the base URL must have no user name or password")
+    if parts.query or parts.fragment:
+        raise ConfigurationError(f"base URL {base_url!r} must have no query or fragment")
     return base_url if base_url.endswith("/") else base_url + "/"

@@ -361,6 +361,12 @@ def test_a_bad_base_url_is_refused(url: str, folder: Path) -> None:
     assert url in refused(folder, base_url=url)
 
 
+def test_a_base_url_with_a_password_is_refused_without_telling_it(folder: Path) -> None:
+    message = refused(folder, base_url="http://user:secret@x/")
+    assert "password" in message
+    assert "secret" not in message
+
+
 def test_a_bad_hub_is_refused(folder: Path) -> None:
     assert "is no hub" in refused(folder, hub=["mqtt://x"])
 
