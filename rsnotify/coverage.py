@@ -27,12 +27,15 @@ class Change(Struct, frozen=True, gc=False):
         at: The change's own datetime, or where the Source gives none, that of the entry
             before it (list order decides) or the beginning of the list.
         resource: The entry as it stood in the document.
+        package: The URI of the dump package whose manifest had the entry, if it was one; the
+            content is its member at `resource.path`.
     """
 
     uri: str
     change: ChangeType
     at: Instant
     resource: Resource
+    package: str | None = None
 
 
 #: What tells two changes of one instant apart.

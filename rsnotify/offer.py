@@ -22,8 +22,13 @@ class Offer(Struct, frozen=True):
     source_description: str | None = None
     capability_list: str | None = None
     resource_list: str | None = None
+    resource_dump: str | None = None
     change_list: str | None = None
+    change_dump: str | None = None
+    resource_list_archive: str | None = None
+    resource_dump_archive: str | None = None
     change_list_archive: str | None = None
+    change_dump_archive: str | None = None
     channel: str | None = None
     hubs: tuple[str, ...] = ()
 
@@ -58,8 +63,13 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
         source_description=None if up is None else urljoin(uri, up),
         capability_list=uri,
         resource_list=uri_of(Capability.RESOURCE_LIST),
+        resource_dump=uri_of(Capability.RESOURCE_DUMP),
         change_list=uri_of(Capability.CHANGE_LIST),
+        change_dump=uri_of(Capability.CHANGE_DUMP),
+        resource_list_archive=uri_of(Capability.RESOURCE_LIST_ARCHIVE),
+        resource_dump_archive=uri_of(Capability.RESOURCE_DUMP_ARCHIVE),
         change_list_archive=uri_of(Capability.CHANGE_LIST_ARCHIVE),
+        change_dump_archive=uri_of(Capability.CHANGE_DUMP_ARCHIVE),
         channel=uri_of(Capability.CHANGE_NOTIFICATION),
         hubs=tuple(
             urljoin(uri, link.href)

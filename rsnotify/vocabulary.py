@@ -52,12 +52,24 @@ class ChangeType(StrEnum):
 
 
 class Rel:
-    """Relation types that rsnotify itself gives a meaning (core §7, archives §2)."""
+    """Relation types that rsnotify itself gives a meaning (core §7, §14, archives §2)."""
 
-    UP = "up"
-    INDEX = "index"
+    ALTERNATE = "alternate"
     ARCHIVES = "archives"
+    CANONICAL = "canonical"
+    COLLECTION = "collection"
+    CONTENTS = "contents"
+    DESCRIBED_BY = "describedby"
+    DESCRIBES = "describes"
     DUPLICATE = "duplicate"
     HUB = "hub"
-    SELF = "self"
+    INDEX = "index"
+    MEMENTO = "memento"
+    #: A URI, since no registered relation says it (core §14.4).
+    PATCH = "http://www.openarchives.org/rs/terms/patch"
     RESOURCESYNC = "resourcesync"
+    SELF = "self"
+    TIMEGATE = "timegate"
+    TIMEMAP = "timemap"
+    UP = "up"
+    VIA = "via"
