@@ -11,6 +11,7 @@
     │   ├── ContentMismatch          the content is not what its hash or length promised
     │   └── RefusedAddress           a document or a stranger named an address we do not dial
     ├── ConfigurationError       the user asked for something that cannot work
+    │   └── SeveralSets              a URI leads to several sets of resources; one must be named
     └── StorageError             the journal, log or state cannot be read or written
 
 Facts are fields, so that a program need not parse a message; messages say what, where
@@ -121,6 +122,21 @@ class RefusedAddress(FetchError):
 
 class ConfigurationError(RsnotifyError):
     """The user asked for something that cannot work; the message says what to change."""
+
+
+class SeveralSets(ConfigurationError):
+    """A URI leads to several sets of resources, of which the user has to name one.
+
+    Args:
+        message: What to change.
+        where: The document that names them.
+        found: Their Capability Lists, Source Descriptions or Sitemaps.
+    """
+
+    def __init__(self, message: str, where: str, found: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.where = where
+        self.found = found
 
 
 class StorageError(RsnotifyError):

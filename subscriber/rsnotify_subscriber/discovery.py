@@ -13,12 +13,15 @@ from rsnotify.errors import (
     FetchError,
     NotFound,
     RsnotifyError,
+    SeveralSets,
 )
 from rsnotify.model import Document
 from rsnotify.offer import Offer, read_offer
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify_subscriber.fetching import Fetcher, Page
 
+#: Where a site names its Sitemaps (core §6.3.4).
+ROBOTS_PATH = "/robots.txt"
 #: How many links are followed from one document to the next, up or down.
 _STEPS = 6
 _LISTED_UNDER = {
@@ -42,12 +45,26 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
         FetchError: It could not be had.
         DocumentError: What it leads to could not be read.
     """
-    offer = await _Search(fetcher, uri).from_start()
+    offer = await find(fetcher, uri)
     if offer.resource_list is None and offer.change_list is None:
         raise ConfigurationError(
             f"{uri} leads to a set of resources with neither a Resource List nor a Change List"
         )
     return offer
+
+
+async def find(fetcher: Fetcher, uri: str) -> Offer:
+    """Find the one set of resources that a URI leads to, whatever is offered for it.
+
+    Args:
+        fetcher: Fetches.
+        uri: As for `discover`.
+
+    Raises:
+        SeveralSets: It leads to several.
+        RsnotifyError: As `discover`.
+    """
+    return await _Search(fetcher, uri).from_start()
 
 
 async def rediscover(fetcher: Fetcher, uri: str, known: Offer) -> Offer:
@@ -115,13 +132,14 @@ class _Search:
         if len(sitemaps) == 1:
             return await self._from_uri(sitemaps[0])
         if sitemaps:
-            raise _several(self._uri, "Sitemaps", sitemaps)
+            robots = urljoin(self._uri, ROBOTS_PATH)
+            raise _several(self._uri, "Sitemaps", robots, sitemaps)
         raise ConfigurationError(
             f"{self._uri} leads to nothing that can be followed: {reason}; " + "; ".join(tried)
         )
 
     async def _sitemaps(self, tried: list[str]) -> list[str]:
-        robots = urljoin(self._uri, "/robots.txt")
+        robots = urljoin(self._uri, ROBOTS_PATH)
         try:
             page = await self._fetcher.page(robots)
         except FetchError as error:
@@ -167,8 +185,11 @@ class _Search:
         if not listed:
             raise ConfigurationError(f"{uri} describes no set of resources")
         if len(listed) > 1:
-            raise _several(uri, "sets of resources", listed)
-        return await self._from_uri(listed[0])
+            what = "Source Descriptions" if document.index else "sets of resources"
+            raise _several(uri, what, uri, listed)
+        offer = await self._from_uri(listed[0])
+        # Capability Lists forget the link up, too.
+        return msgspec.structs.replace(offer, source_description=offer.source_description or uri)
 
     async def _above(self, document: Document, uri: str) -> Offer | None:
         """Follow the link up; Sources forget it, or let it point to nowhere."""
@@ -181,9 +202,10 @@ class _Search:
             return None
 
 
-def _several(uri: str, what: str, found: list[str]) -> ConfigurationError:
+def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
     names = "".join(f"\n  {one}" for one in found)
-    return ConfigurationError(f"{uri} leads to several {what}; name one of them:{names}")
+    message = f"{uri} leads to several {what}; name one of them:{names}"
+    return SeveralSets(message, where, tuple(found))
 
 
 def _resourcesync_links(page: Page, uri: str) -> list[str]:
