@@ -13,15 +13,16 @@ from concurrent.futures import Executor
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.actions import Progress
 from rsnotify.coverage import Change
 from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import FetchError, RsnotifyError, StorageError
 from rsnotify.vocabulary import ChangeType
+from rsnotify.ways import Wanted
+from rsnotify_subscriber.bringing import Bringer
 from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.inline import inline_content
 from rsnotify_subscriber.received import Handler, Received
 from rsnotify_subscriber.state import Held, State
 from rsnotify_subscriber.tasks import Tasks
@@ -46,20 +47,22 @@ class _Ready(Struct, frozen=True):
     """A change whose content is at hand, or that the state covers already."""
 
     change: Change
+    wanted: Wanted
     content: Content | None = None
     covered: bool = False
 
     def received(self) -> Received:
         change = self.change
         path = self.content.path if self.content else None
-        return Received(change.change, change.uri, change.at, change.resource, path)
+        alternate = self.wanted.alternate if path else None
+        return Received(change.change, change.uri, change.at, change.resource, path, alternate)
 
     def held(self) -> Held:
         change, content = self.change, self.content
         at = to_microseconds(change.at)
         if content is None:
             return Held(change.uri, at, change.change.value)
-        lastmod = change.resource.lastmod
+        lastmod = self.wanted.entry.lastmod
         return Held(
             change.uri,
             at,
@@ -74,7 +77,7 @@ class Applier:
     """Applies what a follower hands out.
 
     Args:
-        fetcher: Brings content.
+        bringer: Brings content.
         state: Knows what is held.
         handler: Applies.
         outcome: Is told how it went.
@@ -84,14 +87,14 @@ class Applier:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        bringer: Bringer,
         state: State,
         handler: Handler,
         outcome: Outcome,
         worker: Executor,
         tasks: Tasks,
     ) -> None:
-        self._fetcher = fetcher
+        self._bringer = bringer
         self._state = state
         self._handler = handler
         self._outcome = outcome
@@ -105,30 +108,31 @@ class Applier:
     def submit(self, changes: Sequence[Change]) -> None:
         """Begin to apply changes, each on its own."""
         for change in changes:
+            wanted = self._bringer.wanted(change)
             held = self._state.find(change.uri)
-            if held is not None and held.covers(change):
-                self._put(_Ready(change, covered=True))
+            if held is not None and held.covers(replace(change, resource=wanted.entry)):
+                self._put(_Ready(change, wanted, covered=True))
             elif change.change is ChangeType.DELETED:
-                self._put(_Ready(change))
+                self._put(_Ready(change, wanted))
             else:
-                self._bring(change)
+                self._bring(change, wanted)
 
-    def _bring(self, change: Change) -> None:
-        data = inline_content(change.resource)
-        if data is None:
-            self._tasks.spawn(self._download(change))
+    def _bring(self, change: Change, wanted: Wanted) -> None:
+        content = self._bringer.at_hand(wanted)
+        if content is None:
+            self._tasks.spawn(self._fetch(change, wanted))
         else:
-            self._put(_Ready(change, self._fetcher.at_hand(data, change.resource.hash)))
+            self._put(_Ready(change, wanted, content))
 
-    async def _download(self, change: Change) -> None:
+    async def _fetch(self, change: Change, wanted: Wanted) -> None:
         try:
-            content = await self._fetcher.content(change.resource)
+            content = await self._bringer.bring(wanted)
         except FetchError as error:
             self._outcome.failed(change, error)
         except OSError as error:
             self._outcome.failed(change, StorageError(f"{change.uri}: {error}"))
         else:
-            self._put(_Ready(change, content))
+            self._put(_Ready(change, wanted, content))
 
     def _put(self, ready: _Ready) -> None:
         self._ready.append(ready)

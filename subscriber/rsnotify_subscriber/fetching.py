@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import OrderedDict
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -130,13 +131,29 @@ class Fetcher:
         async with self._sessions.get(uri, {"Accept-Encoding": "identity"}) as response:
             check_status(uri, response)
             encoded = is_encoded(response)
-            most = None if encoded else resource.length
-            async with Collector(self._new_file(), resource.hash) as collector:
-                async for chunk in body(uri, response):
-                    await collector.add(chunk)
-                    if most is not None and collector.length > most:
-                        break  # longer than announced; how much longer does not matter
-                return await collector.content(resource, recoded=encoded)
+            return await self.collect(resource, body(uri, response), recoded=encoded)
+
+    async def collect(
+        self, resource: Resource, chunks: AsyncIterator[bytes], *, recoded: bool = False
+    ) -> Content:
+        """Collect the content of a resource from wherever it comes, and verify it.
+
+        Args:
+            resource: The resource, with the hash and length that were announced.
+            chunks: The content.
+            recoded: Whether a server sent it encoded, so that its length may be another.
+
+        Raises:
+            FetchError: It is not what was announced.
+            OSError: It could not be written.
+        """
+        most = None if recoded else resource.length
+        async with Collector(self._new_file(), resource.hash) as collector:
+            async for chunk in chunks:
+                await collector.add(chunk)
+                if most is not None and collector.length > most:
+                    break  # longer than announced; how much longer does not matter
+            return await collector.content(resource, recoded=recoded)
 
     def at_hand(self, data: bytes, announced: str | None) -> Content:
         """Take content that came with a document and was verified.

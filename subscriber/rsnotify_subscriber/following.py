@@ -33,6 +33,7 @@ from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.reading import read_document
 from rsnotify_subscriber.applier import Applier
+from rsnotify_subscriber.bringing import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.discovery import rediscover
 from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.push import Push
@@ -70,6 +71,7 @@ class Following:
         moved: Is called whenever the status may have changed.
         once: Whether to end when level.
         on_committed: Called with changes once they are durable.
+        wishes: What is wanted of content, where there is a choice.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Following:
         *,
         once: bool,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
+        wishes: Wishes = NO_WISHES,
     ) -> None:
         self._identity = identity
         self._state = state
@@ -100,7 +103,8 @@ class Following:
         self._tasks = Tasks(self._end)
         self._saved = state.progress()
         self._follower = Follower(identity.offer, self._saved, pace=pace, random=self._random)
-        self._applier = Applier(fetcher, state, handler, self, self._worker, self._tasks)
+        bringer = Bringer(fetcher, wishes)
+        self._applier = Applier(bringer, state, handler, self, self._worker, self._tasks)
         self._tally = Tally()
         self._timer: asyncio.TimerHandle | None = None
         self._push: Push | None = None

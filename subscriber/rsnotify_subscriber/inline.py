@@ -7,23 +7,22 @@ from urllib.parse import unquote_to_bytes
 
 from rsnotify.errors import ContentMismatch
 from rsnotify.model import Resource
-from rsnotify.vocabulary import Rel
+from rsnotify.ways import Wanted
 from rsnotify_subscriber.digests import Digester
 
 
-def inline_content(resource: Resource) -> bytes | None:
-    """Return the content that an entry carries, if it is what hash and length announce.
+def inline_content(wanted: Wanted) -> bytes | None:
+    """Return the content that a document carries, if it is what hash and length announce.
 
-    An entry that announces neither is not believed: what cannot be checked is fetched from
-    its `loc`. Content that does not verify is passed over likewise.
+    What announces neither is not believed: what cannot be checked is fetched from its own
+    place. Content that does not verify is passed over likewise.
     """
-    if resource.hash is None and resource.length is None:
+    if wanted.entry.hash is None and wanted.entry.length is None:
         return None
-    for link in resource.links:
-        if link.rel == Rel.DUPLICATE and link.href[:5].lower() == "data:":
-            content = _decode(link.href)
-            if content is not None and _verifies(content, resource):
-                return content
+    for uri in wanted.inline:
+        content = _decode(uri)
+        if content is not None and _verifies(content, wanted.entry):
+            return content
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant
-from rsnotify.model import Resource
+from rsnotify.model import Link, Resource
 from rsnotify.vocabulary import ChangeType
 
 
@@ -22,6 +22,8 @@ class Received(Struct, frozen=True):
         resource: The entry as the Source wrote it.
         content: A temporary file with the verified content, None for a deletion. It is
             removed after `apply`; a handler that wants to keep it renames it.
+        alternate: The link of `resource` whose content this is, if not that of `uri` itself
+            but an alternate of a preferred media type was fetched.
     """
 
     change: ChangeType
@@ -29,6 +31,7 @@ class Received(Struct, frozen=True):
     at: Instant
     resource: Resource
     content: Path | None
+    alternate: Link | None = None
 
 
 @runtime_checkable

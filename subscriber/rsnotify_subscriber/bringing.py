@@ -1,0 +1,115 @@
+"""Bringing content: one way after the other, until one gives what was announced (core §14).
+
+The order is that of cost: what came with the document, what is in a package already, a patch
+of what is held, and then a GET, of a mirror or of the resource itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.coverage import Change
+from rsnotify.errors import FetchError
+from rsnotify.model import Resource
+from rsnotify.ways import Wanted, described, wanted
+from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.inline import inline_content
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+
+class Wishes(Struct, frozen=True):
+    """What a user wants of the content, where a Source offers several things.
+
+    Args:
+        prefer: Media types, the best first (core §14.3).
+        exact: Whether the version that a change speaks of is asked for, rather than the
+            current one, where the Source has both (core §14.6).
+    """
+
+    prefer: tuple[str, ...] = ()
+    exact: bool = False
+
+    def described(self, resource: Resource) -> Resource:
+        """Return an entry as it describes the representation that is wanted of it."""
+        return described(resource, self.prefer)
+
+
+NO_WISHES = Wishes()
+
+
+class Packages(Protocol):
+    """Where the members of dump packages are had."""
+
+    async def member(self, package: str, entry: Resource) -> Content:
+        """Bring the member at `entry.path`, verified by the entry's hash and length.
+
+        Raises:
+            FetchError: It cannot be had from there; it is then fetched from elsewhere.
+            OSError: It could not be written.
+        """
+
+
+class Bringer:
+    """Brings the content of changes.
+
+    Args:
+        fetcher: Fetches.
+        wishes: What is wanted, where there is a choice.
+        packages: Where the members of dump packages are had, if dumps are used.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        wishes: Wishes = NO_WISHES,
+        *,
+        packages: Packages | None = None,
+    ) -> None:
+        self._fetcher = fetcher
+        self._wishes = wishes
+        self._packages = packages
+
+    def wanted(self, change: Change) -> Wanted:
+        """Tell what is to be brought for a change that is no deletion."""
+        return wanted(change, self._wishes.prefer, exact=self._wishes.exact)
+
+    def at_hand(self, wanted: Wanted) -> Content | None:
+        """Return content that came with the document, verified; None if it is to be brought."""
+        data = inline_content(wanted)
+        return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
+
+    async def bring(self, wanted: Wanted) -> Content:
+        """Bring content, verified.
+
+        Raises:
+            FetchError: No way gave what was announced; the error is that of its own place.
+            OSError: It could not be written.
+        """
+        return await self._member(wanted) or await self._get(wanted)
+
+    async def _member(self, wanted: Wanted) -> Content | None:
+        if self._packages is None or wanted.package is None:
+            return None
+        try:
+            return await self._packages.member(wanted.package, wanted.entry)
+        except FetchError as error:
+            logger.info("it is fetched, as its package did not have it: %s", error)
+            return None
+
+    async def _get(self, wanted: Wanted) -> Content:
+        reason: FetchError | None = None
+        for place in wanted.places:
+            entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
+            try:
+                return await self._fetcher.content(entry)
+            except FetchError as error:
+                if reason is None or place == wanted.home:
+                    reason = error
+        assert reason is not None, "there is always a place"
+        raise reason
