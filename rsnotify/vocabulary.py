@@ -57,6 +57,8 @@ class Rel:
     ALTERNATE = "alternate"
     ARCHIVES = "archives"
     CANONICAL = "canonical"
+    #: The change memory of the early draft (§3.2, §4.1), by the name it had there.
+    CHANGE_SET = "http://resourcesync.org/ns/changeset"
     COLLECTION = "collection"
     CONTENTS = "contents"
     DESCRIBED_BY = "describedby"
@@ -65,6 +67,7 @@ class Rel:
     HUB = "hub"
     INDEX = "index"
     MEMENTO = "memento"
+    NEXT = "next"
     #: A URI, since no registered relation says it (core §14.4).
     PATCH = "http://www.openarchives.org/rs/terms/patch"
     RESOURCESYNC = "resourcesync"

@@ -15,6 +15,8 @@ CHANNEL = "channel.xml"
 DESCRIPTION = ".well-known/resourcesync"
 #: Closed Change Lists and the parts of an indexed Resource List stand below this.
 PARTS = "resourcesync/"
+#: Not a document but a service: it stands below PARTS, so that no resource can have its name.
+CHANGE_MEMORY = PARTS + "changes"
 
 #: Names at the top of the base URL that no resource can have.
 RESERVED = frozenset(
@@ -38,12 +40,27 @@ class Documents:
     Args:
         base_url: Ends in a slash.
         hubs: Every way in to a hub.
+        described_by: A document about this set of resources, if there is one (core §9).
+        change_memory: Whether the Capability List names the change memory.
     """
 
-    def __init__(self, base_url: str, hubs: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        hubs: tuple[str, ...],
+        *,
+        described_by: str | None = None,
+        change_memory: bool = False,
+    ) -> None:
         self.base_url = base_url
         self.hubs = hubs
         self.topic = self.uri(CHANNEL)
+        #: The Source Description above; a Source of several sets puts its own here.
+        self.description_uri = self.uri(DESCRIPTION)
+        self._described_by = (
+            () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
+        )
+        self._change_memory = change_memory
         self._up = Link(Rel.UP, self.uri(CAPABILITY_LIST))
 
     def uri(self, name: str) -> str:
@@ -51,9 +68,16 @@ class Documents:
         return self.base_url + name
 
     def description(self) -> Document:
-        """Say what stands in the Source Description: the one Capability List (core §8)."""
-        entry = Resource(self.uri(CAPABILITY_LIST), capability=Capability.CAPABILITY_LIST)
-        return Document(Capability.DESCRIPTION, (entry,))
+        """Say what stands in the Source Description of this set alone (core §8)."""
+        return Document(Capability.DESCRIPTION, (self.described(),))
+
+    def described(self) -> Resource:
+        """Say what a Source Description says of this set: its Capability List (core §8)."""
+        return Resource(
+            self.uri(CAPABILITY_LIST),
+            capability=Capability.CAPABILITY_LIST,
+            links=self._described_by,
+        )
 
     def capability_list(self) -> Document:
         """Say what the Source offers (core §9), the channel and its hubs among it."""
@@ -67,8 +91,10 @@ class Documents:
                 links=tuple(Link(Rel.HUB, hub) for hub in self.hubs),
             ),
         )
-        up = Link(Rel.UP, self.uri(DESCRIPTION))
-        return Document(Capability.CAPABILITY_LIST, offered, links=(up,))
+        links = [*self._described_by, Link(Rel.UP, self.description_uri)]
+        if self._change_memory:
+            links.append(Link(Rel.CHANGE_SET, self.uri(CHANGE_MEMORY)))
+        return Document(Capability.CAPABILITY_LIST, offered, links=tuple(links))
 
     def archive(self, closed: list[Span]) -> Document:
         """Enumerate the closed Change Lists, oldest first (archives §5)."""
