@@ -19,6 +19,7 @@ from rsnotify.actions import Progress
 from rsnotify.coverage import Change
 from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import FetchError, RsnotifyError, StorageError
+from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import Wanted
 from rsnotify_subscriber.bringing import Bringer
@@ -44,21 +45,35 @@ class Outcome(Protocol):
 
 
 class _Ready(Struct, frozen=True):
-    """A change whose content is at hand, or that the state covers already."""
+    """A change whose content is at hand, or about which nothing has to be done.
+
+    Args:
+        change: The change as it was handed out.
+        decided: What is done about it; None if the state covers it, or it is not selected.
+    """
 
     change: Change
+    decided: Change | None
     wanted: Wanted
     content: Content | None = None
-    covered: bool = False
 
     def received(self) -> Received:
-        change = self.change
-        path = self.content.path if self.content else None
-        alternate = self.wanted.alternate if path else None
-        return Received(change.change, change.uri, change.at, change.resource, path, alternate)
+        change, content = self.decided, self.content
+        assert change is not None
+        return Received(
+            change.change,
+            change.uri,
+            change.at,
+            change.resource,
+            content.path if content else None,
+            self.wanted.alternate if content else None,
+            content.hashes if content else None,
+            content.length if content else None,
+        )
 
     def held(self) -> Held:
-        change, content = self.change, self.content
+        change, content = self.decided, self.content
+        assert change is not None
         at = to_microseconds(change.at)
         if content is None:
             return Held(change.uri, at, change.change.value)
@@ -83,6 +98,7 @@ class Applier:
         outcome: Is told how it went.
         worker: Runs what blocks on the disk; one thread, so that commits keep their order.
         tasks: Runs what is being brought.
+        selection: What is to be applied; of the rest, only what is held goes.
     """
 
     def __init__(
@@ -93,6 +109,7 @@ class Applier:
         outcome: Outcome,
         worker: Executor,
         tasks: Tasks,
+        selection: Selection,
     ) -> None:
         self._bringer = bringer
         self._state = state
@@ -100,6 +117,7 @@ class Applier:
         self._outcome = outcome
         self._worker = worker
         self._tasks = tasks
+        self._selection = selection
         self._ready: list[_Ready] = []
         self._wake = asyncio.Event()
         self._stopping = False
@@ -109,30 +127,37 @@ class Applier:
         """Begin to apply changes, each on its own."""
         for change in changes:
             wanted = self._bringer.wanted(change)
-            held = self._state.find(change.uri)
-            if held is not None and held.covers(replace(change, resource=wanted.entry)):
-                self._put(_Ready(change, wanted, covered=True))
-            elif change.change is ChangeType.DELETED:
-                self._put(_Ready(change, wanted))
+            decided = self._decide(change, wanted)
+            if decided is None or decided.change is ChangeType.DELETED:
+                self._put(_Ready(change, decided, wanted))
             else:
-                self._bring(change, wanted)
+                self._bring(_Ready(change, decided, wanted))
 
-    def _bring(self, change: Change, wanted: Wanted) -> None:
-        content = self._bringer.at_hand(wanted)
+    def _decide(self, change: Change, wanted: Wanted) -> Change | None:
+        """Return what has to be done about a change, if something has."""
+        held = self._state.find(change.uri)
+        decided = self._selection.decide(change, held=held is not None and held.is_there)
+        if decided is None or held is None:
+            return decided
+        return None if held.covers(replace(decided, resource=wanted.entry)) else decided
+
+    def _bring(self, ready: _Ready) -> None:
+        content = self._bringer.at_hand(ready.wanted)
         if content is None:
-            self._tasks.spawn(self._fetch(change, wanted))
+            self._tasks.spawn(self._fetch(ready))
         else:
-            self._put(_Ready(change, wanted, content))
+            self._put(replace(ready, content=content))
 
-    async def _fetch(self, change: Change, wanted: Wanted) -> None:
+    async def _fetch(self, ready: _Ready) -> None:
+        change = ready.change
         try:
-            content = await self._bringer.bring(wanted)
+            content = await self._bringer.bring(ready.wanted)
         except FetchError as error:
             self._outcome.failed(change, error)
         except OSError as error:
             self._outcome.failed(change, StorageError(f"{change.uri}: {error}"))
         else:
-            self._put(_Ready(change, wanted, content))
+            self._put(replace(ready, content=content))
 
     def _put(self, ready: _Ready) -> None:
         self._ready.append(ready)
@@ -158,13 +183,13 @@ class Applier:
                 await self._apply(batch)
 
     async def _apply(self, batch: list[_Ready]) -> None:
-        failed = await self._hand_over([ready for ready in batch if not ready.covered])
+        failed = await self._hand_over([ready for ready in batch if ready.decided is not None])
         done = [ready for ready in batch if ready.change.uri not in failed]
-        new = [ready for ready in done if not ready.covered]
+        new = [ready for ready in done if ready.decided is not None]
         progress = self._outcome.applied([ready.change for ready in done])
         await self._in_worker(self._commit, batch, [ready.held() for ready in new], progress)
         self.idle = not self._ready
-        self._outcome.committed([ready.change for ready in new])
+        self._outcome.committed([ready.decided for ready in new if ready.decided is not None])
         for ready in batch:
             if ready.change.uri in failed:
                 self._outcome.failed(ready.change, failed[ready.change.uri])

@@ -104,7 +104,9 @@ class Following:
         self._saved = state.progress()
         self._follower = Follower(identity.offer, self._saved, pace=pace, random=self._random)
         bringer = Bringer(fetcher, wishes)
-        self._applier = Applier(bringer, state, handler, self, self._worker, self._tasks)
+        self._applier = Applier(
+            bringer, state, handler, self, self._worker, self._tasks, identity.selection
+        )
         self._tally = Tally()
         self._timer: asyncio.TimerHandle | None = None
         self._push: Push | None = None
@@ -214,7 +216,9 @@ class Following:
             self._perform(self._follower.fetched(fetch, document, self._loop.time()))
 
     async def _compare(self, action: Compare) -> None:
-        differing = await self._in_worker(self._state.compare, action.resources, action.at)
+        # What is not selected is not seen either, so that the sweep removes it.
+        selected = tuple(filter(self._identity.selection.wants, action.resources))
+        differing = await self._in_worker(self._state.compare, selected, action.at)
         self._perform(self._follower.differing(differing, self._loop.time()))
 
     async def _sweep(self, action: Sweep) -> None:

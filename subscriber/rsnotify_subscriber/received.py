@@ -24,6 +24,8 @@ class Received(Struct, frozen=True):
             removed after `apply`; a handler that wants to keep it renames it.
         alternate: The link of `resource` whose content this is, if not that of `uri` itself
             but an alternate of a preferred media type was fetched.
+        hash: The digests of the content, as a `hash` attribute: SHA-256 and those announced.
+        length: Bytes of the content.
     """
 
     change: ChangeType
@@ -32,6 +34,8 @@ class Received(Struct, frozen=True):
     resource: Resource
     content: Path | None
     alternate: Link | None = None
+    hash: str | None = None
+    length: int | None = None
 
 
 @runtime_checkable

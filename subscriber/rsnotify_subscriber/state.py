@@ -22,6 +22,7 @@ from rsnotify.datetimes import Instant, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
+from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.digests import agree
 
@@ -58,6 +59,11 @@ class Held(Struct, frozen=True):
     length: int | None = None
     lastmod: int | None = None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the copy has the resource."""
+        return self.change != ChangeType.DELETED
+
     def covers(self, change: Change) -> bool:
         """Tell whether a change need not be applied any more: this one or a later one was."""
         at = to_microseconds(change.at)
@@ -72,7 +78,7 @@ class Held(Struct, frozen=True):
 
     def is_as_listed(self, resource: Resource) -> bool:
         """Tell whether an entry of a Resource List says nothing new."""
-        if self.change == ChangeType.DELETED:
+        if not self.is_there:
             return False
         same = agree(self.hash, resource.hash)
         if same is not None or resource.lastmod is None:
@@ -89,11 +95,13 @@ class Identity(Struct, frozen=True):
         url: What the user named.
         base: The URI that the root of a mirror stands for.
         offer: What the Source was last seen to offer.
+        selection: What of it is followed.
     """
 
     url: str
     base: str
     offer: Offer
+    selection: Selection = Selection()
 
 
 class State:
@@ -170,8 +178,14 @@ class State:
         return self._fact("identity", Identity)
 
     def keep_identity(self, identity: Identity) -> None:
-        """Keep which Source this state is about."""
-        self._transact(lambda: self._keep("identity", identity))
+        """Keep which Source this state is about; with another selection a baseline is due."""
+        before = self.identity()
+        self._transact(lambda: self._write_identity(before, identity))
+
+    def _write_identity(self, before: Identity | None, identity: Identity) -> None:
+        self._keep("identity", identity)
+        if before is not None and before.selection != identity.selection:
+            self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
 
     def _fact(self, name: str, kind: type[T]) -> T | None:
         with _storage(self._path):

@@ -18,6 +18,7 @@ from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
+from rsnotify.selection import Selection
 from rsnotify_subscriber.discovery import base_of, discover
 from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.following import Following
@@ -53,6 +54,8 @@ class Subscriber:
             time, always for the same Source.
         via: How changes are heard of.
         pace: How fast, and how much at once.
+        selection: What of the set is followed. Where it is another than in the last run, the
+            copy is compared with the Source anew.
         on_committed: Called with changes once they are durable, and T with them; for what
             follows from a change and must not be told too early.
         allow_private_addresses: Whether documents may name hosts at loopback and private
@@ -67,6 +70,7 @@ class Subscriber:
         state: Path,
         via: Via = Via.AUTO,
         pace: Pace | None = None,
+        selection: Selection | None = None,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
         allow_private_addresses: bool = False,
     ) -> None:
@@ -75,6 +79,7 @@ class Subscriber:
         self._folder = state.absolute()
         self._via = via
         self._pace = pace or Pace()
+        self._selection = selection or Selection()
         self._on_committed = on_committed
         self._sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
         self._stopping = asyncio.Event()
@@ -195,20 +200,27 @@ class Subscriber:
         """Find out what the Source offers, unless the state knows; None when stopped."""
         known = state.identity()
         if known is not None and known.url == self._url:
-            return known
-        offer = await (self._await_offer(fetcher) if patient else discover(fetcher, self._url))
-        if offer is None:
-            return None
-        identity = Identity(self._url, base_of(offer), offer)
-        if known is not None:
-            if known.base != identity.base:
-                raise ConfigurationError(
-                    f"{self._folder} holds the state of {known.url}; "
-                    f"to follow {self._url} choose another folder, or remove that one"
-                )
-            identity = msgspec.structs.replace(known, url=self._url, offer=offer)
-        state.keep_identity(identity)
+            identity = known
+        else:
+            offer = await (self._await_offer(fetcher) if patient else discover(fetcher, self._url))
+            if offer is None:
+                return None
+            identity = self._identity(known, offer)
+        identity = msgspec.structs.replace(identity, selection=self._selection)
+        if identity != known:
+            state.keep_identity(identity)
         return identity
+
+    def _identity(self, known: Identity | None, offer: Offer) -> Identity:
+        identity = Identity(self._url, base_of(offer), offer)
+        if known is None:
+            return identity
+        if known.base != identity.base:
+            raise ConfigurationError(
+                f"{self._folder} holds the state of {known.url}; "
+                f"to follow {self._url} choose another folder, or remove that one"
+            )
+        return msgspec.structs.replace(known, url=self._url, offer=offer)
 
     async def _await_offer(self, fetcher: Fetcher) -> Offer | None:
         """Discover, waiting for a Source that is not up yet."""

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import mimetypes
 import os
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.mediatypes import guess
 from rsnotify_publisher.documents import RESERVED
 
-# Python's own table, not the machine's, so that a file has the same type everywhere.
-_TYPES = mimetypes.MimeTypes()
-for _type, _suffixes in {
-    "application/ld+json": (".jsonld",),
-    "application/n-quads": (".nq",),
-    "application/n-triples": (".nt",),
-    "application/rdf+xml": (".rdf", ".owl"),
-    "application/trig": (".trig",),
-    "application/xml": (".xml",),
-    "text/turtle": (".ttl",),
-}.items():
-    for _suffix in _suffixes:
-        _TYPES.add_type(_type, _suffix)
-_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 _UNKNOWN = "application/octet-stream"
 
 # What may stand raw in a path (RFC 3986 §3.3) does, so that a URI is the one others write too.
@@ -32,8 +18,7 @@ _RAW = "/!$&'()*+,;=:@"
 
 def media_type(path: Path) -> str:
     """Return the media type of a file by its name."""
-    kind, encoding = _TYPES.guess_type(f"file:///{quote(os.fsencode(path.name))}")
-    return _COMPRESSED.get(encoding, _UNKNOWN) if encoding else kind or _UNKNOWN
+    return guess(f"file:///{quote(os.fsencode(path.name))}") or _UNKNOWN
 
 
 class Names:

@@ -1,0 +1,47 @@
+"""Media types: what a name tells, and whether one falls under another."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+
+# Python's own table, not the machine's, so that a name has the same type everywhere.
+_TYPES = mimetypes.MimeTypes()
+for _type, _suffixes in {
+    "application/ld+json": (".jsonld",),
+    "application/n-quads": (".nq",),
+    "application/n-triples": (".nt",),
+    "application/rdf+xml": (".rdf", ".owl"),
+    "application/trig": (".trig",),
+    "application/xml": (".xml",),
+    "text/turtle": (".ttl",),
+}.items():
+    for _suffix in _suffixes:
+        _TYPES.add_type(_type, _suffix)
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+#: The path of a URI, which need not be a sound one.
+_PATH = re.compile(r"(?:[^:/?#]+:)?(?://[^/?#]*)?([^?#]*)")
+
+
+def guess(uri: str) -> str | None:
+    """Return the media type that the name at the end of a URI's path tells, if it tells one."""
+    match = _PATH.match(uri)
+    name = match[1].rpartition("/")[2] if match else ""
+    kind, encoding = _TYPES.guess_type(f"file:///{name}")
+    return _COMPRESSED.get(encoding) if encoding else kind
+
+
+def falls_under(media_type: str, pattern: str) -> bool:
+    """Tell whether a media type is the one that a pattern names, or of its kind.
+
+    Args:
+        media_type: As in `text/html; charset=utf-8`; parameters and case do not matter.
+        pattern: A media type, or `text/*`, or `*/*`.
+    """
+    kind, _, sub = _bare(media_type).partition("/")
+    wanted, _, wanted_sub = _bare(pattern).partition("/")
+    return wanted in (kind, "*") and wanted_sub in (sub, "*")
+
+
+def _bare(media_type: str) -> str:
+    return media_type.partition(";")[0].strip().lower()

@@ -1,0 +1,100 @@
+"""Selective following: which resources and which changes a copy is about.
+
+A selection is decided per entry, from what the entry itself says. What is not selected is
+passed over, and counts as applied; so it never holds up T.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.coverage import Change
+from rsnotify.mediatypes import falls_under, guess
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType, Rel
+
+
+class Selection(Struct, frozen=True, omit_defaults=True):
+    """What is followed; each part that is left empty admits everything.
+
+    In a pattern for URIs `*` stands for any characters, a slash among them, and all else for
+    itself. It has to match the whole URI, but a pattern without `://` may begin behind any
+    slash, and one that ends in a slash stands for all below it: `*.ttl`, `maps/`,
+    `https://source.example/data/*/2024-*`.
+
+    Args:
+        only: Patterns of which a URI has to match one.
+        excluded: Patterns of which a URI may match none.
+        types: Media types, as `text/turtle` or `text/*`. Where an entry has none, the name in
+            its URI tells; where that tells nothing either, the resource is selected, since one
+            too many does less harm than one missing.
+        changes: Types of change. An entry of a Resource List is `created` if the resource is
+            not held, `updated` if it is; a resource that is not listed any more, or no longer
+            selected, is `deleted`. So a copy without `deleted` keeps what it once had.
+        collections: URIs of which an entry has to name one as its collection (core §14.7).
+    """
+
+    only: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    changes: tuple[ChangeType, ...] = ()
+    collections: tuple[str, ...] = ()
+
+    def wants(self, resource: Resource) -> bool:
+        """Tell whether an entry speaks of a resource that is selected."""
+        return (
+            self._wants_uri(resource.uri)
+            and self._wants_type(resource)
+            and self._wants_collection(resource)
+        )
+
+    def decide(self, change: Change, *, held: bool) -> Change | None:
+        """Return what has to be done about a change; None where nothing is.
+
+        Args:
+            change: Of any resource.
+            held: Whether the copy has that resource.
+        """
+        if not self.wants(change.resource):
+            if not held:
+                return None
+            # A deletion seldom tells its type or collection; and what changed is selected no
+            # longer, so it leaves the copy.
+            change = replace(change, change=ChangeType.DELETED)
+        return change if self._wants_change(change, held) else None
+
+    def _wants_uri(self, uri: str) -> bool:
+        if self.only and not any(_compiled(one).fullmatch(uri) for one in self.only):
+            return False
+        return not any(_compiled(one).fullmatch(uri) for one in self.excluded)
+
+    def _wants_type(self, resource: Resource) -> bool:
+        if not self.types:
+            return True
+        kind = resource.type or guess(resource.uri)
+        return kind is None or any(falls_under(kind, pattern) for pattern in self.types)
+
+    def _wants_collection(self, resource: Resource) -> bool:
+        return not self.collections or any(
+            link.rel == Rel.COLLECTION and link.href in self.collections for link in resource.links
+        )
+
+    def _wants_change(self, change: Change, held: bool) -> bool:
+        if not self.changes:
+            return True
+        if change.change is ChangeType.DELETED:
+            return ChangeType.DELETED in self.changes
+        # Several changes may have become one, and a baseline tells of none.
+        kinds = {change.resource.change, ChangeType.UPDATED if held else ChangeType.CREATED}
+        return not kinds.isdisjoint(self.changes)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    whole = pattern + "*" if pattern.endswith("/") else pattern
+    text = ".*".join(map(re.escape, whole.split("*")))
+    return re.compile(text if "://" in whole else f"(?:.*/)?{text}", re.DOTALL)
