@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
@@ -14,8 +13,7 @@ from rsnotify.datetimes import Instant
 from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import INLINE_LIMIT, Capability, Rel
 from rsnotify.writing import closing, entry, opening
-
-_ALGORITHMS = {"sha-256": "sha256", "sha-512": "sha512", "sha-1": "sha1", "md5": "md5"}
+from rsnotify_publisher.hashes import Digests
 
 
 class Fragment(Struct, frozen=True):
@@ -105,8 +103,6 @@ def with_content(change: Resource, content: bytes | None) -> Resource:
 
 
 def _matches(hashes: str | None, content: bytes) -> bool:
-    for name, _, digest in (pair.partition(":") for pair in (hashes or "").split()):
-        algorithm = _ALGORITHMS.get(name.lower())
-        if algorithm is not None:
-            return hashlib.new(algorithm, content).hexdigest() == digest.lower()
-    return False
+    digests = Digests(hashes)
+    digests.update(content)
+    return digests.agree

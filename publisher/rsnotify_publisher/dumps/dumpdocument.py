@@ -1,0 +1,99 @@
+"""The documents that list packages: a dump, or its index and parts (core §11.1, §13.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from msgspec.structs import replace
+
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import MAX_BYTES, Rel
+from rsnotify.writing import entry, write_document
+from rsnotify_publisher.files import write_atomically
+
+_PARTS = "resourcesync"
+
+
+class DumpDocument:
+    """Writes Resource Dumps and Change Dumps into a folder.
+
+    Args:
+        folder: Where the documents go.
+        base_url: Its URI, which ends in a slash.
+        max_entries: Packages in one document.
+        max_bytes: Bytes in one document, likewise.
+    """
+
+    def __init__(
+        self, folder: Path, base_url: str, *, max_entries: int, max_bytes: int = MAX_BYTES
+    ) -> None:
+        self._folder = folder
+        self._base_url = base_url
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+
+    def write(self, name: str, head: Document, packages: Iterable[Resource]) -> list[str]:
+        """Write the document, or else its parts and then the index.
+
+        Args:
+            name: Of the document, relative to the base URL.
+            head: The document without its entries.
+            packages: The entries, in their order.
+
+        Returns:
+            The names of the parts, if there is an index.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        groups = list(self._groups(packages))
+        if len(groups) == 1:
+            self._write(name, replace(head, resources=groups[0]))
+            return []
+        parts = list(self._parts(name, head, groups))
+        for part, document in parts:
+            self._write(part, document)
+        listed = tuple(self._listed(part, document) for part, document in parts)
+        self._write(name, replace(head, index=True, resources=listed))
+        return [part for part, _ in parts]
+
+    def _groups(self, packages: Iterable[Resource]) -> Iterator[tuple[Resource, ...]]:
+        """Divide entries so that each group fits into a document; there is at least one."""
+        group: list[Resource] = []
+        size = 0
+        for package in packages:
+            length = len(entry(package))
+            if group and (len(group) == self._max_entries or size + length > self._max_bytes):
+                yield tuple(group)
+                group, size = [], 0
+            group.append(package)
+            size += length
+        yield tuple(group)
+
+    def _parts(
+        self, name: str, head: Document, groups: list[tuple[Resource, ...]]
+    ) -> Iterator[tuple[str, Document]]:
+        """Say what each part holds. Of a dump that still grows, the last part does too."""
+        path = PurePosixPath(name)
+        stem = path.with_suffix("") if path.parent.parts else PurePosixPath(_PARTS, path.stem)
+        links = (*head.links, Link(Rel.INDEX, self._base_url + name))
+        for number, group in enumerate(groups, 1):
+            part = replace(head, resources=group, links=links, completed=group[-1].completed)
+            if head.from_ is not None:
+                last = number == len(groups)
+                until = head.until if last else group[-1].until
+                part = replace(part, from_=group[0].from_, until=until)
+            yield f"{stem}-part{number:05}.xml", part
+
+    def _listed(self, name: str, part: Document) -> Resource:
+        return Resource(
+            self._base_url + name,
+            at=part.at,
+            completed=part.completed,
+            from_=part.from_,
+            until=part.until,
+        )
+
+    def _write(self, name: str, document: Document) -> None:
+        write_atomically(self._folder / name, [write_document(document)])

@@ -1,0 +1,42 @@
+"""How bitstreams stand in a package: under which path, and whether compressed."""
+
+from __future__ import annotations
+
+import mimetypes
+import re
+from urllib.parse import unquote, urlsplit
+
+from rsnotify.model import Resource
+
+# What every file system can hold and no shell minds.
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 100
+# Python's own table, not the machine's, so that a dump is the same everywhere.
+_TYPES = mimetypes.MimeTypes()
+
+# Deflating these again costs time and gains nothing.
+_COMPRESSED = re.compile(
+    r"audio/|video/"
+    r"|image/(jpeg|png|gif|webp|avif|heic|jp2|jxl)"
+    r"|application/(zip|gzip|zstd|x-bzip2|x-xz|x-7z-compressed|vnd\.rar|vnd\.openxmlformats-)"
+    r"|[^;]*\+(zip|gzip|zstd)\b",
+    re.IGNORECASE,
+)
+
+
+def member_path(number: int, resource: Resource) -> str:
+    """Return where a bitstream stands below its folder in the package.
+
+    The number alone tells members apart; the last part of the URI is for people.
+    """
+    last = urlsplit(resource.uri).path.rpartition("/")[2]
+    name = _UNSAFE.sub("_", unquote(last)).strip("._")[-_LONGEST:]
+    if "." not in name and resource.type is not None:
+        name += _TYPES.guess_extension(resource.type.partition(";")[0].strip()) or ""
+    return f"{number:06}-{name}" if name else f"{number:06}"
+
+
+def is_compressed(resource: Resource) -> bool:
+    """Whether the content is compressed already."""
+    coded = resource.encoding not in (None, "", "identity")
+    return coded or bool(_COMPRESSED.match(resource.type or ""))

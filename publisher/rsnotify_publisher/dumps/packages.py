@@ -1,0 +1,149 @@
+"""The packages of one dump, one after the other: where each ends, and what is left of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from zipfile import ZipFile
+
+from msgspec import Struct
+
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import MAX_BYTES, Rel
+from rsnotify.writing import Profile
+from rsnotify_publisher.dumps.entries import Entries
+from rsnotify_publisher.dumps.package import PackageFile
+from rsnotify_publisher.dumps.supply import Offer, Supply
+from rsnotify_publisher.files import atomic, write_atomically
+
+# Room for one more entry, whose length is known only once its content has been copied.
+_MANIFEST_BYTES = MAX_BYTES * 9 // 10
+_IN_MEMORY = 1_000_000
+
+
+class Package(Struct, frozen=True):
+    """A package that was written.
+
+    Args:
+        entry: How it stands in the dump document (core §11.1, §13.1).
+        files: The ZIP and the copy of its manifest, relative to the base URL.
+        count: Entries in the manifest.
+    """
+
+    entry: Resource
+    files: tuple[str, str]
+    count: int
+
+
+class Packages:
+    """Writes packages into a folder.
+
+    Args:
+        folder: Where the files go.
+        base_url: Its URI, which ends in a slash.
+        max_resources: Entries in one package.
+        max_content: Bytes of content in one package, unless a single bitstream is larger.
+        profile: How manifests are written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        base_url: str,
+        *,
+        max_resources: int,
+        max_content: int,
+        profile: Profile,
+    ) -> None:
+        self._folder = folder
+        self._base_url = base_url
+        self._max_resources = max_resources
+        self._max_content = max_content
+        self._profile = profile
+
+    def write(
+        self, stem: str, entries: Entries, resources: Iterable[Resource], supply: Supply
+    ) -> list[Package]:
+        """Write all, at least one; if anything is raised, none is left behind.
+
+        Args:
+            stem: How the names of all files begin.
+            entries: Says how resources are put into a package.
+            resources: What goes in, streamed.
+            supply: Where the bitstreams come from.
+        """
+        written: list[Package] = []
+        with closing(supply.of(resources)) as offers, self._all_or_none() as names:
+            pending = next(offers, None)
+            while pending is not None or not written:
+                number = len(written) + 1
+                files = f"{stem}-{number:05}.zip", f"{stem}-{number:05}-manifest.xml"
+                names.extend(files)
+                package, pending = self._write_one(files, entries, pending, offers, supply.check)
+                written.append(package)
+        return written
+
+    def _write_one(
+        self,
+        files: tuple[str, str],
+        entries: Entries,
+        pending: Offer | None,
+        offers: Iterator[Offer],
+        check: Callable[[], None],
+    ) -> tuple[Package, Offer | None]:
+        """Write one package and the copy of its manifest, and return what no longer fitted."""
+        path, copy = (self._folder / name for name in files)
+        with (
+            atomic(path) as file,
+            SpooledTemporaryFile(max_size=_IN_MEMORY) as manifest,
+            ZipFile(file, "w") as zip,
+        ):
+            package = PackageFile(
+                zip, manifest, entries.folder, entries.stamp, check, self._profile
+            )
+            while pending is not None and self._fits(package, pending):
+                entries.put(package, *pending)
+                pending = next(offers, None)
+            head = entries.manifest(is_last=pending is None)
+            package.finish(head)
+            write_atomically(copy, package.manifest(head))
+        return Package(self._entry(files, head), files, package.count), pending
+
+    @contextmanager
+    def _all_or_none(self) -> Iterator[list[str]]:
+        """Remove the files that were begun, if an exception passes through."""
+        names: list[str] = []
+        try:
+            yield names
+        except BaseException:
+            for name in names:
+                (self._folder / name).unlink(missing_ok=True)
+            raise
+
+    def _fits(self, package: PackageFile, offer: Offer) -> bool:
+        size = offer[1].size if offer[1] else 0
+        return package.count == 0 or (
+            package.count < self._max_resources
+            and package.content_size + size <= self._max_content
+            and package.manifest_size <= _MANIFEST_BYTES
+        )
+
+    def _entry(self, files: tuple[str, str], head: Document) -> Resource:
+        """Say how a package stands in the dump document."""
+        path, copy = self._folder / files[0], self._base_url + files[1]
+        with open(path, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Resource(
+            self._base_url + files[0],
+            at=head.at,
+            completed=head.completed,
+            from_=head.from_,
+            until=head.until,
+            hash=f"sha-256:{digest}",
+            length=path.stat().st_size,
+            type="application/zip",
+            links=(Link(Rel.CONTENTS, copy, type="application/xml"),),
+        )

@@ -1,0 +1,117 @@
+"""The bitstreams that go into packages: asked for one at a time, as each is about to be copied."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from msgspec import Struct
+
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher.hashes import Digests
+
+#: Bytes that are copied at a time.
+CHUNK = 262_144
+
+#: What a resource holds, told its entry: the bytes, the file that has them, or None: it is
+#: gone, and a change says so or will.
+Content = Callable[[Resource], bytes | Path | None]
+
+
+class Bitstream(Struct, frozen=True):
+    """Content about to be copied.
+
+    Args:
+        file: Readable and seekable.
+        size: Bytes of it that count; a file may grow while it is read.
+    """
+
+    file: BinaryIO
+    size: int
+
+
+#: An entry, and its bitstream unless it was deleted.
+Offer = tuple[Resource, Bitstream | None]
+
+
+@contextmanager
+def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
+    """Open what a `Content` gave; None if there is nothing.
+
+    Raises:
+        OSError: The file is there and cannot be read.
+    """
+    if isinstance(found, bytes):
+        yield Bitstream(io.BytesIO(found), len(found))
+        return
+    file = None if found is None else _open(found)
+    if file is None:
+        yield None
+        return
+    with file:
+        yield Bitstream(file, os.fstat(file.fileno()).st_size)
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return open(path, "rb")
+    except (FileNotFoundError, NotADirectoryError):  # removed since it was asked for
+        return None
+
+
+def chunks(bitstream: Bitstream) -> Iterator[bytes]:
+    """Read a bitstream from its beginning, no further than its size."""
+    bitstream.file.seek(0)
+    left = bitstream.size
+    while left and (chunk := bitstream.file.read(min(CHUNK, left))):
+        left -= len(chunk)
+        yield chunk
+
+
+def agrees(bitstream: Bitstream, hashes: str) -> bool:
+    """Whether a bitstream is what a `hash` attribute says."""
+    digests = Digests(hashes)
+    for chunk in chunks(bitstream):
+        digests.update(chunk)
+    return digests.agree
+
+
+class Supply:
+    """Gives entries with their bitstreams, one after the other.
+
+    Args:
+        content: Where bitstreams come from.
+        check: Called often; raises to break off.
+    """
+
+    def __init__(self, content: Content, check: Callable[[], None]) -> None:
+        self._content = content
+        self.check = check
+        #: How many entries had no content, and were left out.
+        self.left_out = 0
+
+    def of(self, entries: Iterable[Resource]) -> Generator[Offer]:
+        """Go through entries; a bitstream is open until the next is asked for.
+
+        Only what was deleted comes without a bitstream. The manifest must name one for
+        everything else (core §11.2, §13.2), so what is gone is left out.
+        """
+        for entry in entries:
+            self.check()
+            if entry.change is ChangeType.DELETED:
+                yield entry, None
+                continue
+            with self.opened(entry) as bitstream:
+                if bitstream is None:
+                    self.left_out += 1
+                else:
+                    yield entry, bitstream
+
+    def opened(self, entry: Resource) -> AbstractContextManager[Bitstream | None]:
+        """Open the bitstream of one entry, if there is one."""
+        return opened(self._content(entry))

@@ -1,0 +1,182 @@
+"""Writing dumps: entries and contents in, packages and the documents on them out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import MAX_ENTRIES, Capability, Rel
+from rsnotify.writing import Profile
+from rsnotify_publisher.dumps.dumpdocument import DumpDocument
+from rsnotify_publisher.dumps.entries import ChangeEntries, Entries, ResourceEntries
+from rsnotify_publisher.dumps.packages import Package, Packages
+from rsnotify_publisher.dumps.supply import Content, Supply
+
+log = logging.getLogger("rsnotify.publisher")
+
+
+class DumpWriter:
+    """Writes the dumps of one Source.
+
+    Args:
+        folder: Where the files go; one with the name N has the URI `base_url` + N.
+        base_url: Ends in a slash.
+        capability_list: The URI that documents and manifests point `up` to.
+        max_resources: Entries in one package.
+        max_content: Bytes of content in one package; a single larger one gets its own.
+        max_entries: Packages in one dump document, before it gets an index.
+        profile: How documents and manifests are written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        base_url: str,
+        capability_list: str,
+        *,
+        max_resources: int = MAX_ENTRIES,
+        max_content: int = 1_000_000_000,
+        max_entries: int = MAX_ENTRIES,
+        profile: Profile = Profile.V1_1,
+    ) -> None:
+        self._links = (Link(Rel.UP, capability_list),)
+        self._packages = Packages(
+            folder,
+            base_url,
+            max_resources=max_resources,
+            max_content=max_content,
+            profile=profile,
+        )
+        self._document = DumpDocument(folder, base_url, max_entries=max_entries)
+
+    def resource_packages(
+        self,
+        stem: str,
+        at: Instant,
+        resources: Iterable[Resource],
+        content: Content,
+        *,
+        now: Callable[[], Instant],
+        check: Callable[[], None] = lambda: None,
+    ) -> list[Package]:
+        """Write the packages of a Resource Dump; at least one, if without resources.
+
+        Hash and length are those of the bytes in the package, whatever the entry said. If the
+        content has changed since `at`, the entry loses its `lastmod`, which is not known.
+
+        Args:
+            stem: How the names of all files begin.
+            at: The instant of the snapshot that the resources are from. All packages show it,
+                since which resources there are is as of then.
+            resources: The set, streamed.
+            content: What each holds now; what holds nothing is left out.
+            now: Tells when a package was completed.
+            check: Called often; raises to break off.
+
+        Raises:
+            OSError: A file cannot be read or written. Whatever is raised, by the arguments
+                too, no file is left behind.
+        """
+        supply = Supply(content, check)
+        entries = ResourceEntries(at, now, self._links)
+        return self._write(stem, entries, resources, supply)
+
+    def change_packages(
+        self,
+        stem: str,
+        from_: Instant,
+        until: Instant,
+        changes: Iterable[Resource],
+        content: Content,
+        *,
+        check: Callable[[], None] = lambda: None,
+    ) -> list[Package]:
+        """Write the packages of a closed interval of changes; at least one, if empty.
+
+        Each created and updated resource comes with a bitstream (core §13.2): that of the
+        change if `content` has it, or else what it has, with the hash and length of those
+        very bytes, as a GET would answer too. What has none was deleted later on, as a later
+        entry tells, and is left out.
+
+        Args:
+            stem: How the names of all files begin.
+            from_: Where the interval begins, exclusive.
+            until: Where it ends, inclusive.
+            changes: Its changes in order, each with its datetime.
+            content: What each change made of the resource, or the resource since became.
+            check: Called often; raises to break off.
+
+        Raises:
+            OSError: A file cannot be read or written. Whatever is raised, by the arguments
+                too, no file is left behind.
+        """
+        supply = Supply(content, check)
+        entries = ChangeEntries(from_, until, supply, self._links)
+        return self._write(stem, entries, changes, supply)
+
+    def write_resource_dump(
+        self,
+        name: str,
+        at: Instant,
+        completed: Instant,
+        packages: Iterable[Resource],
+        *,
+        links: tuple[Link, ...] = (),
+    ) -> list[str]:
+        """Write a Resource Dump (core §11.1), or an index and its parts.
+
+        Args:
+            name: Of the document, relative to the base URL.
+            at: As for `resource_packages`.
+            completed: When the last package was.
+            packages: The entries on the packages.
+            links: What it links to beside the Capability List, such as its archive.
+
+        Returns:
+            The names of the parts, if there is an index.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        all_links = (*self._links, *links)
+        head = Document(Capability.RESOURCE_DUMP, at=at, completed=completed, links=all_links)
+        return self._document.write(name, head, packages)
+
+    def write_change_dump(
+        self,
+        name: str,
+        from_: Instant,
+        until: Instant | None,
+        packages: Iterable[Resource],
+        *,
+        links: tuple[Link, ...] = (),
+    ) -> list[str]:
+        """Write a Change Dump (core §13.1), or an index and its parts.
+
+        Args:
+            name: Of the document, relative to the base URL.
+            from_: Where the first package begins.
+            until: Where the last ends, if none will be added any more.
+            packages: The entries on the packages, oldest first.
+            links: As for `write_resource_dump`.
+
+        Returns:
+            The names of the parts, if there is an index.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        all_links = (*self._links, *links)
+        head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=all_links)
+        return self._document.write(name, head, packages)
+
+    def _write(
+        self, stem: str, entries: Entries, resources: Iterable[Resource], supply: Supply
+    ) -> list[Package]:
+        packages = self._packages.write(stem, entries, resources, supply)
+        if supply.left_out:
+            log.info("%s: %d entries without content were left out", stem, supply.left_out)
+        return packages
