@@ -1,0 +1,159 @@
+"""What one document of a Source says, in numbers: taken while it is read, entry by entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import time
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urljoin
+
+from msgspec import Struct
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document, Resource
+from rsnotify.vocabulary import Capability, Rel
+
+#: Entries of a document that are kept, to be looked at themselves.
+KEPT = 1_000
+_CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP_MANIFEST})
+#: Links that say where a document stands among the others, as the tree shows anyway.
+_OF_THE_TREE = frozenset({Rel.UP, Rel.INDEX, Rel.ARCHIVES, Rel.SELF, Rel.RESOURCESYNC})
+
+
+class Granularity(StrEnum):
+    """The finest part of a datetime that a document makes use of."""
+
+    DAYS = "days"
+    SECONDS = "seconds"
+    MILLISECONDS = "milliseconds"
+    MICROSECONDS = "microseconds"
+
+
+class Named(Struct, frozen=True):
+    """A link of a document, or a way in to a hub."""
+
+    rel: str
+    uri: str
+
+
+class Finding(Struct, omit_defaults=True, rename={"from_": "from"}):
+    """A document of a Source and, below it, those that it leads to.
+
+    Args:
+        uri: Where it is.
+        capability: What it calls itself, or is called by the document above.
+        problem: Why it could not be read; then little else is known.
+        warnings: What is not as it should be.
+        index: Whether it is an index, whose entries are its parts.
+        entries: How many entries it has.
+        bytes: Its size, uncompressed.
+        listed_bytes: The sum of the lengths that its entries state.
+        changes: How many entries there are of each type of change.
+        profile: "1.1" if its entries have `datetime`, "1.0" if they have only `lastmod`.
+        granularity: That of the datetimes of its entries.
+        reaches: The earliest and the latest instant that its entries tell of.
+        unread: How many documents below it were left out, to keep within bounds.
+        links: What it links to, beside the documents below it.
+    """
+
+    uri: str
+    capability: str | None = None
+    problem: str | None = None
+    warnings: tuple[str, ...] = ()
+    index: bool = False
+    entries: int | None = None
+    bytes: int = 0
+    listed_bytes: int = 0
+    changes: dict[str, int] = {}
+    at: Instant | None = None
+    completed: Instant | None = None
+    from_: Instant | None = None
+    until: Instant | None = None
+    profile: str | None = None
+    granularity: Granularity | None = None
+    reaches: tuple[Instant, Instant] | None = None
+    unread: int = 0
+    links: tuple[Named, ...] = ()
+    parts: list[Finding] = []
+
+
+class Tally:
+    """Counts the entries of one document as they are read; memory stays flat."""
+
+    def __init__(self) -> None:
+        self.kept: list[Resource] = []
+        self._entries = 0
+        self._lengths = 0
+        self._changes: Counter[str] = Counter()
+        self._with_datetime = 0
+        self._granularity: Granularity | None = None
+        self._earliest: Instant | None = None
+        self._latest: Instant | None = None
+
+    def add(self, resource: Resource) -> None:
+        """Count an entry."""
+        self._entries += 1
+        self._lengths += resource.length or 0
+        if len(self.kept) < KEPT:
+            self.kept.append(resource)
+        if resource.change is not None:
+            self._changes[resource.change] += 1
+        self._with_datetime += resource.datetime is not None
+        for instant in (resource.from_, resource.at, resource.changed_at, resource.until):
+            if instant is not None:
+                self._note(instant)
+
+    def _note(self, instant: Instant) -> None:
+        self._earliest = min(self._earliest or instant, instant)
+        self._latest = max(self._latest or instant, instant)
+        if self._granularity is not Granularity.MICROSECONDS:
+            self._granularity = _coarser_to_finer(self._granularity, granularity_of(instant))
+
+    def finding(self, uri: str, head: Document, size: int) -> Finding:
+        """Say what was counted.
+
+        Args:
+            uri: Where the document is.
+            head: The document without its entries.
+            size: Its bytes.
+        """
+        facts: dict[str, Any] = {}
+        if head.capability in _CHANGES and not head.index and self._entries:
+            facts["profile"] = "1.1" if self._with_datetime else "1.0"
+        if self._earliest is not None and self._latest is not None:
+            facts["reaches"] = (self._earliest, self._latest)
+        return Finding(
+            uri,
+            head.capability,
+            index=head.index,
+            entries=self._entries,
+            bytes=size,
+            listed_bytes=self._lengths,
+            changes=dict(self._changes),
+            at=head.at,
+            completed=head.completed,
+            from_=head.from_,
+            until=head.until,
+            granularity=self._granularity,
+            links=tuple(
+                Named(link.rel, urljoin(uri, link.href))
+                for link in head.links
+                if link.rel not in _OF_THE_TREE
+            ),
+            **facts,
+        )
+
+
+def granularity_of(instant: Instant) -> Granularity:
+    """Tell which part of an instant is the finest that is not zero."""
+    if instant.microsecond % 1_000:
+        return Granularity.MICROSECONDS
+    if instant.microsecond:
+        return Granularity.MILLISECONDS
+    return Granularity.DAYS if instant.time() == time.min else Granularity.SECONDS
+
+
+def _coarser_to_finer(one: Granularity | None, other: Granularity) -> Granularity:
+    order = list(Granularity)
+    return other if one is None else max(one, other, key=order.index)

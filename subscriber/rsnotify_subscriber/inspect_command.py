@@ -1,0 +1,192 @@
+"""The command `rsnotify inspect`: what a Source offers, as a tree."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.filesize import decimal
+from rich.text import Text
+from rich.tree import Tree
+
+from rsnotify.commands import run
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.errors import RsnotifyError
+from rsnotify.vocabulary import Capability
+from rsnotify_subscriber.findings import Finding
+from rsnotify_subscriber.inspecting import inspect as inspect_source
+
+#: For each capability, what people call the document and what its entries are.
+_WORDS = {
+    Capability.DESCRIPTION: ("Source Description", "set of resources", "sets of resources"),
+    Capability.CAPABILITY_LIST: ("Capability List", "capability", "capabilities"),
+    Capability.RESOURCE_LIST: ("Resource List", "resource", "resources"),
+    Capability.CHANGE_LIST: ("Change List", "change", "changes"),
+    Capability.RESOURCE_DUMP: ("Resource Dump", "package", "packages"),
+    Capability.CHANGE_DUMP: ("Change Dump", "package", "packages"),
+    Capability.RESOURCE_DUMP_MANIFEST: ("Resource Dump Manifest", "resource", "resources"),
+    Capability.CHANGE_DUMP_MANIFEST: ("Change Dump Manifest", "change", "changes"),
+    Capability.RESOURCE_LIST_ARCHIVE: ("Resource List Archive", "list", "lists"),
+    Capability.CHANGE_LIST_ARCHIVE: ("Change List Archive", "list", "lists"),
+    Capability.RESOURCE_DUMP_ARCHIVE: ("Resource Dump Archive", "dump", "dumps"),
+    Capability.CHANGE_DUMP_ARCHIVE: ("Change Dump Archive", "dump", "dumps"),
+    Capability.CHANGE_NOTIFICATION: ("channel", "change", "changes"),
+    Capability.FRAMEWORK_NOTIFICATION: ("channel of the framework", "change", "changes"),
+    "robots.txt": ("robots.txt", "Sitemap", "Sitemaps"),
+    None: ("Sitemap", "resource", "resources"),
+}
+_UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def inspect(
+    url: Annotated[str, typer.Argument(help="Whatever leads to the Source.")],
+    json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    allow_private_addresses: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private-addresses",
+            help="Let documents name hosts at loopback and private addresses.",
+        ),
+    ] = False,
+) -> None:
+    """Show what the Source at URL offers; exit 1 if it cannot be inspected at all."""
+
+    async def main(stop: asyncio.Event) -> Finding | None:
+        work = asyncio.create_task(
+            inspect_source(url, allow_private_addresses=allow_private_addresses)
+        )
+        stopper = asyncio.create_task(stop.wait())
+        await asyncio.wait([work, stopper], return_when=asyncio.FIRST_COMPLETED)
+        stopper.cancel()
+        if not work.done():
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+            return None
+        return work.result()
+
+    try:
+        found = run(main)
+    except RsnotifyError as error:
+        typer.echo(f"rsnotify: {error}", err=True)
+        raise typer.Exit(1) from None
+    if found is None:
+        raise typer.Exit(1)
+    if json:
+        typer.echo(msgspec.json.encode(found).decode())
+    elif sys.stdout.isatty():
+        Console().print(_tree(found, datetime.now(UTC)))
+    else:
+        for line in plain_lines(found, datetime.now(UTC)):
+            typer.echo(line)
+
+
+def plain_lines(found: Finding, now: Instant, depth: int = 0) -> Iterator[str]:
+    """Write a tree as indented lines."""
+    indent = "  " * depth
+    yield f"{indent}{_title(found)}  {_shown(found.uri)}"
+    for line in _details(found, now):
+        yield f"{indent}    {_shown(line)}"
+    for part in found.parts:
+        yield from plain_lines(part, now, depth + 1)
+
+
+def _tree(found: Finding, now: Instant) -> Tree:
+    label = Text.assemble((_title(found), "bold"), "  ", (_shown(found.uri), "cyan"))
+    for line in _details(found, now):
+        wrong = line.startswith("!")
+        label.append("\n" + _shown(line), style="red" if wrong else "dim")
+    tree = Tree(label)
+    for part in found.parts:
+        tree.add(_tree(part, now))
+    return tree
+
+
+def _shown(text: str) -> str:
+    """Leave no control character to the terminal: the text is a stranger's."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def _words(found: Finding) -> tuple[str, str, str]:
+    return _WORDS.get(found.capability) or (_shown(str(found.capability)), "entry", "entries")
+
+
+def _title(found: Finding) -> str:
+    name, _, _ = _words(found)
+    return f"{name} Index" if found.index else name
+
+
+def _details(found: Finding, now: Instant) -> Iterator[str]:
+    """Yield what is to be said of a document, a line for each kind of facts."""
+    if found.problem is not None:
+        yield f"! {found.problem}"
+    for warning in found.warnings:
+        yield f"! {warning}"
+    if found.entries is not None:
+        yield ", ".join(_counts(found))
+        if interval := ", ".join(_interval(found, now)):
+            yield interval
+    if found.reaches is not None:
+        yield _reach(found, *found.reaches, now)
+    for link in found.links:
+        yield f"{link.rel} {link.uri}"
+
+
+def _counts(found: Finding) -> Iterator[str]:
+    _, one, many = _words(found)
+    if found.index:
+        one, many = "part", "parts"
+    count = found.entries or 0
+    yield f"{count:,} {one if count == 1 else many}"
+    if found.changes:
+        yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
+    if found.listed_bytes:
+        yield f"{decimal(found.listed_bytes)} in all"
+    yield f"document of {decimal(found.bytes)}"
+    if found.profile:
+        yield f"format {found.profile}"
+    if found.granularity:
+        yield f"datetimes to {found.granularity}"
+    if found.unread:
+        yield f"{found.unread:,} of those below left unread"
+
+
+def _interval(found: Finding, now: Instant) -> Iterator[str]:
+    if found.at is not None:
+        yield f"at {_with_age(found.at, now)}"
+    if found.completed is not None:
+        yield f"completed {_with_age(found.completed, now)}"
+    if found.from_ is not None:
+        yield f"from {_with_age(found.from_, now)}"
+    if found.until is not None:
+        yield f"until {_with_age(found.until, now)}"
+    elif found.from_ is not None:
+        yield "open"
+
+
+def _reach(found: Finding, earliest: Instant, latest: Instant, now: Instant) -> str:
+    if (found.capability or "").endswith("-archive"):
+        return f"reaches back to {_with_age(earliest, now)}"
+    what = "last change" if found.changes else "newest entry"
+    return f"{what} {_with_age(latest, now)}"
+
+
+def _with_age(instant: Instant, now: Instant) -> str:
+    return f"{format_datetime(instant)} ({age(instant, now)})"
+
+
+def age(instant: Instant, now: Instant) -> str:
+    """Say how long ago something was, in its largest unit."""
+    seconds = int((now - instant).total_seconds())
+    for unit, size in _UNITS:
+        if count := abs(seconds) // size:
+            span = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+            return f"{span} ago" if seconds > 0 else f"in {span}"
+    return "just now"

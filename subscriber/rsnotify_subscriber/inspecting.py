@@ -1,0 +1,185 @@
+"""Inspecting a Source: the tree of its documents, and what each of them says.
+
+The walk goes from the Source Description down, reads each document once and to its end, and
+keeps within bounds: an index or a dump may lead to a hundred thousand documents more. Packages
+are never fetched. What cannot be had or read stands in the tree as that.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urljoin
+
+from rsnotify.errors import (
+    ContentMismatch,
+    DocumentError,
+    FetchError,
+    MalformedDocument,
+    SeveralSets,
+)
+from rsnotify.model import Document, Resource
+from rsnotify.reading import SitemapReader
+from rsnotify.vocabulary import Capability, Rel
+from rsnotify_subscriber.discovery import ROBOTS_PATH, find
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.findings import Finding, Named, Tally
+from rsnotify_subscriber.inflating import inflated_if_gzip
+from rsnotify_subscriber.responses import body, check_status
+from rsnotify_subscriber.sessions import Sessions
+
+#: Parts of one index, or manifests of one dump, that are read.
+PARTS = 20
+#: Documents that are read in all, and their size in bytes beyond which no more are begun.
+DOCUMENTS = 400
+BYTES = 1_000_000_000
+_NOTIFICATIONS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
+_PARENTS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
+_DUMPS = frozenset({Capability.RESOURCE_DUMP, Capability.CHANGE_DUMP})
+
+
+async def inspect(url: str, *, allow_private_addresses: bool = False) -> Finding:
+    """Find out what a Source offers.
+
+    Args:
+        url: Any URI that leads to the Source, as it would be followed.
+        allow_private_addresses: Whether documents may name hosts at private addresses.
+
+    Returns:
+        The topmost document there is, and below it all the others.
+
+    Raises:
+        RsnotifyError: The URI leads to nothing that can be inspected.
+    """
+    sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
+    with TemporaryDirectory(prefix="rsnotify-inspect-") as temporary:
+        async with sessions:
+            walk = _Walk(sessions)
+            try:
+                offer = await find(Fetcher(sessions, Path(temporary)), url)
+            except SeveralSets as several:
+                return await _several(walk, several)
+            below = offer.capability_list or offer.resource_list or offer.change_list or url
+            root = await walk.finding(offer.source_description or below)
+            if below not in walk.read:  # the Source Description does not lead to it
+                root.parts.append(await walk.finding(below))
+            return root
+
+
+async def _several(walk: _Walk, several: SeveralSets) -> Finding:
+    if not several.where.endswith(ROBOTS_PATH):
+        return await walk.finding(several.where)
+    sitemaps = [await walk.finding(uri) for uri in several.found]
+    return Finding(several.where, "robots.txt", entries=len(sitemaps), parts=sitemaps)
+
+
+class _Walk:
+    """One walk over the documents of a Source, each of which is read once."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._bytes = 0
+        #: What a Capability List names: it stands there, and not below what links to it.
+        self._named: set[str] = set()
+        self.read: set[str] = set()
+
+    async def finding(self, uri: str, called: str | None = None) -> Finding:
+        """Read a document and all it leads to.
+
+        Args:
+            uri: Where it is.
+            called: The capability that the document above gives it.
+        """
+        self.read.add(uri)
+        tally = Tally()
+        try:
+            head, size = await self._read(uri, tally)
+        except (FetchError, DocumentError) as error:
+            return Finding(uri, called, problem=_reason(error))
+        found = tally.finding(uri, head, size)
+        if called not in (None, found.capability):
+            found.warnings += (f"the document above calls it {called}",)
+        await self._look_below(found, head, tally.kept)
+        return found
+
+    async def _read(self, uri: str, tally: Tally) -> tuple[Document, int]:
+        reader, size = SitemapReader(), 0
+        async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+            check_status(uri, response)
+            try:
+                async for chunk in inflated_if_gzip(body(uri, response)):
+                    size += len(chunk)
+                    for resource in reader.feed(chunk):
+                        tally.add(resource)
+                head = reader.close()
+            except (zlib.error, ContentMismatch) as error:
+                raise MalformedDocument(f"its compression is damaged: {error}") from None
+            finally:
+                self._bytes += size
+        return head, size
+
+    async def _look_below(self, found: Finding, head: Document, entries: list[Resource]) -> None:
+        if found.index:
+            await self._sample(found, [entry.uri for entry in entries], found.capability)
+        elif found.capability in _PARENTS:
+            self._named.update(urljoin(found.uri, entry.uri) for entry in entries)
+            for entry in entries:
+                await self._look_at(found, entry)
+        elif found.capability in _DUMPS:
+            await self._sample(found, _manifests(entries), f"{found.capability}-manifest")
+        for link in head.links:
+            if link.rel == Rel.ARCHIVES and urljoin(found.uri, link.href) not in self._named:
+                await self._add(found, link.href)
+
+    async def _look_at(self, above: Finding, entry: Resource) -> None:
+        """Look at what a Source Description or Capability List names."""
+        if entry.capability in _NOTIFICATIONS:
+            above.parts.append(await self._channel(urljoin(above.uri, entry.uri), entry))
+        elif (found := await self._add(above, entry.uri, entry.capability)) is not None:
+            found.links += _targets(above.uri, entry, Rel.DESCRIBED_BY)
+
+    async def _channel(self, uri: str, entry: Resource) -> Finding:
+        """Look whether a channel answers; what it holds is the Change List once more."""
+        self.read.add(uri)
+        found = Finding(uri, entry.capability, links=_targets(uri, entry, Rel.HUB))
+        try:
+            async with self._sessions.get(uri, {}) as response:
+                check_status(uri, response)
+        except FetchError as error:
+            found.problem = _reason(error)
+        return found
+
+    async def _sample(self, found: Finding, uris: list[str], called: str | None) -> None:
+        """Look at the first parts of an index, or manifests of a dump."""
+        if uris:
+            found.unread += max(0, (found.entries or 0) - PARTS)
+        for uri in uris[:PARTS]:
+            await self._add(found, uri, called)
+
+    async def _add(self, above: Finding, uri: str, called: str | None = None) -> Finding | None:
+        """Read a document below another, unless it was read already or enough is read."""
+        uri = urljoin(above.uri, uri)
+        if uri in self.read:
+            return None
+        if len(self.read) >= DOCUMENTS or self._bytes > BYTES:
+            above.unread += 1
+            return None
+        found = await self.finding(uri, called)
+        above.parts.append(found)
+        return found
+
+
+def _manifests(packages: list[Resource]) -> list[str]:
+    """Return where the manifests of packages can be read by themselves (core §11.1)."""
+    return [link.href for package in packages for link in package.links if link.rel == Rel.CONTENTS]
+
+
+def _targets(base: str, entry: Resource, rel: str) -> tuple[Named, ...]:
+    return tuple(Named(rel, urljoin(base, link.href)) for link in entry.links if link.rel == rel)
+
+
+def _reason(error: FetchError | DocumentError) -> str:
+    """Say what is wrong without the URI, which stands in the tree already."""
+    entry = error.entry if isinstance(error, DocumentError) else None
+    return error.reason if entry is None else f"entry {entry}: {error.reason}"

@@ -1,0 +1,301 @@
+"""`inspect`: the tree of what a Source offers, sound or not."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from aiohttp import web
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.writing import write_document
+from rsnotify_subscriber import inspecting
+from rsnotify_subscriber.findings import Finding, Granularity, granularity_of
+from rsnotify_subscriber.inspect_command import age, plain_lines
+from rsnotify_subscriber.inspecting import inspect
+from tests.subscriber.source import SmallSource, body, status
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def below(found: Finding) -> list[Finding]:
+    """Return every document of a tree, the topmost first."""
+    return [found, *(one for part in found.parts for one in below(part))]
+
+
+def of(found: Finding, capability: str | None) -> Finding:
+    """Return the one document of this capability."""
+    (one,) = [one for one in below(found) if one.capability == capability]
+    return one
+
+
+def text_of(found: Finding, now: datetime = NOW) -> str:
+    return "\n".join(plain_lines(found, now))
+
+
+def publish(source: SmallSource, name: str, document: Document) -> str:
+    source.answers[f"/data/{name}"] = body(write_document(document))
+    return source.base + name
+
+
+def offer(source: SmallSource, *entries: Resource, links: tuple[Link, ...] = ()) -> None:
+    """Let the Source offer just this."""
+    publish(
+        source, "capabilitylist.xml", Document(Capability.CAPABILITY_LIST, entries, links=links)
+    )
+
+
+@pytest.mark.parametrize("name", ["", "data/", "data/capabilitylist.xml", "data/changelist.xml"])
+async def test_whatever_leads_to_a_source_leads_to_its_whole_tree(
+    source: SmallSource, name: str
+) -> None:
+    source.put("a", b"1234")
+    source.put("b", b"12")
+    source.rotate()
+    source.put("b", b"123")
+    source.delete("a")
+    source.hubs = ["ws://hub.example/ws"]
+    source.answers["/data/channel.xml"] = body(b"<urlset/>")
+    found = await inspect(source.site + name)
+    assert [one.capability for one in below(found)] == [
+        "description", "capabilitylist", "resourcelist", "changelist", "changelist-archive",
+        "change-notification",
+    ]  # fmt: skip
+    assert found.uri == source.site + ".well-known/resourcesync"
+    resources = of(found, Capability.RESOURCE_LIST)
+    assert (resources.entries, resources.listed_bytes, resources.profile) == (1, 3, None)
+    changes = of(found, Capability.CHANGE_LIST)
+    assert changes.changes == {"updated": 1, "deleted": 1}
+    assert (changes.from_, changes.until, changes.profile) == (source.begins, None, "1.1")
+    assert changes.granularity is Granularity.MICROSECONDS
+    archive = of(found, Capability.CHANGE_LIST_ARCHIVE)
+    assert archive.entries == 1
+    assert archive.reaches == (source.closed[0].from_, source.begins)
+    (hub,) = of(found, Capability.CHANGE_NOTIFICATION).links
+    assert (hub.rel, hub.uri) == ("hub", "ws://hub.example/ws")
+    assert not any(one.problem or one.warnings for one in below(found))
+
+
+async def test_every_set_of_a_source_is_shown_with_what_describes_it(source: SmallSource) -> None:
+    one = Link(Rel.DESCRIBED_BY, "/about-one.html")
+    listed = tuple(
+        Resource(f"{source.base}{name}.xml", capability=Capability.CAPABILITY_LIST, links=links)
+        for name, links in (("one", (one,)), ("two", ()))
+    )
+    site = Link(Rel.DESCRIBED_BY, "http://site.example/about.html")
+    description = Document(Capability.DESCRIPTION, listed, links=(site,))
+    source.answers["/.well-known/resourcesync"] = body(write_document(description))
+    for name in ("one", "two"):
+        uri = f"{source.base}{name}-resources.xml"
+        offered = Resource(uri, capability=Capability.RESOURCE_LIST)
+        publish(source, f"{name}.xml", Document(Capability.CAPABILITY_LIST, (offered,)))
+        publish(source, f"{name}-resources.xml", Document(Capability.RESOURCE_LIST, at=NOW))
+    found = await inspect(source.site)
+    assert [one.uri for one in found.parts] == [f"{source.base}one.xml", f"{source.base}two.xml"]
+    assert [one.parts[0].uri for one in found.parts] == [
+        f"{source.base}one-resources.xml", f"{source.base}two-resources.xml",
+    ]  # fmt: skip
+    text = text_of(found)
+    assert f"describedby {source.site}about-one.html" in text
+    assert "describedby http://site.example/about.html" in text
+
+
+async def test_what_cannot_be_read_stands_in_the_tree_as_that(source: SmallSource) -> None:
+    source.put("a", b"1")
+    source.rotate()
+    source.answers["/data/resourcelist.xml"] = status(404)
+    source.answers["/data/changelist.xml"] = body(write_document(source.change_list())[:-9])
+    source.answers["/data/changelist-archive.xml"] = body(
+        b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"><url/></urlset>'
+    )
+    text = text_of(await inspect(source.url))
+    assert f"Resource List  {source.base}resourcelist.xml\n        ! the server says 404" in text
+    assert f"Change List  {source.base}changelist.xml\n        ! it ended too early" in text
+    assert "! entry 1: it has no loc (core §7)" in text
+
+
+async def test_a_document_that_calls_itself_otherwise_is_warned_of(source: SmallSource) -> None:
+    publish(source, "resourcelist.xml", Document(Capability.CHANGE_LIST, from_=NOW))
+    text = text_of(await inspect(source.url))
+    assert "! the document above calls it resourcelist" in text
+
+
+async def test_a_capability_list_that_the_description_forgets_is_shown(source: SmallSource) -> None:
+    source.answers["/.well-known/resourcesync"] = status(404)
+    found = await inspect(source.url)
+    assert found.problem == "the server says 404"
+    assert [one.uri for one in found.parts] == [source.url]
+
+
+async def test_an_index_is_read_up_to_a_bound_and_says_so(
+    source: SmallSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspecting, "PARTS", 2)
+    source.per_list = 3
+    for n in range(15):
+        source.put(f"r{n}", b"1")
+    found = await inspect(source.url)
+    index = next(one for one in below(found) if one.index)
+    assert (index.entries, index.unread) == (5, 3)
+    assert [one.entries for one in index.parts] == [3, 3]
+    text = text_of(found)
+    assert "Resource List Index" in text
+    assert "3 of those below left unread" in text
+
+
+async def test_no_more_than_a_number_of_documents_is_read(
+    source: SmallSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspecting, "DOCUMENTS", 3)
+    found = await inspect(source.url)
+    assert len(below(found)) == 3
+    assert of(found, Capability.CAPABILITY_LIST).unread == 2
+
+
+async def test_an_index_that_names_itself_is_read_once(source: SmallSource) -> None:
+    itself = Resource(source.base + "resourcelist.xml")
+    publish(source, "resourcelist.xml", Document(Capability.RESOURCE_LIST, (itself,), index=True))
+    found = await inspect(source.base + "resourcelist.xml")
+    assert len(below(found)) == 1
+
+
+async def test_packages_are_counted_and_not_fetched_but_their_manifests_are_read(
+    source: SmallSource,
+) -> None:
+    packages = tuple(
+        Resource(
+            f"{source.base}part{n}.zip",
+            type="application/zip",
+            length=4_000_000,
+            links=(Link(Rel.CONTENTS, f"manifest{n}.xml"),),
+        )
+        for n in (1, 2)
+    )
+    dump = publish(
+        source,
+        "resourcedump.xml",
+        Document(Capability.RESOURCE_DUMP, packages, at=NOW, completed=NOW + timedelta(seconds=2)),
+    )
+    manifest = Document(
+        Capability.RESOURCE_DUMP_MANIFEST, (Resource("http://a/1", length=9, path="/1"),), at=NOW
+    )
+    publish(source, "manifest1.xml", manifest)
+    offer(source, Resource(dump, capability=Capability.RESOURCE_DUMP))
+    found = await inspect(source.url)
+    assert source.gets["/data/part1.zip"] == 0
+    dumped = of(found, Capability.RESOURCE_DUMP)
+    assert (dumped.entries, dumped.listed_bytes) == (2, 8_000_000)
+    assert [(one.entries, one.problem) for one in dumped.parts] == [
+        (1, None), (None, "the server says 404"),
+    ]  # fmt: skip
+    text = text_of(found)
+    assert "2 packages, 8.0 MB in all" in text
+    assert "completed 2026-01-01T12:00:02.000000Z (in 2 seconds)" in text
+
+
+async def test_changes_with_lastmod_alone_are_of_format_1_0(source: SmallSource) -> None:
+    change = Resource("http://a/1", lastmod=NOW, change=ChangeType.CREATED)
+    changes = publish(
+        source, "old.xml", Document(Capability.CHANGE_LIST, (change,), from_=NOW, until=NOW)
+    )
+    offer(source, Resource(changes, capability=Capability.CHANGE_LIST))
+    found = of(await inspect(source.url), Capability.CHANGE_LIST)
+    assert (found.profile, found.granularity) == ("1.0", Granularity.SECONDS)
+    assert "last change 2026-01-01T12:00:00.000000Z (3 days ago)" in text_of(
+        found, NOW + timedelta(days=3)
+    )
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+async def test_compressed_documents_are_read(source: SmallSource, encoded: bool) -> None:
+    document = gzip.compress(write_document(Document(Capability.RESOURCE_LIST, at=NOW)))
+    headers = {"Content-Encoding": "gzip"} if encoded else {}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=document, headers=headers)
+
+    source.answers["/data/resourcelist.xml"] = answer
+    found = of(await inspect(source.url), Capability.RESOURCE_LIST)
+    assert (found.entries, found.problem) == (0, None)
+    source.answers["/data/resourcelist.xml"] = body(document[:-9], headers=headers)
+    found = of(await inspect(source.url), Capability.RESOURCE_LIST)
+    assert found.problem is not None
+    assert "its compression is damaged" in found.problem
+
+
+async def test_the_archive_that_only_a_list_links_to_stands_below_that_list(
+    source: SmallSource,
+) -> None:
+    old = publish(source, "old.xml", Document(Capability.RESOURCE_LIST_ARCHIVE))
+    publish(
+        source,
+        "resourcelist.xml",
+        Document(Capability.RESOURCE_LIST, at=NOW, links=(Link(Rel.ARCHIVES, "old.xml"),)),
+    )
+    found = of(await inspect(source.url), Capability.RESOURCE_LIST)
+    assert [one.uri for one in found.parts] == [old]
+
+
+async def test_a_plain_sitemap_and_a_robots_txt_with_several_are_shown(source: SmallSource) -> None:
+    source.answers["/.well-known/resourcesync"] = status(404)
+    publish(source, "sitemap1.xml", Document(None, (Resource("http://a/1", lastmod=NOW),)))
+    robots = f"Sitemap: {source.base}sitemap1.xml\nSitemap: {source.base}sitemap2.xml\n"
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(text=robots)
+
+    source.answers["/robots.txt"] = answer
+    found = await inspect(source.site)
+    assert found.uri == source.site + "robots.txt"
+    assert [one.entries for one in found.parts] == [1, None]
+    assert "Sitemap  " + source.base + "sitemap1.xml\n      1 resource" in text_of(found)
+
+
+async def test_a_capability_nobody_knows_is_shown_by_its_name(source: SmallSource) -> None:
+    unknown = publish(source, "future.xml", Document("timelist\x9b", (Resource("http://a/1"),)))
+    offer(source, Resource(unknown, capability="timelist\x9b"))
+    text = text_of(await inspect(source.url))
+    assert f"timelist\ufffd  {unknown}\n      1 entry" in text
+
+
+async def test_what_leads_nowhere_cannot_be_inspected(source: SmallSource) -> None:
+    source.answers["/.well-known/resourcesync"] = status(404)
+    with pytest.raises(ConfigurationError, match="leads to nothing"):
+        await inspect(source.site)
+
+
+async def test_a_private_address_that_a_document_names_is_not_dialled(source: SmallSource) -> None:
+    elsewhere = f"http://localhost:{source.server.port}/data/changelist.xml"
+    offer(source, Resource(elsewhere, capability=Capability.CHANGE_LIST))
+    found = of(await inspect(source.url), Capability.CHANGE_LIST)
+    assert found.problem is not None
+    assert "not dialled" in found.problem
+    found = of(await inspect(source.url, allow_private_addresses=True), Capability.CHANGE_LIST)
+    assert found.problem is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4, "just now"), (1, "1 second ago"), (119, "1 minute ago"), (7_200, "2 hours ago"),
+        (86_400 * 40, "40 days ago"), (-60, "in 1 minute"),
+    ],
+)  # fmt: skip
+def test_ages_are_told_in_their_largest_unit(seconds: float, said: str) -> None:
+    assert age(NOW, NOW + timedelta(seconds=seconds)) == said
+
+
+@pytest.mark.parametrize(
+    ("instant", "granularity"),
+    [
+        (datetime(2026, 1, 1, tzinfo=UTC), "days"),
+        (datetime(2026, 1, 1, 1, tzinfo=UTC), "seconds"),
+        (datetime(2026, 1, 1, 1, 1, 1, 5_000, tzinfo=UTC), "milliseconds"),
+        (datetime(2026, 1, 1, 1, 1, 1, 5_001, tzinfo=UTC), "microseconds"),
+    ],
+)
+def test_granularity_is_that_of_the_finest_part(instant: datetime, granularity: str) -> None:
+    assert granularity_of(instant) == granularity
