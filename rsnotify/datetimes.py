@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
+from msgspec import to_builtins
+
 #: The type of an instant: an aware `datetime` in UTC.
 Instant = datetime
 
@@ -20,6 +22,9 @@ _FORM = re.compile(
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?(?:([Zz])|([+-])(\d\d):(\d\d))?)?)?)?",
     re.ASCII,
 )
+
+
+_from_iso = datetime.fromisoformat
 
 
 def parse_datetime(text: str) -> Instant:
@@ -35,13 +40,15 @@ def parse_datetime(text: str) -> Instant:
     Raises:
         ValueError: The text is not a W3C Datetime, or denotes no instant of the calendar.
     """
-    text = text.strip()
-    # The form rsnotify writes, and nearly every other Source: C code reads it.
-    if len(text) in (20, 27) and _usual(text):
+    # The form rsnotify writes, and nearly every other Source: C code reads it. It reads more of
+    # ISO 8601 than W3C Datetimes are, weeks and a decimal comma, which are kept from it.
+    if text[-1:] == "Z" and text[10:11] == "T" and len(text) in (20, 27):
         try:
-            return datetime.fromisoformat(text)
+            if text[5] != "W" and text[19] in ".Z":
+                return _from_iso(text)
         except ValueError:
             pass  # the slow path says what is wrong, or reads a rarer form of this length
+    text = text.strip()
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a W3C Datetime such as 2013-01-03T09:00:00Z")
@@ -62,11 +69,6 @@ def parse_datetime(text: str) -> Instant:
         raise ValueError(f"{text!r} is not a datetime of the calendar: {error}") from None
 
 
-def _usual(text: str) -> bool:
-    # `fromisoformat` reads more of ISO 8601 than W3C Datetimes are: weeks, a decimal comma.
-    return text[10] == "T" and text[-1] == "Z" and text[5] != "W" and text[19] in ".Z"
-
-
 def format_datetime(instant: Instant) -> str:
     """Write an instant as `YYYY-MM-DDThh:mm:ss.ffffffZ`, the form core §7 recommends.
 
@@ -80,7 +82,8 @@ def format_datetime(instant: Instant) -> str:
         if instant.tzinfo is None:
             raise ValueError(f"{instant!r} has no time zone, so it denotes no instant")
         instant = instant.astimezone(UTC)
-    return instant.isoformat(timespec="microseconds")[:-6] + "Z"
+    text: str = to_builtins(instant)  # an eighth of what `isoformat` takes
+    return text if len(text) == 27 else text[:19] + ".000000Z"
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

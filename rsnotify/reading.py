@@ -86,9 +86,10 @@ def _priority(text: str) -> int:
     return number
 
 
-_Convert = Callable[[str], Any]
+#: How an attribute becomes a field; None leaves the text as it is.
+_Convert = Callable[[str], Any] | None
 _DOCUMENT_MD: dict[str, tuple[str, _Convert]] = {
-    "capability": ("capability", str),
+    "capability": ("capability", None),
     "at": ("at", parse_datetime),
     "completed": ("completed", parse_datetime),
     "from": ("from_", parse_datetime),
@@ -98,22 +99,22 @@ _RESOURCE_MD: dict[str, tuple[str, _Convert]] = {
     **_DOCUMENT_MD,
     "change": ("change", _change),
     "datetime": ("datetime", parse_datetime),
-    "encoding": ("encoding", str),
-    "hash": ("hash", str),
+    "encoding": ("encoding", None),
+    "hash": ("hash", None),
     "length": ("length", _integer),
-    "path": ("path", str),
-    "type": ("type", str),
+    "path": ("path", None),
+    "type": ("type", None),
 }
 _LINK: dict[str, tuple[str, _Convert]] = {
-    "rel": ("rel", str),
-    "href": ("href", str),
-    "encoding": ("encoding", str),
-    "hash": ("hash", str),
+    "rel": ("rel", None),
+    "href": ("href", None),
+    "encoding": ("encoding", None),
+    "hash": ("hash", None),
     "length": ("length", _integer),
     "modified": ("modified", parse_datetime),
-    "path": ("path", str),
+    "path": ("path", None),
     "pri": ("pri", _priority),
-    "type": ("type", str),
+    "type": ("type", None),
 }
 
 
@@ -127,6 +128,7 @@ class _Target(_ParserTarget):
     def __init__(self, limits: Limits) -> None:
         self.completed: list[Resource] = []
         self._limits = limits
+        self._uri_length = limits.uri_length
         self._count = 0
         self._root: str | None = None
         self._entry_tag = ""
@@ -142,25 +144,31 @@ class _Target(_ParserTarget):
         raise MalformedDocument("it has a DOCTYPE, which is refused; remove it")
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
+        # In the order of how often each is met, as this is called for every element.
+        entry = self._entry
         if self._skipped:
-            self._skipped += 1
-            if self._skipped > self._limits.depth:
-                raise self._invalid(f"it is nested deeper than {self._limits.depth} elements")
+            self._start_skipped()
+        elif entry is not None and tag in _TEXTS and self._text_of is None:
+            self._text_of = tag
+            self._text = []
+        elif entry is not None and tag == _MD:
+            self._read(attributes, _RESOURCE_MD, entry, "rs:md")
+        elif tag == self._entry_tag and entry is None:
+            self._entry = {}
+            self._count += 1
         elif self._root is None:
             self._start_root(tag)
-        elif tag == self._entry_tag and self._entry is None:
-            self._entry = {}
-            self._links = []
-            self._count += 1
-        elif tag == _MD:
-            self._start_md(attributes)
         elif tag == _LN:
             self._start_ln(attributes)
-        elif self._entry is not None and tag in _TEXTS and self._text_of is None:
-            self._text_of = tag
-            self._text.clear()
+        elif tag == _MD:
+            self._read(attributes, _DOCUMENT_MD, self._document, "rs:md")
         else:
             self._start_unknown(tag)
+
+    def _start_skipped(self) -> None:
+        self._skipped += 1
+        if self._skipped > self._limits.depth:
+            raise self._invalid(f"it is nested deeper than {self._limits.depth} elements")
 
     def _start_root(self, tag: str) -> None:
         if tag not in _ROOTS:
@@ -175,12 +183,6 @@ class _Target(_ParserTarget):
             # Passed over, it would silently be a list with fewer resources.
             raise WrongDocument(f"{tag} does not belong where it stands in {self._root}")
         self._skipped = 1
-
-    def _start_md(self, attributes: dict[str, str]) -> None:
-        if self._entry is not None:
-            self._read(attributes, _RESOURCE_MD, self._entry, "rs:md")
-        else:
-            self._read(attributes, _DOCUMENT_MD, self._document, "rs:md")
 
     def _start_ln(self, attributes: dict[str, str]) -> None:
         links = self._document_links if self._entry is None else self._links
@@ -201,16 +203,17 @@ class _Target(_ParserTarget):
         element: str,
     ) -> None:
         foreign: Attributes = ()
-        for name, value in attributes.items():
-            known = table.get(name.removeprefix(_RS))
-            if known is not None:
-                field, convert = known
-                try:
-                    into[field] = convert(value)
-                except ValueError as error:
-                    raise self._invalid(f"{element}/@{name}: {error}") from None
-            elif name[0] == "{":
-                foreign += ((name, value),)
+        name = ""
+        try:
+            for name, value in attributes.items():
+                known = table.get(name) or table.get(name.removeprefix(_RS))
+                if known is not None:
+                    field, convert = known
+                    into[field] = convert(value) if convert is not None else value
+                elif name[0] == "{":
+                    foreign += ((name, value),)
+        except ValueError as error:
+            raise self._invalid(f"{element}/@{name}: {error}") from None
         if foreign:
             into["attributes"] = into.get("attributes", ()) + foreign
 
@@ -222,14 +225,13 @@ class _Target(_ParserTarget):
         if self._skipped:
             self._skipped -= 1
         elif tag == self._text_of:
-            self._end_text(tag)
+            self._end_text(_TEXTS[tag])
         elif tag == self._entry_tag:
             self._end_entry()
 
-    def _end_text(self, tag: str) -> None:
+    def _end_text(self, field: str) -> None:
         assert self._entry is not None
         self._text_of = None
-        field = _TEXTS[tag]
         text = "".join(self._text).strip()
         if field == "lastmod":
             try:
@@ -244,9 +246,11 @@ class _Target(_ParserTarget):
         assert entry is not None
         if "uri" not in entry:
             raise self._invalid("it has no loc (core §7)")
-        self._check_length(entry["uri"])
+        if len(entry["uri"]) > self._uri_length:
+            self._check_length(entry["uri"])
         if self._links:
             entry["links"] = tuple(self._links)
+            self._links = []
         self.completed.append(Resource(**entry))
         self._entry = None
 

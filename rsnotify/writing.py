@@ -16,19 +16,20 @@ from rsnotify.vocabulary import RS_NS, SITEMAP_NS
 
 
 class Profile(StrEnum):
-    """Which ResourceSync is written.
+    """How a Source tells when a change happened, to readers of which ResourceSync.
 
-    V1_1 carries the datetime of a change as `rs:md/@datetime` and, for 1.0 readers, as
-    `lastmod` too; V1_0 leaves the attribute out.
+    V1_1 carries the datetime of a change as `rs:md/@datetime` and, where the model has no
+    `lastmod`, there too, for 1.0 readers; V1_0 carries it as `lastmod` alone. Without a profile
+    an entry is written exactly as the model has it.
     """
 
     V1_0 = "1.0"
     V1_1 = "1.1"
 
 
-_NEEDS_ESCAPE = re.compile(r"[&<>\"\t\n\r]")
 # XML 1.0 §2.2: these cannot be written at all, not even escaped.
 _ILLEGAL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+# The ampersand first, as the others are written with one.
 _ESCAPES = {
     "&": "&amp;",
     "<": "&lt;",
@@ -38,15 +39,18 @@ _ESCAPES = {
     "\n": "&#10;",
     "\r": "&#13;",
 }
+#: All of ASCII that `_escape` must look at more closely.
+_SUSPECT = bytes(range(32)) + b'&<>"'
 
 
 def _escape(text: str) -> str:
-    if text.isalnum():
+    # Nearly every text is plain, and this is the quickest way to know it.
+    if text.isascii() and len(text.encode().translate(None, _SUSPECT)) == len(text):
         return text
     if _ILLEGAL.search(text):
         raise ValueError(f"{text!r} has a character that XML cannot carry; percent-encode it")
-    if _NEEDS_ESCAPE.search(text):
-        return _NEEDS_ESCAPE.sub(lambda match: _ESCAPES[match.group()], text)
+    for character, escaped in _ESCAPES.items():
+        text = text.replace(character, escaped)
     return text
 
 
@@ -86,16 +90,16 @@ def _link(link: Link) -> str:
 
 
 def _interval(item: Document | Resource) -> str:
-    parts = []
+    written = ""
     if item.at is not None:
-        parts.append(f' at="{format_datetime(item.at)}"')
+        written += f' at="{format_datetime(item.at)}"'
     if item.completed is not None:
-        parts.append(f' completed="{format_datetime(item.completed)}"')
+        written += f' completed="{format_datetime(item.completed)}"'
     if item.from_ is not None:
-        parts.append(f' from="{format_datetime(item.from_)}"')
+        written += f' from="{format_datetime(item.from_)}"'
     if item.until is not None:
-        parts.append(f' until="{format_datetime(item.until)}"')
-    return "".join(parts)
+        written += f' until="{format_datetime(item.until)}"'
+    return written
 
 
 def opening(head: Document) -> bytes:
@@ -118,53 +122,53 @@ def opening(head: Document) -> bytes:
     return "".join(parts).encode()
 
 
-def entry(resource: Resource, *, index: bool = False, profile: Profile = Profile.V1_1) -> bytes:
+def entry(resource: Resource, *, index: bool = False, profile: Profile | None = None) -> bytes:
     """Write one `<url>`, or `<sitemap>` when `index` is true.
-
-    In the 1.1 profile a change's datetime stands in `lastmod` too where that is not set; in
-    the 1.0 profile it stands there alone.
 
     Raises:
         ValueError: A text holds a character that XML cannot carry.
     """
     tag = "sitemap" if index else "url"
-    parts = [f"<{tag}><loc>{_escape(resource.uri)}</loc>"]
-    lastmod = resource.lastmod
-    if resource.datetime is not None and (lastmod is None or profile is Profile.V1_0):
-        lastmod = resource.datetime
+    written = f"<{tag}><loc>{_escape(resource.uri)}</loc>"
+    changed = None if resource.datetime is None else format_datetime(resource.datetime)
+    lastmod = None if resource.lastmod is None else format_datetime(resource.lastmod)
+    if profile is not None and changed is not None:
+        lastmod = changed if profile is Profile.V1_0 else lastmod or changed
+        changed = None if profile is Profile.V1_0 else changed
     if lastmod is not None:
-        parts.append(f"<lastmod>{format_datetime(lastmod)}</lastmod>")
+        written += f"<lastmod>{lastmod}</lastmod>"
     if resource.changefreq is not None:
-        parts.append(f"<changefreq>{_escape(resource.changefreq)}</changefreq>")
-    attributes = _resource_md(resource, profile)
+        written += f"<changefreq>{_escape(resource.changefreq)}</changefreq>"
+    attributes = _resource_md(resource, changed)
     if attributes:
-        parts.append(f"<rs:md{attributes}/>")
-    parts += [_link(link) for link in resource.links]
-    parts.append(f"</{tag}>\n")
-    return "".join(parts).encode()
+        written += f"<rs:md{attributes}/>"
+    for link in resource.links:
+        written += _link(link)
+    return f"{written}</{tag}>\n".encode()
 
 
-def _resource_md(resource: Resource, profile: Profile) -> str:
-    parts = []
+def _resource_md(resource: Resource, changed: str | None) -> str:
+    written = ""
     if resource.capability is not None:
-        parts.append(f' capability="{_escape(resource.capability)}"')
+        written += f' capability="{_escape(resource.capability)}"'
     if resource.change is not None:
-        parts.append(f' change="{resource.change}"')
-    if resource.datetime is not None and profile is Profile.V1_1:
-        parts.append(f' datetime="{format_datetime(resource.datetime)}"')
-    parts.append(_interval(resource))
+        written += f' change="{resource.change.value}"'
+    if changed is not None:
+        written += f' datetime="{changed}"'
+    written += _interval(resource)
     if resource.encoding is not None:
-        parts.append(f' encoding="{_escape(resource.encoding)}"')
+        written += f' encoding="{_escape(resource.encoding)}"'
     if resource.hash is not None:
-        parts.append(f' hash="{_escape(resource.hash)}"')
+        written += f' hash="{_escape(resource.hash)}"'
     if resource.length is not None:
-        parts.append(f' length="{resource.length}"')
+        written += f' length="{resource.length}"'
     if resource.path is not None:
-        parts.append(f' path="{_escape(resource.path)}"')
+        written += f' path="{_escape(resource.path)}"'
     if resource.type is not None:
-        parts.append(f' type="{_escape(resource.type)}"')
-    parts.append(_foreign(resource.attributes))
-    return "".join(parts)
+        written += f' type="{_escape(resource.type)}"'
+    if resource.attributes:
+        written += _foreign(resource.attributes)
+    return written
 
 
 def closing(head: Document) -> bytes:
@@ -172,7 +176,7 @@ def closing(head: Document) -> bytes:
     return b"</sitemapindex>\n" if head.index else b"</urlset>\n"
 
 
-def write_document(document: Document, *, profile: Profile = Profile.V1_1) -> bytes:
+def write_document(document: Document, *, profile: Profile | None = None) -> bytes:
     """Write a whole document.
 
     Raises:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rsnotify.datetimes import Instant
 from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import INLINE_LIMIT, Capability, Rel
-from rsnotify.writing import closing, entry, opening
+from rsnotify.writing import Profile, closing, entry, opening
 from rsnotify_publisher.hashes import Digests
 
 
@@ -57,7 +57,7 @@ class FragmentWriter:
         size, until = 0, from_
         for number, change in enumerate(changes):
             inline = contents.get(change.uri) if last[change.uri] == number else None
-            written = entry(with_content(change, inline))
+            written = entry(with_content(change, inline), profile=Profile.V1_1)
             if entries and not self._fits(len(entries), size + len(written)):
                 yield self._fragment(from_, until, entries)
                 from_, entries, size = until, [], 0

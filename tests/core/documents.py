@@ -49,7 +49,7 @@ LINKS = st.builds(
 RESOURCES = st.builds(
     Resource,
     uri=URIS,
-    lastmod=INSTANTS,
+    lastmod=maybe(INSTANTS),
     changefreq=maybe(st.sampled_from(["always", "hourly", "never"])),
     change=maybe(st.sampled_from(ChangeType)),
     datetime=maybe(INSTANTS),

@@ -212,7 +212,7 @@ def test_a_character_that_xml_cannot_carry_is_not_written() -> None:
 def test_both_profiles_tell_a_1_0_reader_when_a_change_happened() -> None:
     change = Resource("http://a/", change=ChangeType.UPDATED, datetime=NOON)
     document = Document(Capability.CHANGE_LIST, (change,), from_=NOON)
-    new = read_document(write_document(document)).resources[0]
+    new = read_document(write_document(document, profile=Profile.V1_1)).resources[0]
     old = read_document(write_document(document, profile=Profile.V1_0)).resources[0]
     assert (new.lastmod, new.datetime) == (NOON, NOON)
     assert (old.lastmod, old.datetime) == (NOON, None)

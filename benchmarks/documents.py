@@ -1,0 +1,175 @@
+"""Reading and writing documents, beside the PyPI client `resync` in the same run.
+
+Each figure is the best of several runs of a process of its own, ours and theirs in turn, so
+that both meet the same noise; a process tells how long the work took and how much memory
+it needed at most, beyond what its imports take. Both read the same file, and each writes the
+resources it has in memory.
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rsnotify.model import Document, Resource
+from rsnotify.reading import SitemapReader, read_document
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.writing import closing, entry, opening, write_document
+
+ENTRIES = 50_000
+STREAMED = 2_000_000
+RUNS = 5
+_CHUNK = 65_536
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def resources(count: int, change: ChangeType | None) -> Iterator[Resource]:
+    """Make resources as a live linked-data Source has them."""
+    for number in range(count):
+        at = _BEGIN + timedelta(microseconds=number * 1_234_567)
+        yield Resource(
+            f"https://source.example/data/{number:07}/res.ttl",
+            lastmod=at,
+            change=change,
+            datetime=at if change else None,
+            hash=f"sha-256:{number:064x}",
+            length=1_000 + number,
+            type="text/turtle",
+        )
+
+
+def document(kind: str) -> Document:
+    """Make a Resource List or a Change List."""
+    if kind == "changelist":
+        entries = tuple(resources(ENTRIES, ChangeType.UPDATED))
+        return Document(Capability.CHANGE_LIST, entries, from_=_BEGIN)
+    return Document(Capability.RESOURCE_LIST, tuple(resources(ENTRIES, None)), at=_BEGIN)
+
+
+# What is measured: each takes a file, and returns the work that is timed.
+
+
+def our_parse(path: Path) -> Callable[[], object]:
+    return lambda: read_document(path.read_bytes())
+
+
+def our_write(path: Path) -> Callable[[], object]:
+    read = read_document(path.read_bytes())
+    return lambda: write_document(read)
+
+
+def their_parse(path: Path) -> Callable[[], object]:
+    from resync.sitemap import Sitemap
+
+    return lambda: Sitemap().parse_xml(fh=io.BytesIO(path.read_bytes()))
+
+
+def their_write(path: Path) -> Callable[[], object]:
+    from resync.sitemap import Sitemap
+
+    read = Sitemap().parse_xml(fh=io.BytesIO(path.read_bytes()))
+    return lambda: Sitemap().resources_as_xml(read)
+
+
+def our_streaming(count: int) -> Callable[[], object]:
+    """Write a document of so many entries straight into a reader, which keeps none."""
+
+    def work() -> None:
+        head = Document(Capability.RESOURCE_LIST, at=_BEGIN)
+        reader = SitemapReader()
+        read = len(reader.feed(opening(head)))
+        for chunk in _chunks(map(entry, resources(count, None))):
+            read += len(reader.feed(chunk))
+        read += len(reader.feed(closing(head)))
+        reader.close()
+        assert read == count
+
+    return work
+
+
+def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    buffer = bytearray()
+    for piece in pieces:
+        buffer += piece
+        if len(buffer) >= _CHUNK:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
+
+
+MEASURED = {
+    "our parse": our_parse,
+    "our write": our_write,
+    "their parse": their_parse,
+    "their write": their_write,
+}
+
+
+def child(what: str, argument: str) -> None:
+    """Do one piece of work, and print its seconds and its peak memory in KiB."""
+    if what == "stream":
+        work = our_streaming(int(argument))
+    else:
+        work = MEASURED[what](Path(argument))
+    before = _peak()
+    began = time.perf_counter()
+    result = work()
+    print(time.perf_counter() - began, _peak() - before)
+    del result
+
+
+def _peak() -> int:
+    # Not `ru_maxrss`: a process inherits that from the one that started it.
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def _measure(what: str, argument: str) -> tuple[float, int]:
+    command = [sys.executable, __file__, what, argument]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return float(printed[0]), int(printed[1])
+
+
+def _best(pairs: list[tuple[float, int]]) -> tuple[float, int]:
+    return min(seconds for seconds, _ in pairs), min(peak for _, peak in pairs)
+
+
+def compare(kind: str, path: Path) -> None:
+    """Print ours, theirs and the ratios for one kind of document."""
+    found: dict[str, list[tuple[float, int]]] = {what: [] for what in MEASURED}
+    for _ in range(RUNS):
+        for what, pairs in found.items():
+            pairs.append(_measure(what, str(path)))
+    best = {what: _best(pairs) for what, pairs in found.items()}
+    for work in ("parse", "write"):
+        (ours, our_peak), (theirs, their_peak) = best[f"our {work}"], best[f"their {work}"]
+        print(
+            f"{kind:12} {work}  ours {ours * 1000:5.0f} ms, {our_peak / 1024:4.0f} MiB"
+            f"   resync {theirs * 1000:5.0f} ms, {their_peak / 1024:4.0f} MiB"
+            f"   {theirs / ours:4.1f} times as fast, {our_peak / max(their_peak, 1):4.0%} of the memory"
+        )
+
+
+def main() -> None:
+    """Compare with `resync`, then stream documents of growing size."""
+    print(f"Documents of {ENTRIES:,} entries, best of {RUNS} runs, each in a process of its own")
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("resourcelist", "changelist"):
+            path = Path(folder, f"{kind}.xml")
+            path.write_bytes(write_document(document(kind)))
+            compare(kind, path)
+    for count in (STREAMED // 100, STREAMED):
+        seconds, peak = _measure("stream", str(count))
+        print(
+            f"streaming {count:9,} entries, written and read: {seconds:5.1f} s, {peak / 1024:.1f} MiB"
+        )
+
+
+if __name__ == "__main__":
+    child(*sys.argv[1:3])
