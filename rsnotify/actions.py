@@ -16,14 +16,28 @@ class Rung(StrEnum):
 
     CHANGE_LIST = "Change List"
     CHANGE_LIST_ARCHIVE = "Change List Archive"
+    CHANGE_DUMP = "Change Dump"
+    CHANGE_DUMP_ARCHIVE = "Change Dump Archive"
     RESOURCE_LIST = "Resource List"
+    RESOURCE_DUMP = "Resource Dump"
+    RESOURCE_LIST_ARCHIVE = "Resource List Archive"
+    RESOURCE_DUMP_ARCHIVE = "Resource Dump Archive"
 
 
 class Fetch(Struct, frozen=True):
-    """GET and read this document to its end; answer with `fetched` or `fetch_failed`."""
+    """GET and read this document to its end; answer with `fetched` or `fetch_failed`.
+
+    Args:
+        uri: The document, or the package.
+        rung: What it was reached by.
+        package: The entry of a package in its dump. The document is then the manifest inside
+            the ZIP; the members of this package and of the one before it may be asked for as
+            content (`Change.package`), until the follower is level.
+    """
 
     uri: str
     rung: Rung
+    package: Resource | None = None
 
 
 class Apply(Struct, frozen=True):

@@ -1,11 +1,13 @@
 """Getting level from the Source's documents: one pull or baseline at a time, when it is due.
 
-due ──> pull ──reaches what is confirmed──> settled, until the next poll
-│  └─ cannot be read: again with backoff; after some failures a baseline
-│  └─ a list vanished: discover what is offered now, again
-└─ nothing covers ──> baseline ──> pull
-└─ the Resource List is too old as well: a hole is left
-open, and closed by a later Resource List
+A climb ends settled, or is tried again with backoff:
+
+    due ──> pull ──reaches what is confirmed──> settled, until the next poll
+             │  └─ a document is broken: by another way; else again, after some failures
+             │     from a baseline; if it vanished, discover what is offered now
+             └─ nothing covers ──> baseline ──> pull
+                                     └─ all that tells of the resources is too old as well:
+                                        a hole is left open, and closed by a later baseline
 """
 
 from __future__ import annotations
@@ -16,19 +18,21 @@ from random import Random
 from msgspec import structs
 
 from rsnotify.actions import Action, BeginBaseline, Compare, Discover, Fetch, Note, Sweep
+from rsnotify.baseline import Baseline, Listed
 from rsnotify.coverage import Change, Coverage
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
 from rsnotify.knowledge import EARLIEST, Knowledge
-from rsnotify.ladder import Baseline, Listed, Pull
+from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
-from rsnotify.pace import Pace
+from rsnotify.pace import Pace, Rhythm
+from rsnotify.pull import Pull, Step
 from rsnotify.vocabulary import ChangeType
 from rsnotify.worklist import Worklist
 
-#: How often in a row the Resource List is compared before a hole is left open. Twice, as the
-#: first may have been replaced by a newer one while it was read.
+#: How often in a row all resources are compared before a hole is left open. Twice, as the
+#: Resource List may have been replaced by a newer one while it was read.
 _BASELINES = 2
 
 
@@ -59,14 +63,19 @@ class Climb:
         self._actions = actions
         self._pace = pace
         self._random = random
+        self._rhythm = Rhythm(pace)
         self._pull: Pull | None = None
+        self._read: dict[str, Resource] = {}
         self._baseline: Baseline | None = None
+        self._walked: Document | None = None
         self._listed: Listed | None = None
-        self._baseline_idle = False
+        self._waiting: Fetch | Sweep | None = None
         self._baselines = 0
         self._need_baseline = False
+        self._news = False
         self._until: tuple[str, Instant | None] | None = None
         self._lag_tries = 0
+        self._not_before = 0.0
         #: When the next climb begins.
         self.due: float | None = None
         #: Whether push works, so that polls only confirm it.
@@ -88,30 +97,38 @@ class Climb:
         return self._baseline is not None
 
     def soon(self, when: float) -> None:
-        """Climb at this time, if not before."""
+        """Climb at this time, if not before; but not before the Source said to come back."""
+        when = max(when, self._not_before)
         self.due = when if self.due is None else min(self.due, when)
+
+    def push_lost(self, now: float) -> None:
+        """Hear that only polls tell of changes now."""
+        if self.relaxed:
+            self.relaxed = False
+            self._rhythm.quicken()
+            self.soon(now + self._rhythm.next(news=True) * self._random.random())
 
     def offered(self, offer: Offer, now: float) -> None:
         """Take what the Source offers now; it counts from the next climb on."""
-        if offer.change_list != self._offer.change_list:
+        if change_ways(offer) != change_ways(self._offer):
             self.soon(now)
         self._offer = offer
 
     def begin(self, now: float) -> None:
         """Begin a pull, or a baseline where only that helps."""
         self.due = None
-        offer, known = self._offer, self._knowledge.known
-        if known is None and offer.resource_list is None:
-            # Without a Resource List all there is to know is what the Change Lists hold.
+        changes, resources = change_ways(self._offer), resource_ways(self._offer)
+        if self._knowledge.known is None and not resources:
+            # All there is to know is then what is told of changes.
             self._knowledge.skip(EARLIEST)
-        pointless = known is None or offer.change_list is None
-        if offer.resource_list is not None and (pointless or self._need_baseline):
-            self._begin_baseline(offer)
-        elif offer.change_list is not None:
-            self._pull = Pull(offer)
+        pointless = self._knowledge.known is None or not changes
+        if resources and (pointless or self._need_baseline):
+            self._begin_baseline()
+        elif changes:
+            self._pull = Pull(self._offer, self._read)
             self._actions.append(self._pull.current)
         else:
-            self._note("the Source offers neither a Resource List nor a Change List", warning=True)
+            self._note("the Source offers nothing that can be followed", warning=True)
             self._actions.append(Discover())
             self.soon(now + self._pace.retry.most)
 
@@ -122,59 +139,118 @@ class Climb:
             DocumentError: It cannot be used.
         """
         if self._pull is not None and fetch is self._pull.current:
-            self._read_changes(self._pull, document, now)
+            self._step(fetch, self._pull.read(document, self._knowledge.frontier), now)
         elif self._baseline is not None and fetch is self._baseline.current:
-            self._read_resources(self._baseline, document)
+            self._listed = self._baseline.read(document)
+            if self._listed is None:
+                self._walk_on(self._baseline, now)
+            else:
+                self._actions.append(Compare(self._listed.resources, self._listed.at))
+
+    def go_on(self) -> None:
+        """Go on with a baseline or a dump once most of the last document is applied.
+
+        So memory stays flat, and no more than two packages are needed at once. What failed is
+        not waited for: it may have changed since the document was made, and only what comes
+        after tells how.
+        """
+        if self._waiting is not None and self._worklist.untried <= self._pace.in_flight:
+            self._actions.append(self._waiting)
+            self._waiting = None
+
+    # What fails
 
     def failed(self, fetch: Fetch, error: RsnotifyError, now: float) -> None:
-        """End the climb, because a document could not be had or read."""
+        """Go on by another way, or end the climb, as a document could not be had or read."""
         asked = self._pull or self._baseline
         if asked is None or fetch is not asked.current:
             return
-        self.failures += 1
-        self.error = error
-        self.settled = False
         self._note(f"the {fetch.rung} could not be used: {error}", warning=True)
         if isinstance(error, NotFound):
             self._actions.append(Discover())
+        if not self._is_hopeless(fetch, error):
+            self._fail(error, now)
+        elif self._pull is not None:
+            self._step(fetch, self._pull.broken(error, self._knowledge.frontier), now)
+        elif self._baseline is not None:
+            self._baseline.broken(error)
+            self._walk_on(self._baseline, now)
+
+    def _is_hopeless(self, fetch: Fetch, error: RsnotifyError) -> bool:
+        """Tell whether to look elsewhere rather than to try the same again.
+
+        What tells of the past, and packages, are no better a moment later. What tells of the
+        present may be; and where the Source is merely out of reach, so is all else.
+        """
+        tried = self.failures + 1 >= self._pace.baseline_after
+        first = self._pull is not None and self._pull.at_first
+        if isinstance(error, Unavailable):
+            return tried and error.retry_after is None and not first
+        return tried or fetch.package is not None or (self._pull is not None and not first)
+
+    def _fail(self, error: RsnotifyError, now: float) -> None:
+        self.failures += 1
+        self.error = error
+        self.settled = False
         if self._pull is not None and not isinstance(error, Unavailable):
-            # Not merely out of reach: after a few tries go where the truth is. Counted in
-            # doublings, so that a list that stays broken does not cost a baseline each time.
+            # After a few tries go where the truth is. Counted in doublings, so that a list
+            # that stays broken does not cost a baseline each time.
             doublings = {self._pace.baseline_after << n for n in range(16)}
             self._need_baseline = self._need_baseline or self.failures in doublings
-        self._pull = self._baseline = self._listed = None
+        wish = error.retry_after or 0.0
+        if self._baseline is not None and self._baseline.by_dump:
+            # Packages are large: what broke in one is not downloaded again and again.
+            wish = max(wish, self._pace.poll * 2.0 ** min(self.failures, 16))
+        self._pull = self._baseline = self._listed = self._waiting = None
         self._worklist.release()
-        delay = self._pace.retry.delay(
-            self.failures, self._random, at_least=error.retry_after or 0.0
-        )
-        self.due = now + delay
+        self.due = now + self._pace.retry.delay(self.failures, self._random, at_least=wish)
+        if error.retry_after is not None:
+            self._not_before = self.due
 
     # Pull
 
-    def _read_changes(self, pull: Pull, document: Document, now: float) -> None:
-        asked = pull.current
-        step = pull.read(document, self._knowledge.confirmed)
+    def _step(self, asked: Fetch, step: Step, now: float) -> None:
         if step.coverage is not None:
             self._learn(asked, step.coverage, more=step.fetch is not None)
         if step.fetch is not None:
-            self._actions.append(step.fetch)
+            self._ask(asked, step.fetch)
+        elif step.failure is not None:
+            self._fail(step.failure, now)
         elif step.hole is not None:
             self._pull = None
             self._worklist.release()
             self._fall_into_hole(step.hole)
             self.begin(now)
         else:
-            if step.coverage is not None and step.coverage.closed:
+            if step.coverage is not None and step.coverage.closed and asked.package is None:
                 self._actions.append(Discover())  # core §12.1: a closed list has a successor
             self._end_pull(now)
 
+    def _ask(self, asked: Fetch, fetch: Fetch) -> None:
+        if fetch.rung is not asked.rung:
+            self._note(f"going on with the {fetch.rung} {fetch.uri}")
+        if fetch.package is None:
+            self._actions.append(fetch)
+        else:
+            self._worklist.release()
+            self._waiting = fetch
+
     def _learn(self, asked: Fetch, coverage: Coverage, *, more: bool) -> None:
+        before = self._knowledge.confirmed
         fresh = self._knowledge.pull(self._believed(asked, coverage))
-        # With more lists to come, a resource may change once more: one GET will do.
-        parked = more and self._worklist.parked < self._pace.hold
+        # With more lists to come, a resource may change once more: one GET will do. A package
+        # brings what it has.
+        packaged = asked.package is not None
+        parked = more and not packaged and self._worklist.parked < self._pace.hold
         for change in fresh:
+            if packaged and change.at < before:
+                # Out of order: something later may have been applied, and forgotten, already.
+                change = structs.replace(change, package=None)
             self._worklist.add(change, parked=parked)
+        if asked.package is not None:
+            self._read[asked.uri] = asked.package
         if fresh:
+            self._news = self._news or self._knowledge.confirmed > before
             self._note(f"{len(fresh)} changes from the {asked.rung} {asked.uri}")
 
     def _believed(self, asked: Fetch, coverage: Coverage) -> Coverage:
@@ -188,21 +264,21 @@ class Climb:
         if before is None or before[0] != asked.uri or before == self._until:
             return coverage
         latest = max((change.at for change in coverage.changes), default=coverage.from_)
-        return structs.replace(coverage, until=latest)
+        return structs.replace(coverage, until=latest, closed=False)
 
     def _fall_into_hole(self, begins: Instant) -> None:
-        """No list covers the time from what is confirmed until what there is begins."""
-        if self._offer.resource_list is None:
+        """No document covers the time from what is confirmed until what there is begins."""
+        if not resource_ways(self._offer):
             self._note(f"the Source tells nothing of the time before {format_datetime(begins)}")
             self._knowledge.skip(begins)
         elif self._baselines < _BASELINES:
             after = format_datetime(self._knowledge.confirmed)
-            self._note(f"no Change List reaches back to {after}")
+            self._note(f"nothing that tells of changes reaches back to {after}")
             self._need_baseline = True
         else:
             self._note(
-                "the Resource List is older than the oldest Change List, which begins at "
-                f"{format_datetime(begins)}; a newer one is waited for",
+                "what tells of all resources is older than what tells of changes, which begins "
+                f"at {format_datetime(begins)}; a newer Resource List or Dump is waited for",
                 warning=True,
             )
             self._knowledge.leave_open(begins)
@@ -210,8 +286,9 @@ class Climb:
     def _end_pull(self, now: float) -> None:
         self._pull = None
         self._worklist.release()
-        self._baselines = 0
         self._need_baseline = self._knowledge.hole is not None
+        if not self._need_baseline:
+            self._baselines = 0
         self._settle()
         if self._knowledge.gap:
             self._lag(now)
@@ -225,8 +302,10 @@ class Climb:
         self.settled = True
 
     def _poll_later(self, now: float) -> None:
+        wait = self._rhythm.next(news=self._news)
+        self._news = False
         relaxed = self.relaxed and self._knowledge.hole is None
-        self.soon(now + (self._pace.poll_with_push if relaxed else self._pace.poll))
+        self.soon(now + (self._pace.poll_with_push if relaxed else wait))
 
     def _lag(self, now: float) -> None:
         """The lists do not reach what push announced: they lag behind it, or it lied."""
@@ -241,57 +320,71 @@ class Climb:
 
     # Baseline
 
-    def _begin_baseline(self, offer: Offer) -> None:
-        self._baseline = Baseline(offer, self._knowledge.known or EARLIEST)
-        self._baseline_idle = False
-        self._note(f"baseline from the Resource List {self._baseline.current.uri}")
-        self._actions += [BeginBaseline(), self._baseline.current]
+    def _begin_baseline(self) -> None:
+        known = self._knowledge.known
+        # Who holds nothing needs everything, and a dump has it in one. Where the Resource List
+        # did not fill a hole, a younger dump may.
+        self._baseline = Baseline(
+            self._offer,
+            known or EARLIEST,
+            dump_first=known is None or (self._need_baseline and self._baselines % 2 == 1),
+            is_old=self._knowledge.covers,
+            walked=self._walked,
+        )
+        self._begin_way(self._baseline)
+        self._actions.append(self._baseline.current)
 
-    def _read_resources(self, baseline: Baseline, document: Document) -> None:
-        self._listed = baseline.read(document)
-        if self._listed is None:
-            self._baseline_idle = True
+    def _begin_way(self, baseline: Baseline) -> None:
+        self._note(f"baseline from the {baseline.way.rung} {baseline.way.uri}")
+        self._actions.append(BeginBaseline())
+
+    def _walk_on(self, baseline: Baseline, now: float) -> None:
+        following = baseline.next()
+        if following is not None:
+            if following is baseline.way:
+                self._begin_way(baseline)
+            self._waiting = following
+        elif baseline.complete:
+            self._waiting = Sweep(baseline.at)
+        elif baseline.error is not None:
+            self._fail(baseline.error, now)
         else:
-            self._actions.append(Compare(self._listed.resources, self._listed.at))
+            self._note(f"the {baseline.way.rung} tells nothing new")
+            self._end_baseline(baseline, now)
 
-    def differing(self, resources: Iterable[Resource]) -> None:
+    def differing(self, resources: Iterable[Resource], now: float) -> None:
         """Hear which resources of the last `Compare` are not held as they are listed."""
-        if self._listed is not None:
-            for resource in resources:
-                change = Change(resource.uri, ChangeType.UPDATED, self._listed.at, resource)
-                self._worklist.add(change, since=EARLIEST)
-            self._listed = None
-            self._baseline_idle = True
+        listed, self._listed = self._listed, None
+        if listed is None or self._baseline is None:
+            return
+        # What was changed or deleted since an older dump was made would come back from it.
+        package = listed.package if listed.at >= self._knowledge.confirmed else None
+        for resource in resources:
+            change = Change(resource.uri, ChangeType.UPDATED, listed.at, resource, package)
+            self._worklist.add(change, since=EARLIEST)
+            self._news = True
+        self._walk_on(self._baseline, now)
 
     def missing(self, uris: Iterable[str], now: float) -> None:
         """Hear which resources of the last `Sweep` are held but not listed."""
         baseline = self._baseline
-        if baseline is not None:
-            for uri in uris:
-                change = Change(uri, ChangeType.DELETED, baseline.at, Resource(uri))
-                self._worklist.add(change, since=EARLIEST)
-            self._end_baseline(baseline.at, now)
-
-    def go_on(self) -> None:
-        """Read a baseline's next list once most of the last is applied: memory stays flat.
-
-        What failed is not waited for: it may have changed since the Resource List was made,
-        and only the Change List, which comes after, tells how.
-        """
-        baseline = self._baseline
-        if baseline is None or not self._baseline_idle:
+        if baseline is None:
             return
-        if self._worklist.untried <= self._pace.in_flight:
-            self._baseline_idle = False
-            self._actions.append(baseline.next() or Sweep(baseline.at))
-
-    def _end_baseline(self, at: Instant, now: float) -> None:
-        for change in self._knowledge.baseline(at):
+        for uri in uris:
+            change = Change(uri, ChangeType.DELETED, baseline.at, Resource(uri))
+            self._worklist.add(change, since=EARLIEST)
+            self._news = True
+        for change in self._knowledge.baseline(baseline.at):
             self._worklist.add(change)
+        self._walked = baseline.walked or self._walked
+        self._end_baseline(baseline, now)
+
+    def _end_baseline(self, baseline: Baseline, now: float) -> None:
         self._baseline = None
         self._baselines += 1
         self._need_baseline = False
-        if self._offer.change_list is not None:
+        fresher = baseline.by_dump and baseline.complete and self._offer.resource_list is not None
+        if change_ways(self._offer) or fresher:
             self.begin(now)
         else:
             self._settle()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant
+from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
@@ -82,7 +82,27 @@ def change_list_coverage(document: Document) -> Coverage:
     """
     if document.capability != Capability.CHANGE_LIST or document.index:
         raise WrongDocument(f"a Change List was expected, not {document.capability!r}")
-    changes, ordered = _changes(document)
+    return _listed_coverage(document)
+
+
+def package_coverage(manifest: Document, package: str) -> Coverage:
+    """Read the manifest of a Change Dump's package as coverage, like a Change List.
+
+    Args:
+        manifest: The Change Dump Manifest.
+        package: The URI of the package that holds it.
+
+    Raises:
+        WrongDocument: It is not a Change Dump Manifest.
+        InvalidDocument: As `change_list_coverage`.
+    """
+    if manifest.capability != Capability.CHANGE_DUMP_MANIFEST or manifest.index:
+        raise WrongDocument(f"a Change Dump Manifest was expected, not {manifest.capability!r}")
+    return _listed_coverage(manifest, package)
+
+
+def _listed_coverage(document: Document, package: str | None = None) -> Coverage:
+    changes, ordered = _changes(document, package)
     latest = max((change.at for change in changes), default=None)
     from_ = document.from_
     if from_ is None and changes:
@@ -116,7 +136,7 @@ def fragment_coverage(document: Document) -> Coverage:
     return Coverage(from_, until, True, ordered, changes)
 
 
-def _changes(document: Document) -> tuple[tuple[Change, ...], bool]:
+def _changes(document: Document, package: str | None = None) -> tuple[tuple[Change, ...], bool]:
     changes: list[Change] = []
     ordered = True
     before = document.from_
@@ -128,21 +148,37 @@ def _changes(document: Document) -> tuple[tuple[Change, ...], bool]:
             raise InvalidDocument("nothing tells when the change happened", entry=number)
         # A Source may round `from` up past its first entry; only entries order each other.
         ordered = ordered and not (changes and at < changes[-1].at)
-        changes.append(Change(resource.uri, resource.change, at, resource))
+        changes.append(Change(resource.uri, resource.change, at, resource, package))
         before = at
     return tuple(changes), ordered
 
 
 class Frontier(Struct):
-    """The instant through which all changes are known, and what was seen at it."""
+    """The instant through which all changes are known, and what was seen at it.
+
+    Args:
+        over: Whether no more changes can come of the very instant. Where datetimes are in
+            whole seconds, the second of an open list's last entry may still be running.
+    """
 
     instant: Instant
     seen: Counter[Key]
+    over: bool = True
 
     @classmethod
     def at(cls, instant: Instant, seen: Iterable[Key] = ()) -> Frontier:
         """Make a frontier."""
-        return cls(instant, Counter(seen))
+        seen = Counter(seen)
+        return cls(instant, seen, over=not seen)
+
+    @property
+    def joint(self) -> Instant:
+        """Where a document has to begin so that surely nothing is missing.
+
+        One that begins at the instant itself leaves out what came of it later.
+        """
+        over = self.over or self.instant.microsecond
+        return self.instant if over else self.instant - MICROSECOND
 
     def fresh(self, coverage: Coverage) -> list[Change]:
         """Return the changes beyond the frontier, or at it and not yet seen.
@@ -163,10 +199,18 @@ class Frontier(Struct):
                     fresh.append(change)
         return fresh
 
-    def advance(self, until: Instant, changes: Sequence[Change] = ()) -> None:
-        """Move on to `until`, if that is later; the frontier never moves back."""
+    def advance(self, until: Instant, changes: Sequence[Change] = (), *, over: bool = True) -> None:
+        """Move on to `until`, if that is later; the frontier never moves back.
+
+        Args:
+            until: The instant.
+            changes: What is known by it; what of them is of this very instant counts as seen.
+            over: Whether no more changes can come of it.
+        """
         if until < self.instant:
             return
         at_it = Counter(key(change) for change in changes if change.at == until)
-        self.seen = at_it if until > self.instant else self.seen | at_it
+        later = until > self.instant
+        self.seen = at_it if later else self.seen | at_it
+        self.over = over or (self.over and not later)
         self.instant = until

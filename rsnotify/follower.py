@@ -204,9 +204,7 @@ class Follower:
 
     def push_down(self, now: float) -> list[Action]:
         """Hear that no fragments arrive any more."""
-        if self._climb.relaxed:
-            self._climb.relaxed = False
-            self._climb.soon(now + self._pace.poll * self._random.random())
+        self._climb.push_lost(now)
         return self._take(now)
 
     # Events: documents
@@ -226,7 +224,7 @@ class Follower:
 
     def differing(self, resources: Iterable[Resource], now: float) -> list[Action]:
         """Hear which resources of the last `Compare` are not held as they are listed."""
-        self._climb.differing(resources)
+        self._climb.differing(resources, now)
         return self._take(now)
 
     def missing(self, uris: Iterable[str], now: float) -> list[Action]:

@@ -61,6 +61,15 @@ class Knowledge:
         return self._confirmed.instant
 
     @property
+    def frontier(self) -> Frontier:
+        """Where the standard documents have to join."""
+        return self._confirmed
+
+    def covers(self, at: Instant) -> bool:
+        """Tell whether what speaks of this instant, and no later one, cannot say anything new."""
+        return at < self.hole.ends if self.hole else at <= self.confirmed
+
+    @property
     def gap(self) -> bool:
         """Whether something was announced that does not join what is known."""
         return self._held.unexplained(self.known or EARLIEST)
@@ -80,7 +89,7 @@ class Knowledge:
     def _join(self, known: Frontier, coverage: Coverage) -> list[Change]:
         fresh = known.fresh(coverage)
         if coverage.until is not None:
-            known.advance(coverage.until, coverage.changes)
+            known.advance(coverage.until, coverage.changes, over=coverage.closed)
         return fresh
 
     def _join_held(self) -> list[Change]:
@@ -108,8 +117,8 @@ class Knowledge:
         return fresh + self._join_held()
 
     def baseline(self, at: Instant) -> list[Change]:
-        """Learn that a Resource List of this `at` was compared."""
-        self.skip(at)
+        """Learn that all that the Source had at this instant was compared."""
+        self.skip(at, over=False)
         if self.hole is not None and at >= self.hole.ends:
             self.hole = None
         return self._join_held()
@@ -120,11 +129,11 @@ class Knowledge:
         self.hole = Hole(after, begins)
         self.skip(begins)
 
-    def skip(self, begins: Instant) -> None:
+    def skip(self, begins: Instant, *, over: bool = True) -> None:
         """Go on where the Source's documents begin: nothing tells what was before."""
         self._known = self._known or Frontier.at(begins)
         self._known.advance(begins)
-        self._confirmed.advance(begins)
+        self._confirmed.advance(begins, over=over)
 
     # T
 

@@ -11,14 +11,15 @@ class Pace(Struct, frozen=True):
     """What a user may tune. Times are in seconds.
 
     Args:
-        poll: Between two polls while push is away.
+        poll: At most between two polls while push is away; after news they come sooner.
         poll_with_push: Between two polls while push works; they only confirm it.
         gap_grace: How long a gap may turn out to be mere disorder before it is pulled.
         in_flight: How many changes may be out to be applied at once.
         hold: How many changes of fragments beyond a gap are kept.
         gone_after: After so many 404s a resource counts as deleted.
         lag_tries: How often a Change List is asked again for what push announced.
-        baseline_after: After so many failures to read Change Lists comes a baseline.
+        baseline_after: After so many failures in a row other documents are tried, and where
+            changes could not be read, a baseline.
         retry: How failures are tried again.
     """
 
@@ -31,3 +32,37 @@ class Pace(Struct, frozen=True):
     lag_tries: int = 8
     baseline_after: int = 3
     retry: Retry = Retry()
+
+
+class Rhythm:
+    """When to poll next: soon after there was something new, then less and less often.
+
+    Changes come in bursts, so the best guess at when the next one comes is that the last one
+    was just now.
+
+    Args:
+        pace: `pace.poll` is the longest wait.
+    """
+
+    #: How much sooner than otherwise a poll comes after news.
+    QUICKER = 8
+
+    def __init__(self, pace: Pace) -> None:
+        self._most = pace.poll
+        self._wait = pace.poll
+
+    def quicken(self) -> None:
+        """Begin anew with the shortest wait."""
+        self._wait = self._most / self.QUICKER
+
+    def next(self, *, news: bool) -> float:
+        """Return how long to wait now, in seconds.
+
+        Args:
+            news: Whether the last poll found something.
+        """
+        if news:
+            self.quicken()
+        wait = self._wait
+        self._wait = min(self._most, 2 * wait)
+        return wait

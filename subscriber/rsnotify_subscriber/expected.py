@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from rsnotify.baseline import Baseline
 from rsnotify.coverage import Change, Frontier
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError, FetchError
-from rsnotify.ladder import Baseline, Pull
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
+from rsnotify.pull import Pull
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.fetching import Fetcher
 
@@ -53,7 +55,7 @@ async def read_expected(fetcher: Fetcher, offer: Offer) -> Expected:
 
 async def _read_resource_lists(fetcher: Fetcher, offer: Offer) -> tuple[_Listed, Instant]:
     listed: _Listed = {}
-    baseline = Baseline(offer, _EARLIEST)
+    baseline = Baseline(replace(offer, resource_dump=None), _EARLIEST)
     while True:
         uri = baseline.current.uri
         try:
@@ -73,15 +75,16 @@ async def _read_change_lists(
     listed: _Listed,
     expected: Expected,
 ) -> None:
-    pull = Pull(offer)
+    pull = Pull(replace(offer, change_dump=None, change_dump_archive=None))
     frontier = Frontier.at(at)
     while True:
-        step = pull.read(await fetcher.document(pull.current.uri), frontier.instant)
+        step = pull.read(await fetcher.document(pull.current.uri), frontier)
         if step.coverage is not None:
             for change in frontier.fresh(step.coverage):
                 _apply(change, listed, expected.resources)
             if step.coverage.until is not None:
-                frontier.advance(step.coverage.until, step.coverage.changes)
+                closed = step.coverage.closed
+                frontier.advance(step.coverage.until, step.coverage.changes, over=closed)
         if step.hole is not None:
             expected.doubts += (
                 f"no list tells of the time from {format_datetime(frontier.instant)} "

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from rsnotify.actions import Fetch
+from rsnotify.baseline import Baseline
+from rsnotify.coverage import Frontier
 from rsnotify.errors import WrongDocument
-from rsnotify.ladder import Baseline, Pull
 from rsnotify.model import Document, Link, Resource
 from rsnotify.offer import Offer
+from rsnotify.pull import Pull
 from rsnotify.vocabulary import Capability, ChangeType
 
 BASE = "http://source.example/"
@@ -24,6 +26,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 def at(seconds: int) -> datetime:
     return START + timedelta(seconds=seconds)
+
+
+def known(seconds: int) -> Frontier:
+    return Frontier.at(at(seconds))
 
 
 def changes(from_: int, until: int | None, *seconds: int) -> Document:
@@ -48,14 +54,14 @@ def test_the_link_of_the_list_to_its_archive_goes_before_that_of_the_capability_
     document = Document(
         Capability.CHANGE_LIST, from_=at(5), links=(Link("archives", "other-archive.xml"),)
     )
-    assert asked(pull.read(document, at(0)).fetch) == "other-archive.xml"
+    assert asked(pull.read(document, known(0)).fetch) == "other-archive.xml"
 
 
 def test_an_archive_index_is_read_down_to_the_lists_that_may_hold_something_new() -> None:
     pull = Pull(OFFER)
-    assert asked(pull.read(changes(5, None), at(2)).fetch) == "archive.xml"
+    assert asked(pull.read(changes(5, None), known(2)).fetch) == "archive.xml"
     archives = index(Capability.CHANGE_LIST_ARCHIVE, Resource(BASE + "archive-1.xml"))
-    assert asked(pull.read(archives, at(2)).fetch) == "archive-1.xml"
+    assert asked(pull.read(archives, known(2)).fetch) == "archive-1.xml"
     archive = Document(
         Capability.CHANGE_LIST_ARCHIVE,
         (
@@ -63,21 +69,21 @@ def test_an_archive_index_is_read_down_to_the_lists_that_may_hold_something_new(
             Resource(BASE + "new.xml", from_=at(2), until=at(5)),
         ),
     )
-    assert asked(pull.read(archive, at(2)).fetch) == "new.xml"
-    step = pull.read(changes(2, 5, 3, 5), at(2))
+    assert asked(pull.read(archive, known(2)).fetch) == "new.xml"
+    step = pull.read(changes(2, 5, 3, 5), known(2))
     assert step.coverage is not None
     assert asked(step.fetch) == "changelist.xml"
-    assert pull.read(changes(5, None, 6), at(5)).fetch is None
+    assert pull.read(changes(5, None, 6), known(5)).fetch is None
 
 
 def test_an_archive_that_was_rotated_under_our_hands_is_read_again_a_few_times() -> None:
     pull = Pull(OFFER)
     empty = Document(Capability.CHANGE_LIST_ARCHIVE)
-    step = pull.read(changes(5, None), at(2))
+    step = pull.read(changes(5, None), known(2))
     rounds = 0
     while step.fetch is not None:
         document = empty if asked(step.fetch) == "archive.xml" else changes(5, None)
-        step = pull.read(document, at(2))
+        step = pull.read(document, known(2))
         rounds += 1
         assert rounds < 20
     assert step.hole == at(5)
@@ -86,13 +92,13 @@ def test_an_archive_that_was_rotated_under_our_hands_is_read_again_a_few_times()
 @pytest.mark.parametrize("capability", [Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE])
 def test_an_index_that_names_itself_is_not_walked_for_ever(capability: str) -> None:
     pull = Pull(OFFER)
-    step = pull.read(changes(5, None), at(2))
+    step = pull.read(changes(5, None), known(2))
     looped = index(capability, *(Resource(f"{BASE}{name}") for name in ("archive.xml", "a.xml")))
     for _ in range(50):
         if step.fetch is None:
             break
         document = changes(5, None) if asked(step.fetch) == "changelist.xml" else looped
-        step = pull.read(document, at(2))
+        step = pull.read(document, known(2))
     assert step.fetch is None
 
 
@@ -148,4 +154,4 @@ def test_another_document_where_a_list_should_stand_is_refused(capability: str) 
     with pytest.raises(WrongDocument):
         Baseline(OFFER, START).read(Document(capability))
     with pytest.raises(WrongDocument):
-        Pull(OFFER).read(Document(capability), START)
+        Pull(OFFER).read(Document(capability), known(0))
