@@ -75,16 +75,13 @@ class DumpDocument:
         self, name: str, head: Document, groups: list[tuple[Resource, ...]]
     ) -> Iterator[tuple[str, Document]]:
         """Say what each part holds. Of a dump that still grows, the last part does too."""
-        path = PurePosixPath(name)
-        stem = path.with_suffix("") if path.parent.parts else PurePosixPath(_PARTS, path.stem)
         links = (*head.links, Link(Rel.INDEX, self._base_url + name))
         for number, group in enumerate(groups, 1):
             part = replace(head, resources=group, links=links, completed=group[-1].completed)
             if head.from_ is not None:
-                last = number == len(groups)
-                until = head.until if last else group[-1].until
+                until = head.until if number == len(groups) else group[-1].until
                 part = replace(part, from_=group[0].from_, until=until)
-            yield f"{stem}-part{number:05}.xml", part
+            yield _part_name(name, part, number), part
 
     def _listed(self, name: str, part: Document) -> Resource:
         return Resource(
@@ -97,3 +94,12 @@ class DumpDocument:
 
     def _write(self, name: str, document: Document) -> None:
         write_atomically(self._folder / name, [write_document(document)])
+
+
+def _part_name(name: str, part: Document, number: int) -> str:
+    """Name a part so that one who still has the index before in hand gets none of this one."""
+    path = PurePosixPath(name)
+    folder = path.parent if path.parent.parts else PurePosixPath(_PARTS)
+    begin = part.at or part.from_
+    assert begin is not None
+    return str(folder / f"{path.stem}-part-{begin:%Y%m%dT%H%M%S%fZ}-{number:05}.xml")

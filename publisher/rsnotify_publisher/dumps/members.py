@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from rsnotify.model import Resource
 
-# What every file system can hold and no shell minds.
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+# What some file system cannot hold, or could take for the way to a parent.
+_UNSAFE = re.compile(r"(?:[^A-Za-z0-9._-]|\.{2,})+")
 _LONGEST = 100
 # Python's own table, not the machine's, so that a dump is the same everywhere.
 _TYPES = mimetypes.MimeTypes()
@@ -29,11 +29,11 @@ def member_path(number: int, resource: Resource) -> str:
 
     The number alone tells members apart; the last part of the URI is for people.
     """
-    last = urlsplit(resource.uri).path.rpartition("/")[2]
-    name = _UNSAFE.sub("_", unquote(last)).strip("._")[-_LONGEST:]
-    if "." not in name and resource.type is not None:
-        name += _TYPES.guess_extension(resource.type.partition(";")[0].strip()) or ""
-    return f"{number:06}-{name}" if name else f"{number:06}"
+    last = re.split(r"[?#]", resource.uri, maxsplit=1)[0].rpartition("/")[2]
+    name = _UNSAFE.sub("_", unquote(last))[-_LONGEST:].rstrip(".")
+    kind = (resource.type or "").partition(";")[0].strip()
+    suffix = "" if "." in name else _TYPES.guess_extension(kind) or ""
+    return f"{number:06}-{name}{suffix}" if name else f"{number:06}{suffix}"
 
 
 def is_compressed(resource: Resource) -> bool:

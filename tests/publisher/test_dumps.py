@@ -1,0 +1,367 @@
+"""Resource Dumps: what is in a package, where one ends, and what the documents say."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import read_document
+from rsnotify_publisher.dumps import DumpWriter, Package
+
+BASE = "http://source.example/data/"
+UP = BASE + "capabilitylist.xml"
+AT = datetime(2026, 11, 20, 12, 0, 1, tzinfo=UTC)
+COMPLETED = AT + timedelta(minutes=5)
+STEM = "resourcesync/resourcedump-1"
+
+
+def writer(folder: Path, **bounds: int) -> DumpWriter:
+    return DumpWriter(folder, BASE, UP, **bounds)
+
+
+def pack(
+    folder: Path,
+    contents: dict[str, Any],
+    *,
+    check: Callable[[], None] = lambda: None,
+    resources: list[Resource] | None = None,
+    **bounds: int,
+) -> list[Package]:
+    """Pack a set of resources, given by the last part of their URIs."""
+    return writer(folder, **bounds).resource_packages(
+        STEM,
+        AT,
+        resources if resources is not None else [Resource(BASE + name) for name in contents],
+        lambda resource: contents.get(resource.uri.removeprefix(BASE)),
+        now=lambda: COMPLETED,
+        check=check,
+    )
+
+
+def manifest(folder: Path, package: Package) -> Document:
+    """Read the manifest of a package, which is the same within it and beside it."""
+    with zipfile.ZipFile(folder / package.files[0]) as zip:
+        within = zip.read("manifest.xml")
+    assert within == (folder / package.files[1]).read_bytes()
+    return read_document(within)
+
+
+def unpacked(folder: Path, packages: list[Package]) -> dict[str, bytes]:
+    """Read what packages hold by their manifests, each member of them once."""
+    found: dict[str, bytes] = {}
+    for package in packages:
+        document = manifest(folder, package)
+        assert len(document.resources) == package.count
+        with zipfile.ZipFile(folder / package.files[0]) as zip:
+            members = set(zip.namelist()) - {"manifest.xml"}
+            for entry in document.resources:
+                assert entry.path is not None
+                content = zip.read(entry.path.removeprefix("/"))
+                members.remove(entry.path.removeprefix("/"))
+                assert entry.length == len(content)
+                assert entry.hash == sha256(content)
+                assert entry.uri not in found
+                found[entry.uri] = content
+        assert members == set(), "the manifest leaves members out"
+    return found
+
+
+def sha256(content: bytes) -> str:
+    return f"sha-256:{hashlib.sha256(content).hexdigest()}"
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"of a file")
+    contents = {"a.ttl": b"of the callback", "b": tmp_path / "b", "empty": b""}
+    [package] = pack(tmp_path / "out", contents)
+    assert unpacked(tmp_path / "out", [package]) == {
+        BASE + "a.ttl": b"of the callback",
+        BASE + "b": b"of a file",
+        BASE + "empty": b"",
+    }
+    document = manifest(tmp_path / "out", package)
+    assert document.capability == "resourcedump-manifest"
+    assert (document.at, document.completed) == (AT, COMPLETED)
+    assert document.links == (Link("up", UP),)
+
+
+def test_an_entry_keeps_what_the_source_says_of_the_resource(tmp_path: Path) -> None:
+    links = (Link("describedby", BASE + "about"), Link("collection", BASE + "all"))
+    resource = Resource(
+        BASE + "a", lastmod=AT, hash=sha256(b"1"), length=1, type="text/csv", links=links
+    )
+    [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
+    [entry] = manifest(tmp_path, package).resources
+    assert (entry.lastmod, entry.type, entry.links) == (AT, "text/csv", links)
+    assert entry.path == "/resources/000001-a.csv"
+
+
+def test_hash_and_length_are_those_of_the_bytes_in_the_package(tmp_path: Path) -> None:
+    old = Resource(BASE + "a", lastmod=AT, hash=sha256(b"old"), length=3)
+    [package] = pack(tmp_path, {"a": b"newer"}, resources=[old])
+    [entry] = manifest(tmp_path, package).resources
+    assert (entry.hash, entry.length) == (sha256(b"newer"), 5)
+    assert entry.lastmod is None, "nobody knows when it became what it is"
+
+
+def test_the_algorithms_that_the_source_uses_are_kept(tmp_path: Path) -> None:
+    md5 = hashlib.md5(b"1", usedforsecurity=False).hexdigest()
+    resource = Resource(BASE + "a", lastmod=AT, hash=f"md5:{md5.upper()}")
+    [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
+    [entry] = manifest(tmp_path, package).resources
+    assert entry.hash == f"{sha256(b'1')} md5:{md5}"
+    assert entry.lastmod == AT
+
+
+def test_a_patch_has_no_place_in_a_resource_dump(tmp_path: Path) -> None:
+    patch = Link("http://www.openarchives.org/rs/terms/patch", BASE + "p", type="text/x-diff")
+    via = Link("via", BASE + "origin")
+    [package] = pack(tmp_path, {"a": b"1"}, resources=[Resource(BASE + "a", links=(patch, via))])
+    [entry] = manifest(tmp_path, package).resources
+    assert entry.links == (via,)
+
+
+def test_a_resource_that_vanished_is_left_out(tmp_path: Path) -> None:
+    contents = {"a": b"1", "told": None, "untold": tmp_path / "removed", "z": b"26"}
+    packages = pack(tmp_path, contents)
+    assert unpacked(tmp_path, packages) == {BASE + "a": b"1", BASE + "z": b"26"}
+
+
+def test_a_file_that_grows_while_it_is_read_is_taken_as_it_was_at_first(tmp_path: Path) -> None:
+    growing = tmp_path / "log"
+    growing.write_bytes(b"")
+
+    def grow() -> None:
+        with growing.open("ab") as file:
+            file.write(b"x" * 300_000)
+
+    out = tmp_path / "out"
+    assert unpacked(out, pack(out, {"log": growing}, check=grow)) == {BASE + "log": b"x" * 300_000}
+    assert growing.stat().st_size > 300_000
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_taken_as_far_as_it_went(tmp_path: Path) -> None:
+    shrinking = tmp_path / "log"
+    shrinking.write_bytes(b"x" * 1_000_000)
+    calls = iter(range(1_000))
+
+    def shrink() -> None:
+        if next(calls) == 1:  # the first piece has been read
+            os.truncate(shrinking, 0)
+
+    out = tmp_path / "out"
+    [content] = unpacked(out, pack(out, {"log": shrinking}, check=shrink)).values()
+    assert 0 < len(content) < 1_000_000
+
+
+def test_packages_are_split_by_number(tmp_path: Path) -> None:
+    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_resources=3)
+    assert [package.count for package in packages] == [3, 3, 1]
+    assert len(unpacked(tmp_path, packages)) == 7
+
+
+def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path: Path) -> None:
+    sizes = [4, 4, 4, 25, 0, 10, 1]
+    contents = {str(number): b"." * size for number, size in enumerate(sizes)}
+    packages = pack(tmp_path, contents, max_content=10)
+    assert [package.count for package in packages] == [2, 1, 1, 2, 1]
+    assert unpacked(tmp_path, packages) == {BASE + name: c for name, c in contents.items()}
+
+
+def test_a_set_without_resources_has_one_package_without_any(tmp_path: Path) -> None:
+    [package] = pack(tmp_path, {})
+    assert package.count == 0
+    assert unpacked(tmp_path, [package]) == {}
+
+
+def test_the_dump_lists_the_packages_as_they_are(tmp_path: Path) -> None:
+    packages = pack(tmp_path, {"a": b"1", "b": b"2"}, max_resources=1)
+    archives = Link("archives", BASE + "resourcedump-archive.xml")
+    entries = [package.entry for package in packages]
+    parts = writer(tmp_path).write_resource_dump(
+        "resourcedump.xml", AT, COMPLETED, entries, links=(archives,)
+    )
+    assert parts == []
+    document = read_document((tmp_path / "resourcedump.xml").read_bytes())
+    assert (document.capability, document.index) == ("resourcedump", False)
+    assert (document.at, document.completed) == (AT, COMPLETED)
+    assert document.links == (Link("up", UP), archives)
+    assert list(document.resources) == entries
+    for entry, package in zip(document.resources, packages, strict=True):
+        name, copy = package.files
+        content = (tmp_path / name).read_bytes()
+        assert entry.uri == BASE + name
+        assert (entry.type, entry.length) == ("application/zip", len(content))
+        assert (entry.at, entry.completed) == (AT, COMPLETED)
+        assert entry.hash == sha256(content)
+        assert entry.links == (Link("contents", BASE + copy, type="application/xml"),)
+
+
+def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path) -> None:
+    packages = pack(tmp_path, {str(number): b"." for number in range(7)}, max_resources=1)
+    entries = [package.entry for package in packages]
+    parts = writer(tmp_path, max_entries=3).write_resource_dump(
+        "resourcedump.xml", AT, COMPLETED, entries
+    )
+    index = read_document((tmp_path / "resourcedump.xml").read_bytes())
+    assert (index.capability, index.index) == ("resourcedump", True)
+    assert [entry.uri for entry in index.resources] == [BASE + name for name in parts]
+    assert {(entry.at, entry.completed) for entry in index.resources} == {(AT, COMPLETED)}
+    documents = [read_document((tmp_path / name).read_bytes()) for name in parts]
+    assert [len(document.resources) for document in documents] == [3, 3, 1]
+    assert [entry for document in documents for entry in document.resources] == entries
+    for document in documents:
+        assert (document.capability, document.index) == ("resourcedump", False)
+        assert document.links == (Link("up", UP), Link("index", BASE + "resourcedump.xml"))
+
+
+def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"1")
+    first = pack(tmp_path / "1", {"a": tmp_path / "a", "b": b"2"})
+    (tmp_path / "a").touch()
+    second = pack(tmp_path / "2", {"a": tmp_path / "a", "b": b"2"})
+    assert first == second
+
+
+def test_members_show_the_instant_of_the_snapshot_and_are_plain_files(tmp_path: Path) -> None:
+    [package] = pack(tmp_path, {"a": b"1"})
+    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
+        for info in zip.infolist():
+            assert datetime(*info.date_time, tzinfo=UTC) == AT.replace(second=0)
+            assert info.external_attr >> 16 == 0o100644
+
+
+@pytest.mark.parametrize("year", [1970, 2200])
+def test_an_instant_that_a_zip_cannot_show_is_no_obstacle(tmp_path: Path, year: int) -> None:
+    at = AT.replace(year=year)
+    packages = writer(tmp_path).resource_packages(
+        STEM, at, [Resource(BASE + "a")], lambda resource: b"1", now=lambda: at
+    )
+    assert unpacked(tmp_path, packages) == {BASE + "a": b"1"}
+
+
+def test_what_is_compressed_already_is_stored_as_it_is(tmp_path: Path) -> None:
+    text = b"as it was " * 100
+    resources = [
+        Resource(BASE + "a", type="image/jpeg"),
+        Resource(BASE + "b", type="text/plain", encoding="gzip"),
+        Resource(BASE + "c", type="text/plain; charset=utf-8"),
+        Resource(BASE + "d"),
+        Resource(BASE + "e", type="application/epub+zip"),
+        Resource(BASE + "f", type="image/svg+xml", encoding="identity"),
+    ]
+    [package] = pack(tmp_path, dict.fromkeys("abcdef", text), resources=resources)
+    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
+        stored = {
+            info.filename[-1] if "." not in info.filename else info.filename[17]
+            for info in zip.infolist()
+            if info.compress_type == zipfile.ZIP_STORED
+        }
+    assert stored == {"a", "b", "e"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind", "path"),
+    [
+        ("http://x/dir/res1.ttl", None, "000001-res1.ttl"),
+        ("http://x/res1", "text/html; charset=utf-8", "000001-res1.html"),
+        ("http://x/", None, "000001"),
+        ("http://x/?q=1", "application/json", "000001.json"),
+        ("http://x/..", None, "000001-_"),
+        ("http://x/%2E%2E%2F%2E%2E%2Fetc%2Fpasswd", None, "000001-_etc_passwd"),
+        ("http://x/con:aux|%00%0a.txt.", None, "000001-con_aux_.txt"),
+        ("http://x/" + "%C3%A4" * 1_000 + ".nt", None, "000001-_.nt"),
+        ("http://x/" + "long" * 2_000 + ".nt", None, "000001-" + ("long" * 25 + ".nt")[-100:]),
+        ("http://[x/a", None, "000001-a"),
+        ("urn:isbn:0-486-27557-4", None, "000001-urn_isbn_0-486-27557-4"),
+    ],
+)
+def test_paths_are_safe_on_any_system(
+    tmp_path: Path, uri: str, kind: str | None, path: str
+) -> None:
+    [package] = writer(tmp_path).resource_packages(
+        STEM, AT, [Resource(uri, type=kind)], lambda resource: b"1", now=lambda: AT
+    )
+    [entry] = manifest(tmp_path, package).resources
+    assert (entry.uri, entry.path) == (uri, "/resources/" + path)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("calls", [1, 3, 5, 8, 13])
+def test_what_is_broken_off_leaves_nothing_behind(tmp_path: Path, calls: int) -> None:
+    (tmp_path / "large").write_bytes(b"x" * 1_000_000)
+    left = [calls]
+
+    def check() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise Stop
+
+    contents = {"a": b"1", "b": tmp_path / "large", "c": b"3", "d": tmp_path / "large"}
+    with pytest.raises(Stop):
+        pack(tmp_path / "out", contents, check=check, max_resources=1)
+    assert files(tmp_path / "out") == []
+
+
+def test_a_set_that_fails_to_come_leaves_nothing_behind(tmp_path: Path) -> None:
+    def failing() -> Iterator[Resource]:
+        yield Resource(BASE + "a")
+        yield Resource(BASE + "b")
+        raise Stop
+
+    with pytest.raises(Stop):
+        writer(tmp_path, max_resources=1).resource_packages(
+            STEM, AT, failing(), lambda resource: b"1", now=lambda: AT
+        )
+    assert files(tmp_path) == []
+
+
+def test_content_that_cannot_be_read_breaks_the_dump_off(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        pack(tmp_path / "out", {"a": b"1", "b": tmp_path})
+    assert files(tmp_path / "out") == []
+
+
+def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def look() -> None:
+        seen.append([name for name in files(tmp_path) if not Path(name).name.startswith(".")])
+
+    pack(tmp_path, {"a": b"1", "b": b"2"}, check=look)
+    assert seen
+    assert not any(seen)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["unzip", "-tq"], [sys.executable, "-m", "zipfile", "-t"]],
+    ids=["unzip", "python"],
+)
+def test_other_programs_accept_the_packages(tmp_path: Path, command: list[str]) -> None:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    contents = {f"{number}.ttl": b"<a> <b> <c> .\n" * number for number in range(20)}
+    for package in pack(tmp_path, contents, max_resources=8):
+        done = subprocess.run(
+            [*command, str(tmp_path / package.files[0])], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
