@@ -1,0 +1,269 @@
+"""What is selected, what is done about a change, and that T does not depend on it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.actions import Action, Compare
+from rsnotify.coverage import Change
+from rsnotify.mediatypes import falls_under, guess
+from rsnotify.model import Document, Link, Resource
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType
+from tests.core.test_follower_properties import STEPS, play
+from tests.core.world import BASE, OFFER, Destination, Source
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
+MAP = "https://source.example/data/maps/a.ttl"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "uri", "matches"),
+    [
+        (MAP, MAP, True),
+        ("https://source.example/data/*", MAP, True),
+        ("https://source.example/data/", MAP, True),
+        ("https://source.example/data", MAP, False),
+        ("https://source.example/*/maps/", MAP, True),
+        ("*.ttl", MAP, True),
+        ("*.tt", MAP, False),
+        ("a.ttl", MAP, True),
+        (".ttl", MAP, False),
+        ("maps/", MAP, True),
+        ("aps/", MAP, False),
+        ("maps/*.ttl", MAP, True),
+        ("*.ttl", "https://source.example/attl", False),
+        ("b?v=1", "https://source.example/b?v=1", True),
+        ("b?v=1", "https://source.example/bxv=1", False),
+    ],
+)
+def test_a_pattern_matches_the_whole_uri_or_what_is_behind_a_slash(
+    pattern: str, uri: str, matches: bool
+) -> None:
+    assert Selection(only=(pattern,)).wants(Resource(uri)) is matches
+    assert Selection(excluded=(pattern,)).wants(Resource(uri)) is not matches
+
+
+def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected() -> None:
+    selection = Selection(only=("*.ttl", "*.nt"), excluded=("maps/", "drafts/"))
+    assert selection.wants(Resource(BASE + "a.ttl"))
+    assert selection.wants(Resource(BASE + "a.nt"))
+    assert not selection.wants(Resource(BASE + "a.html"))
+    assert not selection.wants(Resource(BASE + "maps/a.ttl"))
+    assert not selection.wants(Resource(BASE + "drafts/a.nt"))
+
+
+@pytest.mark.parametrize(
+    ("announced", "pattern", "matches"),
+    [
+        ("text/turtle", "text/turtle", True),
+        ("Text/Turtle; charset=UTF-8", "text/turtle", True),
+        ("text/turtle", "text/*", True),
+        ("text/turtle", "*/*", True),
+        ("application/json", "text/*", False),
+        ("text/html", "text/turtle", False),
+        ("application/ld+json", "application/json", False),
+    ],
+)
+def test_a_media_type_falls_under_itself_and_its_kind(
+    announced: str, pattern: str, matches: bool
+) -> None:
+    assert falls_under(announced, pattern) is matches
+    assert Selection(types=(pattern,)).wants(Resource(BASE + "x", type=announced)) is matches
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("http://a.example/x.ttl", "text/turtle"),
+        ("http://a.example/x.ttl?version=1.html#y.png", "text/turtle"),
+        ("http://a.example/x.html", "text/html"),
+        ("http://a.example/x.tar.gz", "application/gzip"),
+        ("http://a.example/x", None),
+        ("http://a.example/x.ttl/", None),
+        ("http://example.com", None),
+        ("http://[half/x.nt", "application/n-triples"),
+    ],
+)
+def test_a_name_tells_a_media_type_if_it_has_a_known_suffix(uri: str, expected: str | None) -> None:
+    assert guess(uri) == expected
+
+
+def test_without_a_type_the_name_decides_and_what_tells_nothing_is_selected() -> None:
+    selection = Selection(types=("text/turtle",))
+    assert selection.wants(Resource(BASE + "a.ttl"))
+    assert not selection.wants(Resource(BASE + "a.png"))
+    assert selection.wants(Resource(BASE + "a"))
+
+
+def test_a_collection_is_what_an_entry_names_as_its_collection() -> None:
+    selection = Selection(collections=("http://c.example/1", "http://c.example/2"))
+
+    def member(rel: str, href: str) -> Resource:
+        return Resource(BASE + "a", links=(Link("alternate", BASE), Link(rel, href)))
+
+    assert selection.wants(member("collection", "http://c.example/2"))
+    assert not selection.wants(member("collection", "http://c.example/3"))
+    assert not selection.wants(member("via", "http://c.example/1"))
+
+
+def change(kind: ChangeType, entry: ChangeType | None = None, **fields: str) -> Change:
+    return Change(BASE + "a", kind, AT, Resource(BASE + "a", change=entry, **fields))
+
+
+PNG = {"type": "image/png"}
+TURTLE = Selection(types=("text/turtle",))
+
+
+def test_a_resource_that_is_selected_no_longer_leaves_the_copy() -> None:
+    left = TURTLE.decide(change(UPDATED, UPDATED, **PNG), held=True)
+    assert left is not None
+    assert left.change is DELETED
+    assert TURTLE.decide(change(UPDATED, UPDATED, **PNG), held=False) is None
+
+
+def test_a_deletion_counts_if_the_resource_is_held_whatever_else_it_tells() -> None:
+    gone = change(DELETED, DELETED, **PNG)
+    assert TURTLE.decide(gone, held=True) == gone
+    assert TURTLE.decide(gone, held=False) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "change", "held", "counts"),
+    [
+        ({CREATED}, change(CREATED, CREATED), False, True),
+        ({CREATED}, change(UPDATED, UPDATED), True, False),
+        # A creation and an update have become one change.
+        ({CREATED}, change(UPDATED, UPDATED), False, True),
+        ({UPDATED}, change(UPDATED, UPDATED), False, True),
+        ({UPDATED}, change(CREATED, CREATED), False, False),
+        # Entries of a Resource List.
+        ({CREATED}, change(UPDATED), False, True),
+        ({CREATED}, change(UPDATED), True, False),
+        ({UPDATED}, change(UPDATED), True, True),
+        ({CREATED, UPDATED}, change(DELETED, DELETED), True, False),
+        ({DELETED}, change(DELETED, DELETED), True, True),
+        ({DELETED}, change(DELETED, DELETED), False, True),
+        ({DELETED}, change(UPDATED, UPDATED), True, False),
+    ],
+)
+def test_a_type_of_change_is_what_it_is_for_the_copy(
+    wanted: set[ChangeType], change: Change, held: bool, counts: bool
+) -> None:
+    decided = Selection(changes=tuple(wanted)).decide(change, held=held)
+    assert decided == (change if counts else None)
+
+
+def test_a_copy_that_is_not_told_of_deletions_keeps_what_is_selected_no_longer() -> None:
+    keeping = replace(TURTLE, changes=(CREATED, UPDATED))
+    assert keeping.decide(change(UPDATED, UPDATED, **PNG), held=True) is None
+
+
+class TypedSource(Source):
+    """A Source whose resources change their type, as the number of the version has it."""
+
+    TYPES = ("text/turtle", "image/png", "text/html")
+
+    def type_of(self, digest: str | None) -> str | None:
+        return digest and self.TYPES[int(digest[-1], 16) % 3]
+
+    def change(self, name: str, deleted: bool = False, same_instant: bool = False) -> None:
+        super().change(name, deleted, same_instant)
+        last = self.history[-1]
+        entry = replace(last.resource, type=self.type_of(last.resource.hash))
+        self.history[-1] = replace(last, resource=entry)
+
+    def document(self, uri: str) -> Document:
+        document = super().document(uri)
+        if uri != OFFER.resource_list:
+            return document
+        typed = (replace(one, type=self.type_of(one.hash)) for one in document.resources)
+        return replace(document, resources=tuple(typed))
+
+
+class Selective(Destination):
+    """A Destination that applies what is selected, as the subscriber does."""
+
+    def __init__(self, source: TypedSource, random: Random, selection: Selection) -> None:
+        self.selection = selection
+        super().__init__(source, random)
+
+    def wants(self, uri: str, digest: str) -> bool:
+        assert isinstance(self.source, TypedSource)
+        return self.selection.wants(Resource(uri, type=self.source.type_of(digest)))
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Compare):
+            selected = filter(self.selection.wants, action.resources)
+            action = replace(action, resources=tuple(selected))
+        super()._do(action)
+
+    def _apply(self, change: Change) -> None:
+        decided = self.selection.decide(change, held=change.uri in self.content)
+        if decided is None:
+            self._commit(change, None)
+        elif decided.change is change.change:
+            super()._apply(change)
+        else:
+            self._remove(change)
+
+    def _remove(self, change: Change) -> None:
+        if change.uri not in self.records or self.records[change.uri][0] <= change.at:
+            self.content.pop(change.uri, None)
+        self._commit(change, change)
+
+    def check_t(self) -> None:
+        """What T has passed is applied where it is selected, and gone where it is not."""
+        assert self.progress is not None
+        for uri in {change.uri for change in self.source.history}:
+            since = [one for one in self.source.history if one.uri == uri]
+            passed = [one for one in since if one.at < self.progress.through]
+            if passed:
+                versions = {one.resource.hash for one in since if one.at >= passed[-1].at}
+                held = self.content.get(uri)
+                assert held is None or held in versions, f"T passed {passed[-1]}"
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(STEPS, max_size=50),
+    per_list=st.integers(1, 5),
+    kept=st.sampled_from([0, 2, 100]),
+    selection=st.builds(
+        Selection,
+        only=st.sampled_from([(), ("a", "b")]),
+        excluded=st.sampled_from([(), ("b", "c")]),
+        types=st.sampled_from([(), ("text/*",), ("image/png",), ("audio/ogg",)]),
+    ),
+    seed=st.integers(0, 2**16),
+)
+def test_whatever_is_selected_the_copy_ends_as_that_part_of_the_source_and_t_as_without(
+    steps: list[tuple], per_list: int, kept: int, selection: Selection, seed: int
+) -> None:
+    source = TypedSource(per_list=per_list, kept=kept)
+    selective = Selective(source, Random(seed), selection)
+    whole = Destination(source, Random(seed))
+    wire: list[Document] = []
+    for step in steps:
+        if step[0] in ("work", "wait", "poll", "crash"):
+            play(step, source, whole, [])
+        elif step[0] in ("deliver", "double"):
+            play(step, source, whole, list(wire))
+        play(step, source, selective, wire)
+    source.list_resources()
+    for destination in (selective, whole):
+        for fragment in wire:
+            destination.push(fragment)
+        destination.settle()
+        destination.poll()
+    assert whole.content == source.state
+    selected = {uri: digest for uri, digest in source.state.items() if selective.wants(uri, digest)}
+    assert selective.content == selected
+    assert selective.progress == whole.progress
