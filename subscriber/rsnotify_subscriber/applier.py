@@ -127,31 +127,31 @@ class Applier:
         """Begin to apply changes, each on its own."""
         for change in changes:
             wanted = self._bringer.wanted(change)
-            decided = self._decide(change, wanted)
+            held = self._state.find(change.uri)
+            decided = self._decide(change, wanted, held)
             if decided is None or decided.change is ChangeType.DELETED:
                 self._put(_Ready(change, decided, wanted))
             else:
-                self._bring(_Ready(change, decided, wanted))
+                self._bring(_Ready(change, decided, wanted), held)
 
-    def _decide(self, change: Change, wanted: Wanted) -> Change | None:
+    def _decide(self, change: Change, wanted: Wanted, held: Held | None) -> Change | None:
         """Return what has to be done about a change, if something has."""
-        held = self._state.find(change.uri)
         decided = self._selection.decide(change, held=held is not None and held.is_there)
         if decided is None or held is None:
             return decided
         return None if held.covers(replace(decided, resource=wanted.entry)) else decided
 
-    def _bring(self, ready: _Ready) -> None:
+    def _bring(self, ready: _Ready, held: Held | None) -> None:
         content = self._bringer.at_hand(ready.wanted)
         if content is None:
-            self._tasks.spawn(self._fetch(ready))
+            self._tasks.spawn(self._fetch(ready, held))
         else:
             self._put(replace(ready, content=content))
 
-    async def _fetch(self, ready: _Ready) -> None:
+    async def _fetch(self, ready: _Ready, held: Held | None) -> None:
         change = ready.change
         try:
-            content = await self._bringer.bring(ready.wanted)
+            content = await self._bringer.bring(ready.wanted, held)
         except FetchError as error:
             self._outcome.failed(change, error)
         except OSError as error:

@@ -7,6 +7,7 @@ of what is held, and then a GET, of a mirror or of the resource itself.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -15,10 +16,14 @@ from msgspec import Struct
 from rsnotify.coverage import Change
 from rsnotify.errors import FetchError
 from rsnotify.model import Resource
-from rsnotify.ways import Wanted, described, wanted
+from rsnotify.ways import Wanted, described, wanted, wanted_link
 from rsnotify_subscriber.contents import Content
 from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.inline import inline_content
+from rsnotify_subscriber.patching import Patch
+from rsnotify_subscriber.patching.patcher import Patcher
+from rsnotify_subscriber.received import Holding
+from rsnotify_subscriber.state import Held
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -30,10 +35,12 @@ class Wishes(Struct, frozen=True):
         prefer: Media types, the best first (core §14.3).
         exact: Whether the version that a change speaks of is asked for, rather than the
             current one, where the Source has both (core §14.6).
+        patches: What applies a patch, by its media type, beside the standard ones.
     """
 
     prefer: tuple[str, ...] = ()
     exact: bool = False
+    patches: Mapping[str, Patch] = {}
 
     def described(self, resource: Resource) -> Resource:
         """Return an entry as it describes the representation that is wanted of it."""
@@ -62,6 +69,7 @@ class Bringer:
         fetcher: Fetches.
         wishes: What is wanted, where there is a choice.
         packages: Where the members of dump packages are had, if dumps are used.
+        holding: Has what is held, if the handler can give it back.
     """
 
     def __init__(
@@ -70,10 +78,12 @@ class Bringer:
         wishes: Wishes = NO_WISHES,
         *,
         packages: Packages | None = None,
+        holding: Holding | None = None,
     ) -> None:
         self._fetcher = fetcher
         self._wishes = wishes
         self._packages = packages
+        self._patcher = Patcher(holding, wishes.patches) if holding is not None else None
 
     def wanted(self, change: Change) -> Wanted:
         """Tell what is to be brought for a change that is no deletion."""
@@ -84,14 +94,22 @@ class Bringer:
         data = inline_content(wanted)
         return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
 
-    async def bring(self, wanted: Wanted) -> Content:
+    async def bring(self, wanted: Wanted, held: Held | None) -> Content:
         """Bring content, verified.
+
+        Args:
+            wanted: What is wanted.
+            held: How its resource is held so far.
 
         Raises:
             FetchError: No way gave what was announced; the error is that of its own place.
             OSError: It could not be written.
         """
-        return await self._member(wanted) or await self._get(wanted)
+        return (
+            await self._member(wanted)
+            or await self._patched(wanted, held)
+            or await self._get(wanted)
+        )
 
     async def _member(self, wanted: Wanted) -> Content | None:
         if self._packages is None or wanted.package is None:
@@ -101,6 +119,23 @@ class Bringer:
         except FetchError as error:
             logger.info("it is fetched, as its package did not have it: %s", error)
             return None
+
+    async def _patched(self, wanted: Wanted, held: Held | None) -> Content | None:
+        if self._patcher is None or held is None:
+            return None
+        for link in self._patcher.usable(wanted, held):
+            try:
+                document = await self._document(wanted_link(link, wanted.package))
+            except FetchError as error:
+                logger.info("a patch cannot be had: %s", error)
+                continue
+            data = await self._patcher.patched(wanted, held, link, document)
+            if data is not None:
+                return self._fetcher.at_hand(data, wanted.entry.hash)
+        return None
+
+    async def _document(self, wanted: Wanted) -> Content:
+        return self.at_hand(wanted) or await self._member(wanted) or await self._get(wanted)
 
     async def _get(self, wanted: Wanted) -> Content:
         reason: FetchError | None = None

@@ -39,6 +39,10 @@ class Content(Struct, frozen=True):
         if self.data is not None:
             self.path.write_bytes(self.data)
 
+    def read(self) -> bytes:
+        """Return the content."""
+        return self.path.read_bytes() if self.data is None else self.data
+
     def discard(self) -> None:
         """Remove the file, if it is still there."""
         self.path.unlink(missing_ok=True)

@@ -87,3 +87,16 @@ class Digester:
             raise ContentMismatch(
                 resource.uri, f"the content has {self.length} bytes, not {resource.length}"
             )
+
+
+def verifies(content: bytes, announced: str | None, length: int | None = None) -> bool:
+    """Tell whether content is what was announced, as far as that can be checked.
+
+    Args:
+        content: The content.
+        announced: Its `hash` attribute.
+        length: Its length in bytes, if it was announced.
+    """
+    digester = Digester(announced)
+    digester.update(content)
+    return length in (None, digester.length) and agree(announced, digester.hashes) is not False

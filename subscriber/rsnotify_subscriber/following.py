@@ -36,8 +36,9 @@ from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.discovery import rediscover
 from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.packages import Packages
 from rsnotify_subscriber.push import Push
-from rsnotify_subscriber.received import Handler
+from rsnotify_subscriber.received import Handler, Holding
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import PushState, Status, Tally
 from rsnotify_subscriber.tasks import Tasks
@@ -103,7 +104,8 @@ class Following:
         self._tasks = Tasks(self._end)
         self._saved = state.progress()
         self._follower = Follower(identity.offer, self._saved, pace=pace, random=self._random)
-        bringer = Bringer(fetcher, wishes)
+        holding = handler if isinstance(handler, Holding) else None
+        bringer = Bringer(fetcher, wishes, holding=holding)
         self._applier = Applier(
             bringer, state, handler, self, self._worker, self._tasks, identity.selection
         )
@@ -209,7 +211,10 @@ class Following:
 
     async def _fetch(self, fetch: Fetch) -> None:
         try:
-            document = await self._fetcher.document(fetch.uri)
+            if fetch.package is None:
+                document = await self._fetcher.document(fetch.uri)
+            else:
+                document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
             self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
         else:

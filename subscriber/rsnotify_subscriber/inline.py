@@ -5,10 +5,8 @@ from __future__ import annotations
 from base64 import b64decode
 from urllib.parse import unquote_to_bytes
 
-from rsnotify.errors import ContentMismatch
-from rsnotify.model import Resource
 from rsnotify.ways import Wanted
-from rsnotify_subscriber.digests import Digester
+from rsnotify_subscriber.digests import verifies
 
 
 def inline_content(wanted: Wanted) -> bytes | None:
@@ -17,11 +15,12 @@ def inline_content(wanted: Wanted) -> bytes | None:
     What announces neither is not believed: what cannot be checked is fetched from its own
     place. Content that does not verify is passed over likewise.
     """
-    if wanted.entry.hash is None and wanted.entry.length is None:
+    entry = wanted.entry
+    if entry.hash is None and entry.length is None:
         return None
     for uri in wanted.inline:
         content = _decode(uri)
-        if content is not None and _verifies(content, wanted.entry):
+        if content is not None and verifies(content, entry.hash, entry.length):
             return content
     return None
 
@@ -37,13 +36,3 @@ def _decode(uri: str) -> bytes | None:
         return b64decode(content, validate=True)
     except ValueError:
         return None
-
-
-def _verifies(content: bytes, resource: Resource) -> bool:
-    digester = Digester(resource.hash)
-    digester.update(content)
-    try:
-        digester.verify(resource)
-    except ContentMismatch:
-        return False
-    return True

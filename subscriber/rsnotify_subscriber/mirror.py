@@ -132,6 +132,12 @@ class FolderMirror:
             raise ConfigurationError(f"the state cannot be kept inside the mirror {self._root}")
         self._tree = Tree(self._root, base)
 
+    def held_content(self, uri: str) -> Path | None:
+        """Return the file of a resource, if there is one."""
+        assert self._tree is not None, "prepare comes first"
+        path = self._tree.find(uri)
+        return path if path.is_file() and not path.is_symlink() else None
+
     async def apply(self, changes: Sequence[Received]) -> None:
         """Put each resource in its place, or remove it, durably."""
         await asyncio.to_thread(self._apply, changes)

@@ -58,6 +58,17 @@ class Prepared(Protocol):
         """Hear where the set of resources begins, once, before the first `apply`."""
 
 
+@runtime_checkable
+class Holding(Protocol):
+    """A handler that can give back what it holds, so that patches can be applied to it."""
+
+    def held_content(self, uri: str) -> Path | None:
+        """Return a file with the content of a resource as it was last applied, if there is one.
+
+        It is read and not changed; whether it is the right content is checked by its hash.
+        """
+
+
 class Each:
     """A handler that calls a function with each change.
 

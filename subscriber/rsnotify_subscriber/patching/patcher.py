@@ -1,0 +1,105 @@
+"""Making the content that is wanted from the content that is held."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rsnotify.model import Link
+from rsnotify.vocabulary import ChangeType
+from rsnotify.ways import Wanted
+from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.digests import parse_hashes, verifies
+from rsnotify_subscriber.patching import STANDARD_PATCHES, Patch
+from rsnotify_subscriber.received import Holding
+from rsnotify_subscriber.state import Held
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: Bytes of content, before and after, that are patched; it is all in memory meanwhile.
+_MOST = 16 << 20
+
+
+class Patcher:
+    """Applies patches, one at a time.
+
+    A link does not tell of which content it is a patch (core §14.4): that of the version
+    before, which is not always the one that is held. So what is held is checked by the hash
+    that it has in the state, and what comes out by the hash that was announced.
+
+    Args:
+        holding: Has what is held.
+        patches: Functions by media type, beside the standard ones.
+    """
+
+    def __init__(self, holding: Holding, patches: Mapping[str, Patch]) -> None:
+        self._holding = holding
+        self._patches = {**STANDARD_PATCHES, **patches}
+        self._turn = asyncio.Lock()
+
+    def usable(self, wanted: Wanted, held: Held | None) -> Iterator[Link]:
+        """Give the patches that may be worth fetching.
+
+        Args:
+            wanted: What is wanted.
+            held: How its resource is held.
+        """
+        entry = wanted.entry
+        if held is None or held.change == ChangeType.DELETED or not parse_hashes(entry.hash):
+            return
+        if max(held.length or 0, entry.length or 0) > _MOST:
+            return
+        for link in wanted.patches:
+            most = _MOST if entry.length is None else min(_MOST, entry.length)
+            if self._function(link) is not None and (link.length or 0) <= most:
+                yield link
+
+    async def patched(
+        self, wanted: Wanted, held: Held, link: Link, document: Content
+    ) -> bytes | None:
+        """Return the content that is wanted, verified; None if it does not come out.
+
+        Args:
+            wanted: What is wanted.
+            held: How its resource is held.
+            link: The patch.
+            document: What it leads to; it is used up.
+        """
+        function = self._function(link)
+        path = self._holding.held_content(wanted.entry.uri)
+        async with self._turn:
+            return await asyncio.to_thread(_patched, wanted, held, function, path, document)
+
+    def _function(self, link: Link) -> Patch | None:
+        return self._patches.get((link.type or "").partition(";")[0].strip().lower())
+
+
+def _patched(
+    wanted: Wanted, held: Held, function: Patch | None, path: Path | None, document: Content
+) -> bytes | None:
+    try:
+        before = _read(path, held)
+        if before is None or function is None or document.length > _MOST:
+            return None
+        after = function(before, document.read())
+    except Exception as error:
+        # The function may be the user's, the patch anybody's: whatever it raises, the
+        # resource is fetched whole.
+        logger.info("%s is fetched, as its patch cannot be applied: %s", wanted.entry.uri, error)
+        return None
+    finally:
+        document.discard()
+    if not verifies(after, wanted.entry.hash, wanted.entry.length):
+        logger.info("%s is fetched, as its patch gives something else", wanted.entry.uri)
+        return None
+    return after
+
+
+def _read(path: Path | None, held: Held) -> bytes | None:
+    """Read what is held, if it is what the state says; it might have been changed since."""
+    if path is None or path.stat().st_size != held.length:
+        return None
+    content = path.read_bytes()
+    return content if verifies(content, held.hash) else None
