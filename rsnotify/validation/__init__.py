@@ -1,0 +1,11 @@
+"""Validating ResourceSync documents: bytes in, findings out, no I/O.
+
+`validate` takes a whole document, `Validator` one that streams in. `RULES` are all the rules
+there are, by name; docs/validation.md shows them.
+"""
+
+from rsnotify.validation.findings import Finding, Rule, Severity
+from rsnotify.validation.rules import RULES
+from rsnotify.validation.validator import Validator, validate
+
+__all__ = ["RULES", "Finding", "Rule", "Severity", "Validator", "validate"]

@@ -1,0 +1,266 @@
+"""From bytes to the elements of a document, each with its line.
+
+Expat reads here, and not lxml as elsewhere: it alone knows the line of every element while
+it streams (libxml2 counts to 65,535 in some of its structures, and a target parser tells no
+lines at all). Nothing of it reaches further than a list of events: a DOCTYPE ends the
+reading before any entity is declared, and there is no network.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+from xml.parsers import expat
+
+from rsnotify.reading import Limits
+from rsnotify.vocabulary import RS_NS, SITEMAP_NS
+
+_ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
+_TEXTS = frozenset({"loc", "lastmod", "changefreq", "priority"})
+#: How namespace and name are parted; no URI holds a space.
+_PART = " "
+_SLICE = 65_536
+#: A start tag, or anything else that expat must see whole, is not longer than this.
+_TOKEN_BYTES = 10_000_000
+
+
+class Element(NamedTuple):
+    """An element with its attributes; those of a namespace are named `namespace name`."""
+
+    attributes: dict[str, str]
+    line: int
+
+
+class Text(NamedTuple):
+    """The text of an element, without white space around it."""
+
+    text: str
+    line: int
+
+
+class Entry:
+    """A `url` or `sitemap`.
+
+    Args:
+        line: Where it begins.
+        name: Which of the two it is.
+    """
+
+    __slots__ = ("line", "links", "md", "name", "texts")
+
+    def __init__(self, line: int, name: str) -> None:
+        self.line = line
+        self.name = name
+        self.texts: dict[str, Text] = {}
+        self.md: Element | None = None
+        self.links: list[Element] = []
+
+    def text(self, name: str) -> str | None:
+        """Return the text of a child element, if there is one."""
+        found = self.texts.get(name)
+        return None if found is None else found.text
+
+    def attribute(self, name: str) -> str | None:
+        """Return an attribute of its `rs:md`, if there is one."""
+        return None if self.md is None else self.md.attributes.get(name)
+
+    @property
+    def md_line(self) -> int:
+        """The line of its `rs:md`, or its own where there is none."""
+        return self.line if self.md is None else self.md.line
+
+
+class Listener(Protocol):
+    """Who is told of the elements, in document order."""
+
+    def root(self, *, index: bool, line: int) -> None:
+        """Hear of the root element."""
+
+    def head(self, md: Element) -> None:
+        """Hear of an `rs:md` below the root."""
+
+    def link(self, link: Element) -> None:
+        """Hear of an `rs:ln` below the root."""
+
+    def entry(self, entry: Entry) -> None:
+        """Hear of an entry, at its end."""
+
+    def broken(self, rule: str, line: int, element: str, detail: str = "") -> None:
+        """Hear of a rule that the elements themselves break."""
+
+
+class _Stop(Exception):
+    """What follows is not read."""
+
+
+class ElementReader:
+    """Reads one document; call `feed` with each chunk and `close` once.
+
+    Args:
+        listener: Is told what is found.
+        limits: What is not read for its size.
+    """
+
+    def __init__(self, listener: Listener, limits: Limits) -> None:
+        self._listener = listener
+        self._limits = limits
+        self.bytes = 0
+        #: Whether no more is read, since something was found that ends it.
+        self.ended = False
+        self._entry_name = ""
+        self._entry: Entry | None = None
+        self._links = 0
+        self._text_of = ""
+        self._text_line = 0
+        self._text: list[str] = []
+        self._text_length = 0
+        self._within = 0
+        self._parser = expat.ParserCreate(namespace_separator=_PART)
+        self._parser.buffer_text = True
+        self._parser.StartDoctypeDeclHandler = self._doctype
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._data
+
+    def feed(self, chunk: bytes) -> None:
+        """Read on."""
+        for start in range(0, len(chunk), _SLICE):
+            if self.ended:
+                return
+            self._parse(chunk[start : start + _SLICE], final=False)
+
+    def close(self) -> None:
+        """Say that the input ended."""
+        if not self.ended:
+            self._parse(b"", final=True)
+            self.ended = True
+
+    def _parse(self, data: bytes, *, final: bool) -> None:
+        self.bytes += len(data)
+        try:
+            if self.bytes > self._limits.document_bytes:
+                raise self._beyond(f"more than {self._limits.document_bytes} bytes")
+            self._parser.Parse(data, final)
+            if self.bytes - self._parser.CurrentByteIndex > _TOKEN_BYTES:
+                raise self._beyond(f"a tag of more than {_TOKEN_BYTES} bytes")
+        except expat.ExpatError as error:
+            self.ended = True
+            reason = expat.ErrorString(error.code)
+            self._listener.broken("not-well-formed", error.lineno, "document", reason)
+        except _Stop:
+            self.ended = True
+
+    def _beyond(self, what: str) -> _Stop:
+        self._listener.broken("limit", self._line, "document", what)
+        return _Stop()
+
+    @property
+    def _line(self) -> int:
+        return self._parser.CurrentLineNumber
+
+    def _doctype(self, name: str, system: str | None, public: str | None, internal: bool) -> None:
+        self._listener.broken("doctype", self._line, "DOCTYPE")
+        raise _Stop
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if self._within:
+            self._within += 1
+            if self._within > self._limits.depth:
+                raise self._beyond(f"elements nested deeper than {self._limits.depth}")
+        elif not self._entry_name:
+            self._start_root(name)
+        elif self._entry is None:
+            self._start_below_root(name, attributes)
+        else:
+            self._start_in_entry(self._entry, name, attributes)
+
+    def _start_root(self, name: str) -> None:
+        namespace, local = _split(name)
+        if namespace != SITEMAP_NS or local not in _ROOTS:
+            self._listener.broken("root-element", self._line, _shown(name), f"it is {name!r}")
+            raise _Stop
+        self._entry_name = _ROOTS[local]
+        self._listener.root(index=local == "sitemapindex", line=self._line)
+
+    def _start_below_root(self, name: str, attributes: dict[str, str]) -> None:
+        namespace, local = _split(name)
+        if (namespace, local) == (SITEMAP_NS, self._entry_name):
+            self._entry = Entry(self._line, local)
+            self._links = 0
+            if any(_PART not in attribute for attribute in attributes):
+                detail = ", ".join(attributes)
+                self._listener.broken("entry-attributes", self._line, local, detail)
+            return
+        self._within = 1
+        if (namespace, local) == (RS_NS, "md"):
+            self._listener.head(Element(attributes, self._line))
+        elif (namespace, local) == (RS_NS, "ln"):
+            self._count_link()
+            self._listener.link(Element(attributes, self._line))
+        else:
+            self._start_unknown(name)
+
+    def _start_in_entry(self, entry: Entry, name: str, attributes: dict[str, str]) -> None:
+        namespace, local = _split(name)
+        self._within = 1
+        if (namespace, local) == (RS_NS, "md"):
+            if entry.md is not None:
+                self._listener.broken("md-repeated", self._line, "rs:md")
+            else:
+                entry.md = Element(attributes, self._line)
+        elif (namespace, local) == (RS_NS, "ln"):
+            self._count_link()
+            entry.links.append(Element(attributes, self._line))
+        elif namespace == SITEMAP_NS and local in _TEXTS:
+            self._start_text(entry, local)
+        else:
+            self._start_unknown(name)
+
+    def _start_text(self, entry: Entry, local: str) -> None:
+        if local in entry.texts:
+            self._listener.broken("element-repeated", self._line, local)
+            return
+        self._text_of, self._text_line = local, self._line
+        self._text.clear()
+        self._text_length = 0
+
+    def _start_unknown(self, name: str) -> None:
+        namespace, local = _split(name)
+        if namespace == SITEMAP_NS and (local in _ROOTS or local in _ROOTS.values()):
+            self._listener.broken("element-misplaced", self._line, local)
+        elif namespace in (SITEMAP_NS, RS_NS, ""):
+            self._listener.broken("element-unknown", self._line, _shown(name))
+
+    def _count_link(self) -> None:
+        self._links += 1
+        if self._links > self._limits.links:
+            raise self._beyond(f"more than {self._limits.links} links in one place")
+
+    def _data(self, text: str) -> None:
+        if not self._text_of:
+            return
+        self._text.append(text)
+        self._text_length += len(text)
+        if self._text_length > self._limits.uri_length:
+            raise self._beyond(f"a text of more than {self._limits.uri_length} characters")
+
+    def _end(self, name: str) -> None:
+        entry = self._entry
+        if self._within:
+            self._within -= 1
+            if not self._within and self._text_of and entry is not None:
+                text = "".join(self._text).strip()
+                entry.texts[self._text_of] = Text(text, self._text_line)
+                self._text_of = ""
+        elif entry is not None:
+            self._entry = None
+            self._listener.entry(entry)
+
+
+def _split(name: str) -> tuple[str, str]:
+    namespace, _, local = name.rpartition(_PART)
+    return namespace, local
+
+
+def _shown(name: str) -> str:
+    namespace, local = _split(name)
+    return f"rs:{local}" if namespace == RS_NS else local

@@ -1,0 +1,201 @@
+"""What is checked of each entry by itself, and of any `rs:md` and `rs:ln`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rsnotify.validation.elements import Element, Entry
+from rsnotify.validation.kinds import CAPABILITIES, NOT_OFFERED, Kind
+from rsnotify.validation.moments import read_moment
+from rsnotify.validation.values import broken_by, shown
+from rsnotify.vocabulary import RS_NS, Capability, ChangeType, Rel
+from rsnotify.writing import Profile
+
+#: Takes a rule, the line, the element and a detail.
+Broken = Callable[..., None]
+
+_TIMES = ("at", "completed", "from", "until")
+HEAD_ATTRIBUTES = frozenset({"capability", *_TIMES})
+ENTRY_ATTRIBUTES = HEAD_ATTRIBUTES | {
+    "change", "datetime", "encoding", "hash", "length", "path", "type",
+}  # fmt: skip
+_OF_LINKED = ("encoding", "hash", "length", "modified", "path", "type", "pri")
+LINK_ATTRIBUTES = frozenset({"rel", "href", *_OF_LINKED})
+#: What a mirror has in common with the resource (core §14.2).
+_OF_CONTENT = ("encoding", "hash", "length", "type")
+
+
+def check_attributes(element: Element, name: str, known: frozenset[str], broken: Broken) -> None:
+    """Check which attributes an element has, and the syntax of each (core §7).
+
+    Args:
+        element: It.
+        name: What it is called, `rs:md` or `rs:ln`.
+        known: The attributes that ResourceSync defines there.
+        broken: Is told of each rule that is broken.
+    """
+    for attribute, value in element.attributes.items():
+        namespace, _, local = attribute.rpartition(" ")
+        if namespace == RS_NS:
+            broken("attribute-prefixed", element.line, name, local)
+        elif not namespace and local not in known:
+            broken("attribute-unknown", element.line, name, local)
+        elif not namespace:
+            for rule in broken_by(local, value.strip() if local != "path" else value):
+                broken(rule, element.line, name, shown(local, value))
+
+
+def check_order_of_times(element: Element, broken: Broken) -> None:
+    """Check that a snapshot or interval does not end before it begins (core §7)."""
+    at, completed, from_, until = (read_moment(element.attributes.get(name)) for name in _TIMES)
+    if at and completed and completed.is_before(at):
+        broken("completed-before-at", element.line, "rs:md")
+    if from_ and until and until.is_before(from_):
+        broken("until-before-from", element.line, "rs:md")
+
+
+def check_link(link: Element, broken: Broken) -> None:
+    """Check what holds for every `rs:ln` (core §7)."""
+    check_attributes(link, "rs:ln", LINK_ATTRIBUTES, broken)
+    for name in ("href", "rel"):
+        if name not in link.attributes:
+            broken(f"link-{name}-missing", link.line, "rs:ln")
+
+
+class EntryCheck:
+    """Checks the entries of one document, each by itself.
+
+    Args:
+        kind: The kind of document; None for one that core and Archives do not describe.
+        spec: The version of the specification.
+        broken: Is told of each rule that is broken.
+    """
+
+    def __init__(self, kind: Kind | None, spec: Profile, broken: Broken) -> None:
+        self._kind = kind
+        self._is_1_0 = spec is Profile.V1_0
+        self._broken = broken
+
+    def check(self, entry: Entry) -> None:
+        """Check an entry."""
+        self._texts(entry)
+        if entry.md is not None:
+            check_attributes(entry.md, "rs:md", ENTRY_ATTRIBUTES, self._broken)
+            check_order_of_times(entry.md, self._broken)
+        for link in entry.links:
+            check_link(link, self._broken)
+            self._relation(entry, link)
+        self._link_counts(entry)
+        if self._kind is not None:
+            self._parts(self._kind, entry)
+            self._allowed(self._kind, entry)
+            self._capability(self._kind, entry)
+
+    def _texts(self, entry: Entry) -> None:
+        if not entry.text("loc"):
+            self._broken("loc-missing", entry.line, entry.name)
+        for name, (text, line) in entry.texts.items():
+            for rule in broken_by(name, text) if text or name != "loc" else ():
+                self._broken(rule, line, name, shown(name, text))
+
+    def _parts(self, kind: Kind, entry: Entry) -> None:
+        """Check that what the kind asks of an entry is there."""
+        deleted = entry.attribute("change") == ChangeType.DELETED
+        for part in kind.entry_required + kind.entry_recommended:
+            if part == "lastmod":
+                missing = self._is_1_0 and part not in entry.texts
+            elif part == "describedby":
+                missing = not any(link.attributes.get("rel") == part for link in entry.links)
+            elif deleted and part in ("path", "type"):
+                missing = False  # there is no bitstream (core §13.2)
+            else:
+                missing = entry.attribute(part) is None
+            if missing:
+                line = entry.line if part in ("lastmod", "describedby") else entry.md_line
+                self._broken(f"{kind.id}-entry-{part}-missing", line, entry.name)
+
+    def _allowed(self, kind: Kind, entry: Entry) -> None:
+        """Check that nothing is there that belongs to other kinds (core §7, Appendix A)."""
+        if entry.md is None:
+            return
+        attributes, line = entry.md.attributes, entry.md.line
+
+        def refuse(rule: str, *names: str) -> None:
+            found = [name for name in names if name in attributes]
+            if found:
+                self._broken(rule, line, "rs:md", ", ".join(found))
+
+        if kind.entry_time != "at":
+            refuse("entry-at-not-allowed", "at", "completed")
+        elif "at" not in attributes:
+            refuse("completed-without-at", "completed")
+        if kind.entry_time != "from":
+            refuse("entry-from-not-allowed", "from", "until")
+        elif "from" not in attributes:
+            refuse("until-without-from", "until")
+        if self._is_1_0:
+            refuse("datetime-not-in-1.0", "datetime")
+        elif not kind.changes:
+            refuse("datetime-not-allowed", "datetime")
+        if not kind.changes:
+            refuse("change-not-used", "change")
+        if not kind.is_manifest:
+            refuse("path-not-allowed", "path")
+
+    def _capability(self, kind: Kind, entry: Entry) -> None:
+        """Check what an entry says that it leads to (core §8, §9)."""
+        if entry.md is None:
+            return
+        capability = entry.attribute("capability")
+        line = entry.md.line
+        if kind.id == Capability.DESCRIPTION:
+            if capability != Capability.CAPABILITY_LIST:
+                self._broken("description-capability", line, "rs:md")
+        elif capability is None:
+            return
+        elif kind.id != Capability.CAPABILITY_LIST:
+            self._broken("entry-capability-not-used", line, "rs:md")
+        elif capability not in CAPABILITIES:
+            self._broken("capability-unknown", line, "rs:md", shown("it", capability))
+        elif capability in NOT_OFFERED:
+            self._broken("capability-not-offered", line, "rs:md", capability)
+
+    def _relation(self, entry: Entry, link: Element) -> None:
+        """Check what single relations ask for (core §14)."""
+        attributes, line = link.attributes, link.line
+        relation = attributes.get("rel")
+        if relation == Rel.DUPLICATE:
+            found = [name for name in _OF_CONTENT if name in attributes]
+            if found:
+                self._broken("duplicate-attributes", line, "rs:ln", ", ".join(found))
+        elif relation == Rel.ALTERNATE:
+            if "type" not in attributes:
+                self._broken("alternate-type-missing", line, "rs:ln")
+        elif relation == Rel.TIMEGATE:
+            found = [name for name in _OF_LINKED if name in attributes]
+            if found:
+                self._broken("timegate-attributes", line, "rs:ln", ", ".join(found))
+        elif relation == Rel.PATCH:
+            self._patch(entry, link)
+
+    def _patch(self, entry: Entry, link: Element) -> None:
+        if "type" not in link.attributes:
+            self._broken("patch-type-missing", link.line, "rs:ln")
+        if self._kind is None:
+            return
+        if not self._kind.changes:
+            self._broken("patch-not-allowed", link.line, "rs:ln")
+        elif self._kind.is_manifest and "path" not in link.attributes:
+            self._broken("patch-path-missing", link.line, "rs:ln")
+
+    def _link_counts(self, entry: Entry) -> None:
+        relations = [link.attributes.get("rel") for link in entry.links]
+        if relations.count(Rel.MEMENTO) > 1:
+            self._broken("memento-repeated", entry.line, entry.name)
+        if relations.count(Rel.VIA) > 1:
+            self._broken("via-repeated", entry.line, entry.name)
+        if self._is_1_0 and "lastmod" not in entry.texts:
+            # Where the kind itself asks for lastmod, that was told already.
+            asked = self._kind is not None and "lastmod" in self._kind.entry_required
+            if not asked and {Rel.MEMENTO, Rel.TIMEGATE, Rel.TIMEMAP} & set(relations):
+                self._broken("memento-lastmod-missing", entry.line, entry.name)

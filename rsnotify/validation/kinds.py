@@ -1,0 +1,258 @@
+"""The kinds of ResourceSync documents, and what each asks of its parts, as one table.
+
+It is Appendix A of the core with what its sections (and those of Archives) say beside it.
+The rules on what a kind must or should have are derived from it in `rules`.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rsnotify.validation.findings import Severity
+from rsnotify.vocabulary import Capability
+
+_AT = "at"
+_FROM = "from"
+
+
+class Kind(Struct, frozen=True, kw_only=True):
+    """One kind of document, told by its capability and its root element.
+
+    Args:
+        id: What the names of its rules begin with.
+        name: What it is called, with its article.
+        capability: `rs:md/@capability` of the document.
+        section: Where it is specified.
+        index: Whether the root is a `sitemapindex`.
+        time: Which times the document tells: `at` (and `completed`), `from` (and `until`),
+            or neither.
+        entry_time: The same of each entry.
+        required: The parts that the document must have.
+        recommended: The parts that it should have.
+        entry_required: The parts that each entry must have.
+        entry_recommended: The parts that each entry should have.
+        ordered: What it means if its entries are not in chronological order.
+        changes: Whether its entries are changes.
+        packages: Whether its entries are packages.
+        documents: Whether its entries are ResourceSync documents.
+    """
+
+    id: str
+    name: str
+    capability: str
+    section: str
+    index: bool = False
+    time: str = ""
+    entry_time: str = ""
+    required: tuple[str, ...] = ()
+    recommended: tuple[str, ...] = ()
+    entry_required: tuple[str, ...] = ()
+    entry_recommended: tuple[str, ...] = ()
+    ordered: Severity | None = None
+    changes: bool = False
+    packages: bool = False
+    documents: bool = False
+
+    @property
+    def is_manifest(self) -> bool:
+        """Whether it describes the content of a package."""
+        return self.capability.endswith("-manifest")
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is an Archive, or the Index of one."""
+        return self.capability.endswith("-archive")
+
+
+def _archives(name: str, core: str, section: str, time: str) -> tuple[Kind, Kind]:
+    """Describe an Archive and its Index (archives §3 to §6, §3.1)."""
+    archive = Kind(
+        id=f"{core}-archive",
+        name=f"a {name} Archive",
+        capability=f"{core}-archive",
+        section=section,
+        entry_time=time,
+        required=("up",),
+        entry_recommended=(_AT,) if time == _AT else (),
+        ordered=Severity.ERROR if time == _FROM else None,
+        documents=True,
+    )
+    index = Kind(
+        id=f"{core}-archive-index",
+        name=f"a {name} Archive Index",
+        capability=f"{core}-archive",
+        section="archives §3.1",
+        index=True,
+        entry_time=time,
+        required=("up",),
+        documents=True,
+    )
+    return archive, index
+
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        id="description",
+        name="a Source Description",
+        capability=Capability.DESCRIPTION,
+        section="core §8",
+        recommended=("describedby",),
+        entry_recommended=("describedby",),
+        documents=True,
+    ),
+    Kind(
+        id="description-index",
+        name="a Source Description Index",
+        capability=Capability.DESCRIPTION,
+        section="core §8",
+        index=True,
+        documents=True,
+    ),
+    Kind(
+        id="capabilitylist",
+        name="a Capability List",
+        capability=Capability.CAPABILITY_LIST,
+        section="core §9",
+        required=("up",),
+        recommended=("describedby",),
+        entry_required=("capability",),
+        documents=True,
+    ),
+    Kind(
+        id="resourcelist",
+        name="a Resource List",
+        capability=Capability.RESOURCE_LIST,
+        section="core §10.1",
+        time=_AT,
+        required=(_AT, "up"),
+    ),
+    Kind(
+        id="resourcelist-index",
+        name="a Resource List Index",
+        capability=Capability.RESOURCE_LIST,
+        section="core §10.2",
+        index=True,
+        time=_AT,
+        entry_time=_AT,
+        required=(_AT, "up"),
+        documents=True,
+    ),
+    Kind(
+        id="resourcedump",
+        name="a Resource Dump",
+        capability=Capability.RESOURCE_DUMP,
+        section="core §11.1",
+        time=_AT,
+        entry_time=_AT,
+        required=(_AT, "up"),
+        entry_recommended=("type", "length"),
+        packages=True,
+    ),
+    Kind(
+        id="resourcedump-index",
+        name="a Resource Dump Index",
+        capability=Capability.RESOURCE_DUMP,
+        section="core §11.1",
+        index=True,
+        time=_AT,
+        entry_time=_AT,
+        required=(_AT, "up"),
+        documents=True,
+    ),
+    Kind(
+        id="resourcedump-manifest",
+        name="a Resource Dump Manifest",
+        capability=Capability.RESOURCE_DUMP_MANIFEST,
+        section="core §11.2",
+        time=_AT,
+        required=(_AT, "up"),
+        entry_required=("path",),
+        entry_recommended=("type",),
+    ),
+    Kind(
+        id="changelist",
+        name="a Change List",
+        capability=Capability.CHANGE_LIST,
+        section="core §12.1",
+        time=_FROM,
+        required=(_FROM, "up"),
+        entry_required=("change", "lastmod"),
+        ordered=Severity.ERROR,
+        changes=True,
+    ),
+    Kind(
+        id="changelist-index",
+        name="a Change List Index",
+        capability=Capability.CHANGE_LIST,
+        section="core §12.2",
+        index=True,
+        time=_FROM,
+        entry_time=_FROM,
+        required=(_FROM, "up"),
+        entry_recommended=(_FROM,),
+        ordered=Severity.ERROR,
+        documents=True,
+    ),
+    Kind(
+        id="changedump",
+        name="a Change Dump",
+        capability=Capability.CHANGE_DUMP,
+        section="core §13.1",
+        time=_FROM,
+        entry_time=_FROM,
+        required=(_FROM, "up"),
+        entry_recommended=(_FROM, "type", "length"),
+        ordered=Severity.WARNING,
+        packages=True,
+    ),
+    Kind(
+        id="changedump-index",
+        name="a Change Dump Index",
+        capability=Capability.CHANGE_DUMP,
+        section="core §13.1",
+        index=True,
+        time=_FROM,
+        entry_time=_FROM,
+        required=(_FROM, "up"),
+        entry_recommended=(_FROM,),
+        ordered=Severity.ERROR,
+        documents=True,
+    ),
+    Kind(
+        id="changedump-manifest",
+        name="a Change Dump Manifest",
+        capability=Capability.CHANGE_DUMP_MANIFEST,
+        section="core §13.2",
+        time=_FROM,
+        required=(_FROM, "up"),
+        entry_required=("change", "lastmod", "path"),
+        entry_recommended=("type",),
+        ordered=Severity.ERROR,
+        changes=True,
+    ),
+    *_archives("Resource List", Capability.RESOURCE_LIST, "archives §3", _AT),
+    *_archives("Resource Dump", Capability.RESOURCE_DUMP, "archives §4", _AT),
+    *_archives("Change List", Capability.CHANGE_LIST, "archives §5", _FROM),
+    *_archives("Change Dump", Capability.CHANGE_DUMP, "archives §6", _FROM),
+)
+
+_BY_CAPABILITY = {(kind.capability, kind.index): kind for kind in KINDS}
+#: Capabilities of documents that other specifications describe.
+ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
+#: Everything that `rs:md/@capability` may say.
+CAPABILITIES = frozenset(kind.capability for kind in KINDS) | ELSEWHERE
+#: What stands above a Capability List or within a package, and so is not offered by one.
+NOT_OFFERED = frozenset(
+    {
+        Capability.DESCRIPTION,
+        Capability.CAPABILITY_LIST,
+        Capability.RESOURCE_DUMP_MANIFEST,
+        Capability.CHANGE_DUMP_MANIFEST,
+        Capability.FRAMEWORK_NOTIFICATION,
+    }
+)
+
+
+def kind_of(capability: str | None, *, index: bool) -> Kind | None:
+    """Return the kind of a document, or None if the specifications have no such kind."""
+    return None if capability is None else _BY_CAPABILITY.get((capability, index))

@@ -1,0 +1,84 @@
+"""Every rule that the validator knows, by its `id`.
+
+Those on what a kind of document must or should have are derived from the table of kinds;
+the others are written out. docs/validation.md shows them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rsnotify.validation.findings import Finding, Rule, Severity
+from rsnotify.validation.kinds import KINDS, Kind
+from rsnotify.validation.rules_of_documents import OF_DOCUMENTS
+from rsnotify.validation.rules_of_trees import OF_TREES
+from rsnotify.validation.rules_of_values import OF_VALUES
+
+_ERROR = Severity.ERROR
+_WARNING = Severity.WARNING
+
+#: The parts of a document that a kind may ask for, and what to add where one is missing.
+_DOCUMENT_PARTS = {
+    "at": ("at in its rs:md", "the datetime at which the snapshot began"),
+    "from": ("from in its rs:md", "the datetime since which it tells of every change"),
+    "up": ("an rs:ln with rel up", "the URI of the document above it"),
+    "describedby": ("an rs:ln with rel describedby", "a document that describes what this is"),
+}
+#: The same of an entry.
+_ENTRY_PARTS = {
+    "at": ("at in its rs:md", "when the snapshot began"),
+    "capability": ("capability in its rs:md", "which kind of document loc leads to"),
+    "change": ("change in its rs:md", "one of created, updated, deleted"),
+    "describedby": ("an rs:ln with rel describedby", "a document that describes the set"),
+    "from": ("from in its rs:md", "since when it tells of every change"),
+    "lastmod": ("lastmod", "the datetime of the change, as version 1.0 asks for"),
+    "length": ("length in its rs:md", "the bytes of the package"),
+    "path": ("path in its rs:md", "where the bitstream is in the package"),
+    "type": ("type in its rs:md", "the Media Type"),
+}
+
+
+def _of_kind(kind: Kind) -> Iterator[Rule]:
+    """Derive what a kind of document must and should have."""
+    for verb, severity, parts, entry_parts in (
+        ("must", _ERROR, kind.required, kind.entry_required),
+        ("should", _WARNING, kind.recommended, kind.entry_recommended),
+    ):
+        for part in parts:
+            what, add = _DOCUMENT_PARTS[part]
+            sentence = f"{kind.name} {verb} have {what}; add {add}"
+            yield Rule(f"{kind.id}-{part}-missing", kind.section, severity, sentence)
+        for part in entry_parts:
+            what, add = _ENTRY_PARTS[part]
+            sentence = f"an entry of {kind.name} {verb} have {what}; add {add}"
+            yield Rule(f"{kind.id}-entry-{part}-missing", kind.section, severity, sentence)
+    if kind.ordered is not None:
+        verb = "must" if kind.ordered is _ERROR else "should"
+        sentence = f"{kind.name} {verb} be in chronological order, the oldest first; sort it"
+        yield Rule(f"{kind.id}-order", kind.section, kind.ordered, sentence)
+
+
+#: Every rule, by its `id`.
+RULES: dict[str, Rule] = {
+    rule.id: rule
+    for rule in (
+        *OF_DOCUMENTS,
+        *OF_VALUES,
+        *(rule for kind in KINDS for rule in _of_kind(kind)),
+        *OF_TREES,
+    )
+}
+
+
+def broken(rule: str, line: int | None, element: str, detail: str = "") -> Finding:
+    """Tell where a rule is broken.
+
+    Args:
+        rule: Its `id`.
+        line: The line of the element at fault.
+        element: The element at fault.
+        detail: What is there, if the sentence of the rule does not tell.
+    """
+    known = RULES[rule]
+    message = f"{known.sentence} ({detail})" if detail else known.sentence
+    return Finding(rule, known.section, known.severity, line, element, message)

@@ -1,0 +1,123 @@
+"""What is checked of the entries of a document together: their order, times and number."""
+
+from __future__ import annotations
+
+from rsnotify.validation.elements import Element, Entry
+from rsnotify.validation.entries import Broken
+from rsnotify.validation.kinds import Kind
+from rsnotify.validation.moments import Moment, read_moment
+from rsnotify.vocabulary import MAX_ENTRIES, Capability
+from rsnotify.writing import Profile
+
+
+class SequenceCheck:
+    """Checks the entries of one document, in document order.
+
+    Args:
+        kind: The kind of document.
+        spec: The version of the specification.
+        head: The `rs:md` of the document.
+        broken: Is told of each rule that is broken.
+    """
+
+    def __init__(self, kind: Kind, spec: Profile, head: Element, broken: Broken) -> None:
+        self._kind = kind
+        self._is_1_0 = spec is Profile.V1_0
+        self._broken = broken
+        self._at = read_moment(head.attributes.get("at"))
+        self._from = read_moment(head.attributes.get("from"))
+        self._until = read_moment(head.attributes.get("until"))
+        self._latest: Moment | None = None
+        self._reached: Moment | None = None
+        self._of_latest: set[str] = set()
+        self._capabilities: set[str] = set()
+        self._format: str | None = None
+
+    def add(self, entry: Entry) -> None:
+        """Check the next entry against those before it."""
+        if self._kind.changes:
+            self._change(entry)
+        elif self._kind.entry_time == "from":
+            self._interval(entry)
+        elif self._kind.entry_time == "at":
+            self._snapshot(entry)
+        if self._kind.packages:
+            self._package(entry)
+        if self._kind.id == Capability.CAPABILITY_LIST:
+            self._capability(entry)
+
+    def _change(self, entry: Entry) -> None:
+        """Check the datetime of a change (core §12.1; 1.1 §7).
+
+        In 1.0 that is `lastmod`. In 1.1 it is `datetime`; `lastmod` then may be anything, and
+        without `datetime` the place in the list tells all.
+        """
+        name = "lastmod" if self._is_1_0 else "datetime"
+        text = entry.text(name) if self._is_1_0 else entry.attribute(name)
+        moment = read_moment(text)
+        if moment is None:
+            return
+        line = entry.texts[name].line if self._is_1_0 else entry.md_line
+        element = name if self._is_1_0 else "rs:md"
+        if self._is_outside(moment, moment):
+            self._broken(f"{name}-outside", line, element, text)
+        self._in_order(moment, line, element, text or "")
+        if self._is_1_0:
+            self._unique(entry, moment, line)
+
+    def _in_order(self, moment: Moment, line: int, element: str, text: str) -> None:
+        if self._latest is not None and moment.is_before(self._latest):
+            if self._kind.ordered is not None:
+                self._broken(f"{self._kind.id}-order", line, element, text)
+        elif self._latest is None or moment != self._latest:
+            self._latest = moment
+            self._of_latest.clear()
+
+    def _unique(self, entry: Entry, moment: Moment, line: int) -> None:
+        uri = entry.text("loc")
+        if moment != self._latest or uri is None or len(self._of_latest) > MAX_ENTRIES:
+            return
+        if uri in self._of_latest:
+            self._broken("change-not-unique", line, "lastmod", uri)
+        self._of_latest.add(uri)
+
+    def _is_outside(self, first: Moment | None, last: Moment | None) -> bool:
+        early = first is not None and self._from is not None and first.is_before(self._from)
+        late = last is not None and self._until is not None and self._until.is_before(last)
+        return early or late
+
+    def _interval(self, entry: Entry) -> None:
+        """Check the interval of a list or package against that of the document."""
+        from_, until = read_moment(entry.attribute("from")), read_moment(entry.attribute("until"))
+        line = entry.md_line
+        if self._is_outside(from_, until):
+            self._broken("entry-interval-outside", line, "rs:md")
+        if from_ is None:
+            return
+        before = self._latest
+        self._in_order(from_, line, "rs:md", entry.attribute("from") or "")
+        in_order = before is not None and not from_.is_before(before)
+        if in_order and self._reached is not None and from_.is_before(self._reached):
+            self._broken("entry-interval-overlap", line, "rs:md")
+        self._reached = until
+
+    def _snapshot(self, entry: Entry) -> None:
+        at = read_moment(entry.attribute("at"))
+        if at is not None and self._at is not None and at.is_before(self._at):
+            self._broken("entry-at-early", entry.md_line, "rs:md")
+
+    def _package(self, entry: Entry) -> None:
+        format_ = entry.attribute("type")
+        if format_ is None:
+            return
+        if self._format is not None and format_ != self._format:
+            self._broken("packages-mixed", entry.md_line, "rs:md", f"{self._format}, {format_}")
+        self._format = self._format or format_
+
+    def _capability(self, entry: Entry) -> None:
+        capability = entry.attribute("capability")
+        if capability is None:
+            return
+        if capability in self._capabilities:
+            self._broken("capability-repeated", entry.md_line, "rs:md", capability)
+        self._capabilities.add(capability)

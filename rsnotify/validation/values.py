@@ -1,0 +1,124 @@
+"""What single values may be: the syntax of attributes and texts (core §7)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from rsnotify.validation.moments import is_recommended, read_moment
+from rsnotify.validation.relations import REGISTERED
+from rsnotify.vocabulary import ChangeType
+
+#: Longer URIs are no loc of a Sitemap (https://www.sitemaps.org/protocol.html).
+_LONGEST_LOC = 2_047
+_SHOWN = 80
+
+_CHANGES = frozenset(ChangeType)
+_FREQUENCIES = frozenset({"always", "hourly", "daily", "weekly", "monthly", "yearly", "never"})
+_TOKEN = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_MEDIA_TYPE = re.compile(rf"{_TOKEN}/{_TOKEN}(\s*;\s*{_TOKEN}=({_TOKEN}|\"[^\"]*\"))*")
+_CODINGS = re.compile(rf"{_TOKEN}(\s*,\s*{_TOKEN})*")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})+")
+_RELATION = re.compile(r"[a-z][a-z0-9.-]*")
+_HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
+#: Hexadecimal digits of a digest, by the names of the IANA registry of hash functions.
+_DIGITS = {"md5": 32, "sha-1": 40, "sha-224": 56, "sha-256": 64, "sha-384": 96, "sha-512": 128}
+
+Broken = tuple[str, ...]
+
+
+def _datetime(text: str) -> Broken:
+    if read_moment(text) is None:
+        return ("datetime-syntax",)
+    return () if is_recommended(text) else ("datetime-form",)
+
+
+def _uri(text: str) -> Broken:
+    if _SCHEME.match(text) is None:
+        return ("uri-relative",)
+    return () if _URI.fullmatch(text) else ("uri-characters",)
+
+
+def _loc(text: str) -> Broken:
+    return _uri(text) + (("loc-long",) if len(text) > _LONGEST_LOC else ())
+
+
+def _hash(text: str) -> Broken:
+    pairs = [_HASH.fullmatch(pair) for pair in text.split()]
+    found = [match for match in pairs if match is not None]
+    if len(found) < len(pairs) or not pairs:
+        return ("hash-syntax",)
+    broken: Broken = ()
+    if any(len(pair[2]) != _DIGITS.get(pair[1].lower(), len(pair[2])) for pair in found):
+        broken += ("hash-length",)
+    if any(pair[1].lower() not in _DIGITS for pair in found):
+        broken += ("hash-algorithm",)
+    return broken
+
+
+def _length(text: str) -> Broken:
+    return () if text.isascii() and text.isdigit() else ("length-value",)
+
+
+def _priority(text: str) -> Broken:
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return () if 1 <= number <= 999_999 else ("pri-range",)
+
+
+def _relation(text: str) -> Broken:
+    if _RELATION.fullmatch(text):
+        return () if text in REGISTERED else ("rel-unregistered",)
+    return ("rel-syntax",) if _uri(text) else ()
+
+
+def _path(text: str) -> Broken:
+    if not text.startswith("/"):
+        return ("path-rooted",)
+    parts = text[1:].split("/")
+    within = all(part not in ("", ".", "..") for part in parts)
+    return () if within and "\\" not in text and "\0" not in text else ("path-within",)
+
+
+def _one_of(values: frozenset[str], rule: str) -> Callable[[str], Broken]:
+    return lambda text: () if text in values else (rule,)
+
+
+def _like(form: re.Pattern[str], rule: str) -> Callable[[str], Broken]:
+    return lambda text: () if form.fullmatch(text) else (rule,)
+
+
+#: What each attribute or text is checked by; it returns the rules that are broken.
+_CHECKS: dict[str, Callable[[str], Broken]] = {
+    **dict.fromkeys(
+        ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
+    ),
+    "change": _one_of(_CHANGES, "change-value"),
+    "changefreq": _one_of(_FREQUENCIES, "changefreq-value"),
+    "encoding": _like(_CODINGS, "encoding-value"),
+    "hash": _hash,
+    "href": _uri,
+    "length": _length,
+    "loc": _loc,
+    "path": _path,
+    "pri": _priority,
+    "rel": _relation,
+    "type": _like(_MEDIA_TYPE, "type-value"),
+}
+
+
+def broken_by(name: str, value: str) -> Broken:
+    """Return the rules on the syntax of a value that it breaks.
+
+    Args:
+        name: The attribute, or the element whose text it is.
+        value: The text, without white space around it.
+    """
+    check = _CHECKS.get(name)
+    return () if check is None else check(value)
+
+
+def shown(name: str, value: str) -> str:
+    """Show a value in a message, however long it is."""
+    text = value if len(value) <= _SHOWN else value[: _SHOWN - 1] + "…"
+    return f"{name} is {text!r}"
