@@ -1,0 +1,309 @@
+"""Change Dumps: one bitstream for each change, and what stands for those that are gone."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.writing import Profile
+from rsnotify_publisher.dumps import Captured, DumpWriter, Package
+
+BASE = "http://source.example/data/"
+UP = BASE + "capabilitylist.xml"
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+STEM = "resourcesync/changedump-1"
+
+
+def instant(seconds: float) -> Instant:
+    return START + timedelta(seconds=seconds)
+
+
+def sha256(content: bytes) -> str:
+    return f"sha-256:{hashlib.sha256(content).hexdigest()}"
+
+
+def change(
+    name: str, at: float, content: bytes | None = b"", *, kind: ChangeType = ChangeType.UPDATED
+) -> Resource:
+    """Return a change as the journal has it; without content, it is a deletion."""
+    uri = BASE + name
+    if content is None:
+        return Resource(uri, change=ChangeType.DELETED, datetime=instant(at))
+    return Resource(
+        uri, change=kind, datetime=instant(at), hash=sha256(content), length=len(content)
+    )
+
+
+def pack(
+    folder: Path,
+    changes: list[Resource],
+    content: Callable[[Resource], bytes | Path | None],
+    *,
+    until: float = 1_000,
+    **settings: Any,
+) -> list[Package]:
+    writer = DumpWriter(folder, BASE, UP, **settings)
+    return writer.change_packages(STEM, START, instant(until), changes, content)
+
+
+def manifests(folder: Path, packages: list[Package]) -> list[Document]:
+    documents = []
+    for package in packages:
+        with zipfile.ZipFile(folder / package.files[0]) as zip:
+            within = zip.read("manifest.xml")
+        assert within == (folder / package.files[1]).read_bytes()
+        documents.append(read_document(within))
+    return documents
+
+
+def bitstreams(folder: Path, packages: list[Package]) -> list[tuple[str, bytes | None]]:
+    """Return what each entry came with, and check that it is what the entry says."""
+    found: list[tuple[str, bytes | None]] = []
+    for package, document in zip(packages, manifests(folder, packages), strict=True):
+        with zipfile.ZipFile(folder / package.files[0]) as archive:
+            for entry in document.resources:
+                content = None
+                assert (entry.path is None) == (entry.change == "deleted"), "core §13.2"
+                if entry.path is not None:
+                    content = archive.read(entry.path.removeprefix("/"))
+                    assert (entry.hash, entry.length) == (sha256(content), len(content))
+                found.append((entry.uri.removeprefix(BASE), content))
+    return found
+
+
+def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path) -> None:
+    changes = [
+        change("a", 1, b"first", kind=ChangeType.CREATED),
+        change("b", 2, b"b"),
+        change("a", 3, b"second"),
+        change("b", 4, None),
+    ]
+    versions = {changes[0]: b"first", changes[1]: b"b", changes[2]: b"second"}
+    [package] = packages = pack(tmp_path, changes, versions.get)
+    assert bitstreams(tmp_path, packages) == [
+        ("a", b"first"),
+        ("b", b"b"),
+        ("a", b"second"),
+        ("b", None),
+    ]
+    [document] = manifests(tmp_path, packages)
+    assert (document.capability, document.links) == ("changedump-manifest", (Link("up", UP),))
+    assert (document.from_, document.until) == (START, instant(1_000))
+    as_in_the_list = [
+        replace(entry, path=None, lastmod=None, hash=told.hash, length=told.length)
+        for entry, told in zip(document.resources, changes, strict=True)
+    ]
+    assert as_in_the_list == changes
+    assert [entry.lastmod for entry in document.resources] == [told.datetime for told in changes]
+    assert package.count == 4
+
+
+def test_packages_join_without_a_hole(tmp_path: Path) -> None:
+    changes = [change(str(number), number, b".") for number in range(1, 8)]
+    packages = pack(tmp_path, changes, lambda change: b".", max_resources=3)
+    intervals = [(package.entry.from_, package.entry.until) for package in packages]
+    assert intervals == [
+        (START, instant(3)),
+        (instant(3), instant(6)),
+        (instant(6), instant(1_000)),
+    ]
+    for document, interval in zip(manifests(tmp_path, packages), intervals, strict=True):
+        assert (document.from_, document.until) == interval
+        begin, end = interval
+        assert begin is not None
+        assert end is not None
+        for entry in document.resources:
+            assert entry.datetime is not None
+            assert begin < entry.datetime <= end
+
+
+def test_an_interval_without_changes_is_told_too(tmp_path: Path) -> None:
+    [package] = pack(tmp_path, [], lambda change: None)
+    assert package.count == 0
+    assert (package.entry.from_, package.entry.until) == (START, instant(1_000))
+
+
+def test_where_a_version_is_gone_the_newest_stands_for_it_once(tmp_path: Path) -> None:
+    changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
+    [package] = packages = pack(tmp_path, changes, lambda change: b"version 3")
+    assert bitstreams(tmp_path, packages) == [("a", b"version 3")] * 3
+    with zipfile.ZipFile(tmp_path / package.files[0]) as archive:
+        assert len(archive.namelist()) == 2
+
+
+def test_without_hashes_the_newest_stands_for_every_change(tmp_path: Path) -> None:
+    changes = [replace(change("a", at), hash=None, length=None) for at in (1, 2)]
+    [package] = packages = pack(tmp_path, changes, lambda change: b"newest")
+    assert bitstreams(tmp_path, packages) == [("a", b"newest")] * 2
+    with zipfile.ZipFile(tmp_path / package.files[0]) as archive:
+        assert len(archive.namelist()) == 2
+
+
+def test_packages_share_no_bitstream(tmp_path: Path) -> None:
+    changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
+    packages = pack(tmp_path, changes, lambda change: b"version 3", max_resources=2)
+    assert bitstreams(tmp_path, packages) == [("a", b"version 3")] * 3
+
+
+def test_what_was_deleted_since_is_left_out_but_for_the_deletion(tmp_path: Path) -> None:
+    changes = [change("a", 1, b"a"), change("b", 2, b"b"), change("a", 3, None)]
+    packages = pack(tmp_path, changes, {changes[1]: b"b"}.get)
+    assert bitstreams(tmp_path, packages) == [("b", b"b"), ("a", None)]
+
+
+def patched(patch: Link) -> Resource:
+    return replace(change("a", 1, b"new"), links=(Link("via", BASE + "origin"), patch))
+
+
+def links_in_package(tmp_path: Path, entry: Resource, contents: dict[str, bytes]) -> list[Link]:
+    packages = pack(tmp_path, [entry], lambda entry: contents.get(entry.uri.removeprefix(BASE)))
+    [document] = manifests(tmp_path, packages)
+    with zipfile.ZipFile(tmp_path / packages[0].files[0]) as archive:
+        for link in document.resources[0].links:
+            if link.path is not None:
+                content = archive.read(link.path.removeprefix("/"))
+                assert (link.hash, link.length) == (sha256(content), len(content))
+    return list(document.resources[0].links)
+
+
+def test_a_patch_comes_within_the_package(tmp_path: Path) -> None:
+    patch = Link(Rel.PATCH, BASE + "a-1.diff", hash=sha256(b"+new"), type="text/x-diff")
+    via, packed = links_in_package(tmp_path, patched(patch), {"a": b"new", "a-1.diff": b"+new"})
+    assert via == Link("via", BASE + "origin")
+    assert packed.path == "/changes/000002-a-1.diff"
+    assert replace(packed, path=None, length=None) == patch
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        {"a": b"new"},
+        {"a": b"new", "a-1.diff": b"another"},
+        {"a": b"newer", "a-1.diff": b"+new"},
+    ],
+    ids=["the patch is gone", "it is another", "the content is another"],
+)
+def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[str, bytes]) -> None:
+    patch = Link(Rel.PATCH, BASE + "a-1.diff", hash=sha256(b"+new"), type="text/x-diff")
+    assert links_in_package(tmp_path, patched(patch), contents) == [Link("via", BASE + "origin")]
+
+
+def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path) -> None:
+    packages = pack(tmp_path, [change("a", 1)], lambda change: b"", profile=Profile.V1_0)
+    [document] = manifests(tmp_path, packages)
+    assert document.resources[0].datetime is None
+    assert document.resources[0].lastmod == instant(1)
+
+
+def test_an_open_dump_takes_more_packages_and_a_closed_one_says_its_end(tmp_path: Path) -> None:
+    writer = DumpWriter(tmp_path, BASE, UP)
+    [one] = writer.change_packages("p/1", START, instant(5), [], lambda change: None)
+    writer.write_change_dump("changedump.xml", START, None, [one.entry])
+    [two] = writer.change_packages("p/2", instant(5), instant(9), [], lambda change: None)
+    before = read_document((tmp_path / "changedump.xml").read_bytes())
+    assert (before.capability, before.from_, before.until) == ("changedump", START, None)
+    writer.write_change_dump("changedump.xml", START, instant(9), [*before.resources, two.entry])
+    after = read_document((tmp_path / "changedump.xml").read_bytes())
+    assert (after.from_, after.until) == (START, instant(9))
+    assert list(after.resources) == [one.entry, two.entry]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, closed: bool) -> None:
+    changes = [change(str(number), number, b".") for number in range(1, 6)]
+    packages = pack(tmp_path, changes, lambda change: b".", max_resources=1, until=5)
+    writer = DumpWriter(tmp_path, BASE, UP, max_entries=2)
+    until = instant(5) if closed else None
+    parts = writer.write_change_dump(
+        "changedump.xml", START, until, [package.entry for package in packages]
+    )
+    index = read_document((tmp_path / "changedump.xml").read_bytes())
+    assert (index.index, index.from_, index.until) == (True, START, until)
+    intervals = [
+        (START, instant(2)),
+        (instant(2), instant(4)),
+        (instant(4), until),
+    ]
+    assert [(entry.from_, entry.until) for entry in index.resources] == intervals
+    documents = [read_document((tmp_path / name).read_bytes()) for name in parts]
+    assert [(document.from_, document.until) for document in documents] == intervals
+    assert {document.link("index") for document in documents} == {BASE + "changedump.xml"}
+
+
+class Source:
+    """A Source whose resources hold only what they hold now."""
+
+    def __init__(self) -> None:
+        self.now: dict[str, bytes | Path] = {}
+
+    def content(self, uri: str) -> bytes | Path | None:
+        return self.now.get(uri.removeprefix(BASE))
+
+
+def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path) -> None:
+    source = Source()
+    captured = Captured(tmp_path / "captured", source.content)
+    changes = []
+    for at, content in enumerate([b"first", b"second", b"third"], 1):
+        (tmp_path / "a").write_bytes(content)
+        source.now["a"] = tmp_path / "a"
+        changes.append(change("a", at, content))
+        captured.keep(changes)
+    del source.now["a"]
+    changes.append(change("a", 4, None))
+    captured.keep(changes)
+    packages = pack(tmp_path / "out", changes, captured.content)
+    assert [content for _, content in bitstreams(tmp_path / "out", packages)] == [
+        b"first",
+        b"second",
+        b"third",
+        None,
+    ]
+
+
+def test_what_is_not_what_the_change_said_is_not_captured(tmp_path: Path) -> None:
+    source = Source()
+    captured = Captured(tmp_path / "captured", source.content)
+    source.now["a"] = b"newer"
+    captured.keep([change("a", 1, b"older"), replace(change("a", 2, b"newer"), hash=None)])
+    assert list((tmp_path / "captured").iterdir()) == []
+    assert captured.content(change("a", 1, b"older")) == b"newer"
+
+
+def test_what_a_crash_damaged_is_not_used(tmp_path: Path) -> None:
+    source = Source()
+    captured = Captured(tmp_path / "captured", source.content)
+    source.now["a"] = b"first"
+    first = change("a", 1, b"first")
+    captured.keep([first])
+    [kept] = (tmp_path / "captured").iterdir()
+    kept.write_bytes(b"\0\0\0\0\0")
+    source.now["a"] = b"second"
+    assert captured.content(first) == b"second"
+
+
+def test_what_was_packed_is_forgotten(tmp_path: Path) -> None:
+    source = Source()
+    captured = Captured(tmp_path / "captured", source.content)
+    changes = [change(str(at), at, b"%d" % at) for at in (1, 2, 3)]
+    source.now = {str(at): b"%d" % at for at in (1, 2, 3)}
+    captured.keep(changes)
+    source.now = {}
+    captured.forget(instant(2))
+    kept = [captured.content(change) for change in changes]
+    assert [content is not None for content in kept] == [False, False, True]
+
+
+def test_nothing_was_captured_and_nothing_is_forgotten(tmp_path: Path) -> None:
+    Captured(tmp_path / "never made", lambda uri: None).forget(instant(1))

@@ -1,0 +1,116 @@
+"""Whatever is packed, and however it is split, comes out again as it went in."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rsnotify.model import Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher.dumps import DumpWriter, Package
+
+BASE = "http://source.example/data/"
+AT = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+_NAMES = st.text(st.sampled_from("aB.~/%2E2F?#=&;:@!$'()*+,[]-_Ω\\\"<>|"), min_size=1, max_size=30)
+URIS = _NAMES.map(lambda name: BASE + name)
+TYPES = st.none() | st.sampled_from(["text/turtle", "image/png", "text/html; charset=x", "x/y", ""])
+BOUNDS = st.fixed_dictionaries(
+    {"max_resources": st.integers(1, 5), "max_content": st.integers(1, 60)}
+)
+CONTENTS = st.binary(max_size=40)
+
+
+def read(
+    folder: Path, packages: list[Package], bounds: dict[str, int]
+) -> list[tuple[Resource, bytes | None]]:
+    """Read packages by their manifests, with the content in place of the path."""
+    found = []
+    for package in packages:
+        with zipfile.ZipFile(folder / package.files[0]) as archive:
+            names = archive.namelist()
+            assert len(set(map(str.casefold, names))) == len(names)
+            assert all(len(name) <= 200 and ".." not in name for name in names)
+            sizes = sum(info.file_size for info in archive.infolist()[:-1])
+            document = read_document(archive.read("manifest.xml"))
+            assert len(document.resources) <= bounds["max_resources"]
+            assert sizes <= bounds["max_content"] or len(document.resources) == 1
+            for entry in document.resources:
+                content = None
+                if entry.path is not None:
+                    content = archive.read(entry.path.removeprefix("/"))
+                    assert entry.length == len(content)
+                    assert entry.hash == f"sha-256:{hashlib.sha256(content).hexdigest()}"
+                found.append((entry, content))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.dictionaries(URIS, st.tuples(CONTENTS, TYPES, st.booleans()), max_size=12), BOUNDS)
+def test_a_resource_dump_gives_back_the_set(
+    resources: dict[str, tuple[bytes, str | None, bool]], bounds: dict[str, int]
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files: dict[str, bytes | Path] = {}
+        for number, (uri, (content, _, as_file)) in enumerate(resources.items()):
+            files[uri] = content
+            if as_file:
+                path = folder / f"file-{number}"
+                path.write_bytes(content)
+                files[uri] = path
+        packages = DumpWriter(folder, BASE, BASE + "c", **bounds).resource_packages(
+            "dump",
+            AT,
+            [Resource(uri, type=kind) for uri, (_, kind, _) in resources.items()],
+            lambda resource: files[resource.uri],
+            now=lambda: AT,
+        )
+        found = read(folder, packages, bounds)
+        assert [(entry.uri, content) for entry, content in found] == [
+            (uri, content) for uri, (content, _, _) in resources.items()
+        ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(URIS.map(lambda uri: uri[:29]), st.none() | CONTENTS)), BOUNDS)
+def test_a_change_dump_ends_in_the_state_of_the_source(
+    history: list[tuple[str, bytes | None]], bounds: dict[str, int]
+) -> None:
+    """Only the newest content can be had, as where nothing was captured."""
+    now = dict(history)
+    changes = [
+        Resource(
+            uri,
+            change=ChangeType.DELETED if content is None else ChangeType.UPDATED,
+            datetime=AT + timedelta(seconds=number + 1),
+            hash=None if content is None else f"sha-256:{hashlib.sha256(content).hexdigest()}",
+        )
+        for number, (uri, content) in enumerate(history)
+    ]
+    until = AT + timedelta(seconds=len(history) + 1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        packages = DumpWriter(folder, BASE, BASE + "c", **bounds).change_packages(
+            "dump", AT, until, changes, lambda change: now[change.uri]
+        )
+        copy: dict[str, bytes | None] = {}
+        through = AT
+        for package in packages:
+            assert package.entry.from_ == through
+            assert package.entry.until is not None
+            through = package.entry.until
+        for entry, content in read(folder, packages, bounds):
+            assert (content is None) == (entry.change == "deleted")
+            copy[entry.uri] = content
+        assert through == until
+        assert {u: c for u, c in copy.items() if c is not None} == {
+            u: c for u, c in now.items() if c is not None
+        }
