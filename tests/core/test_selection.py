@@ -16,7 +16,7 @@ from rsnotify.mediatypes import falls_under, guess
 from rsnotify.model import Document, Link, Resource
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
-from tests.core.test_follower_properties import STEPS, play
+from tests.core.test_follower_properties import NAMES, STEPS, play
 from tests.core.world import BASE, OFFER, Destination, Source
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -231,9 +231,14 @@ class Selective(Destination):
                 assert held is None or held in versions, f"T passed {passed[-1]}"
 
 
+#: More often level in between, as a copy from which something has to go must have held it.
+LEVEL = st.tuples(st.just("level"))
+CHANGE = st.tuples(st.just("change"), NAMES, st.booleans(), st.just(False))
+
+
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    steps=st.lists(STEPS, max_size=50),
+    steps=st.lists(st.one_of(STEPS, LEVEL, CHANGE), max_size=50),
     per_list=st.integers(1, 5),
     kept=st.sampled_from([0, 2, 100]),
     selection=st.builds(
@@ -252,7 +257,11 @@ def test_whatever_is_selected_the_copy_ends_as_that_part_of_the_source_and_t_as_
     whole = Destination(source, Random(seed))
     wire: list[Document] = []
     for step in steps:
-        if step[0] in ("work", "wait", "poll", "crash"):
+        if step == ("level",):
+            source.list_resources()
+            selective.settle()
+            whole.settle()
+        elif step[0] in ("work", "wait", "poll", "crash"):
             play(step, source, whole, [])
         elif step[0] in ("deliver", "double"):
             play(step, source, whole, list(wire))
