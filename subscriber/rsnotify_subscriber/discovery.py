@@ -15,6 +15,7 @@ from rsnotify.errors import (
     RsnotifyError,
     SeveralSets,
 )
+from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document
 from rsnotify.offer import Offer, read_offer
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
@@ -26,8 +27,13 @@ ROBOTS_PATH = "/robots.txt"
 _STEPS = 6
 _LISTED_UNDER = {
     Capability.RESOURCE_LIST: "resource_list",
+    Capability.RESOURCE_DUMP: "resource_dump",
     Capability.CHANGE_LIST: "change_list",
+    Capability.CHANGE_DUMP: "change_dump",
+    Capability.RESOURCE_LIST_ARCHIVE: "resource_list_archive",
+    Capability.RESOURCE_DUMP_ARCHIVE: "resource_dump_archive",
     Capability.CHANGE_LIST_ARCHIVE: "change_list_archive",
+    Capability.CHANGE_DUMP_ARCHIVE: "change_dump_archive",
     None: "resource_list",  # a plain Sitemap (core §6.1)
 }
 
@@ -37,8 +43,8 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
 
     Args:
         fetcher: Fetches.
-        uri: A site, a well-known URI, a Source Description, Capability List, Change List,
-            Resource List or plain Sitemap.
+        uri: A site, a well-known URI, a Source Description, a Capability List or one of the
+            documents that it lists, or a plain Sitemap.
 
     Raises:
         ConfigurationError: It leads to no set of resources, or to several.
@@ -46,9 +52,10 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
         DocumentError: What it leads to could not be read.
     """
     offer = await find(fetcher, uri)
-    if offer.resource_list is None and offer.change_list is None:
+    if not (change_ways(offer) or resource_ways(offer)):
         raise ConfigurationError(
-            f"{uri} leads to a set of resources with neither a Resource List nor a Change List"
+            f"{uri} leads to a set of resources with neither a Resource List nor a Change List, "
+            "and no dump or archive of them"
         )
     return offer
 
@@ -89,8 +96,8 @@ async def rediscover(fetcher: Fetcher, uri: str, known: Offer) -> Offer:
 
 def base_of(offer: Offer) -> str:
     """Return the URI, ending in `/`, of the folder in which a set of resources is described."""
-    document = offer.capability_list or offer.resource_list or offer.change_list or ""
-    return urljoin(document, ".")
+    ways = [way.uri for way in resource_ways(offer) + change_ways(offer)]
+    return urljoin(offer.capability_list or next(iter(ways), ""), ".")
 
 
 class _Search:

@@ -117,11 +117,12 @@ class Fetcher:
             except DocumentError as error:
                 return Page(links, error=error)
 
-    async def content(self, resource: Resource) -> Content:
+    async def content(self, resource: Resource, *, most: int | None = None) -> Content:
         """GET the content of a resource, and verify it.
 
         Args:
             resource: The resource, with the hash and length that were announced.
+            most: How many bytes it may have at most, if that is not to be as many as it likes.
 
         Raises:
             FetchError: It could not be had, or is not what was announced.
@@ -131,10 +132,15 @@ class Fetcher:
         async with self._sessions.get(uri, {"Accept-Encoding": "identity"}) as response:
             check_status(uri, response)
             encoded = is_encoded(response)
-            return await self.collect(resource, body(uri, response), recoded=encoded)
+            return await self.collect(resource, body(uri, response), recoded=encoded, most=most)
 
     async def collect(
-        self, resource: Resource, chunks: AsyncIterator[bytes], *, recoded: bool = False
+        self,
+        resource: Resource,
+        chunks: AsyncIterator[bytes],
+        *,
+        recoded: bool = False,
+        most: int | None = None,
     ) -> Content:
         """Collect the content of a resource from wherever it comes, and verify it.
 
@@ -142,17 +148,20 @@ class Fetcher:
             resource: The resource, with the hash and length that were announced.
             chunks: The content.
             recoded: Whether a server sent it encoded, so that its length may be another.
+            most: How many bytes it may have at most.
 
         Raises:
             FetchError: It is not what was announced.
             OSError: It could not be written.
         """
-        most = None if recoded else resource.length
+        announced = None if recoded else resource.length
         async with Collector(self._new_file(), resource.hash) as collector:
             async for chunk in chunks:
                 await collector.add(chunk)
+                if announced is not None and collector.length > announced:
+                    break  # how much longer than announced does not matter
                 if most is not None and collector.length > most:
-                    break  # longer than announced; how much longer does not matter
+                    raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
             return await collector.content(resource, recoded=recoded)
 
     def at_hand(self, data: bytes, announced: str | None) -> Content:

@@ -105,7 +105,8 @@ class Following:
         self._saved = state.progress()
         self._follower = Follower(identity.offer, self._saved, pace=pace, random=self._random)
         holding = handler if isinstance(handler, Holding) else None
-        bringer = Bringer(fetcher, wishes, holding=holding)
+        self._packages = Packages(fetcher)
+        bringer = Bringer(fetcher, wishes, packages=self._packages, holding=holding)
         self._applier = Applier(
             bringer, state, handler, self, self._worker, self._tasks, identity.selection
         )
@@ -158,6 +159,7 @@ class Following:
             if self._timer is not None:
                 self._timer.cancel()
             await self._tasks.cancel()
+            await self._packages.close()
             self._worker.shutdown()
 
     def stop(self) -> None:
@@ -183,6 +185,8 @@ class Following:
         due = self._follower.wakeup
         if due is not None and not self._ended.done():
             self._timer = self._loop.call_at(due, self._tick)
+        if self._packages.at_hand and self._follower.level:
+            self._tasks.spawn(self._packages.close())
         self._end_if_caught_up()
         self._moved()
 

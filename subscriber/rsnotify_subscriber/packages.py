@@ -1,0 +1,123 @@
+"""The packages of a dump, while what is in them is applied.
+
+No more than two are there at once: the follower asks for the next one only when little of the
+last is still to be applied. What is not to be had from a package is fetched by its own URI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urljoin
+
+from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
+from rsnotify.model import Document, Resource
+from rsnotify.vocabulary import Rel
+from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.zipped import Package
+
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: How many packages are kept: the last, and the one of which something is still outstanding.
+_KEPT = 2
+#: Bytes of a package, if its dump does not announce fewer.
+_MOST_BYTES = 16 * 2**30
+
+
+class Packages:
+    """The packages that are at hand.
+
+    Args:
+        fetcher: Downloads them, and verifies what is in them.
+    """
+
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._open: dict[str, Package] = {}
+
+    @property
+    def at_hand(self) -> int:
+        """How many packages are open."""
+        return len(self._open)
+
+    async def open(self, entry: Resource) -> Document:
+        """GET a package and verify it.
+
+        Args:
+            entry: The package as its dump has it; its URI is absolute.
+
+        Returns:
+            Its manifest. If the package is of no use, that is the copy which the Source may
+            have beside it (core §11.1), and nothing is at hand.
+
+        Raises:
+            FetchError: It could not be had, or is not what was announced.
+            DocumentError: It is no package, or its manifest cannot be read.
+            StorageError: It could not be written.
+        """
+        try:
+            return await self._manifest(entry)
+        except Unavailable:
+            raise
+        except OSError as error:
+            raise StorageError(f"{entry.uri}: {error}") from error
+        except (FetchError, DocumentError) as error:
+            copy = next((link.href for link in entry.links if link.rel == Rel.CONTENTS), None)
+            if copy is None:
+                raise
+            logger.warning("the copy of its manifest has to do: %s", error)
+            return await self._fetcher.document(urljoin(entry.uri, copy))
+
+    async def _manifest(self, entry: Resource) -> Document:
+        content = await self._fetcher.content(entry, most=_MOST_BYTES)
+        try:
+            package = await asyncio.to_thread(_opened, content, entry.uri)
+        except BaseException:
+            await asyncio.to_thread(content.discard)
+            raise
+        try:
+            manifest = await asyncio.to_thread(package.manifest)
+        except BaseException:
+            await asyncio.to_thread(package.close)
+            raise
+        self._open[entry.uri], before = package, self._open.pop(entry.uri, None)
+        surplus = [self._open.pop(uri) for uri in list(self._open)[:-_KEPT]]
+        for old in (before, *surplus):
+            if old is not None:
+                await asyncio.to_thread(old.close)
+        return manifest
+
+    async def member(self, package: str, entry: Resource) -> Content:
+        """Bring the member at `entry.path`, verified by the entry's hash and length.
+
+        Args:
+            package: The URI of the package.
+            entry: What its manifest says.
+
+        Raises:
+            FetchError: It is not to be had from there.
+            OSError: It could not be written.
+        """
+        opened = self._open.get(package)
+        if opened is None or entry.path is None:
+            raise Unavailable(entry.uri, f"the package {package} is not at hand any more")
+        return await self._fetcher.collect(entry, _asynchronous(opened.pieces(entry.path)))
+
+    async def close(self) -> None:
+        """Forget all packages, and remove their files."""
+        packages = list(self._open.values())
+        self._open.clear()
+        for package in packages:
+            await asyncio.to_thread(package.close)
+
+
+def _opened(content: Content, uri: str) -> Package:
+    content.write()
+    return Package(content.path, uri)
+
+
+async def _asynchronous(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece

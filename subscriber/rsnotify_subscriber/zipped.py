@@ -1,0 +1,133 @@
+"""One ZIP package of a Source, read member by member.
+
+A package comes from a stranger. Nothing of it is ever written under a name that it gives, and
+it may neither fill the memory nor say two things at once: see `_fault` and `_check_apart`.
+"""
+
+from __future__ import annotations
+
+import io
+import lzma
+import stat
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile, ZipInfo
+
+from rsnotify.errors import ContentMismatch, MalformedDocument
+from rsnotify.model import Document
+from rsnotify.reading import read_document
+
+#: Where a package has its manifest (core §11.2, §13.2).
+_MANIFEST = "manifest.xml"
+#: Bytes of the directory of a package. All of it is read at once; 50,000 members need 5 MB.
+_DIRECTORY_BYTES = 32_000_000
+#: Honest documents inflate up to 73 times, bombs 1,000 times.
+_INFLATION = 200
+#: What may inflate as much as it likes, in bytes.
+_SMALL = 1_000_000
+_PIECE = 131_072
+_LOCAL_HEADER = 30
+#: What reading a damaged ZIP raises.
+_DAMAGE = (BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
+           ValueError, OverflowError, IndexError, OSError)  # fmt: skip
+
+
+class _BoundedFile(io.BufferedReader):
+    """A file of which nobody can read much at once, so that a directory stays bounded."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _DIRECTORY_BYTES:
+            raise BadZipFile(f"its directory is larger than {_DIRECTORY_BYTES} bytes")
+        return super().read(size)
+
+
+class Package:
+    """An open package. Its methods block on the disk, and may be called from any thread.
+
+    Args:
+        path: The file, which is removed by `close`.
+        uri: Where it came from.
+
+    Raises:
+        MalformedDocument: It is no ZIP, or one that is refused.
+    """
+
+    def __init__(self, path: Path, uri: str) -> None:
+        self._path = path
+        self._uri = uri
+        self._file = _BoundedFile(io.FileIO(path))
+        try:
+            self._zip = ZipFile(self._file)
+            _check_apart(self._zip.infolist(), self._zip.start_dir)
+        except _DAMAGE as error:
+            self._file.close()
+            raise MalformedDocument(f"no usable ZIP package: {error}", source=uri) from None
+        self._members: dict[str, ZipInfo | None] = {}
+        for info in self._zip.infolist():
+            self._members[info.filename] = None if info.filename in self._members else info
+
+    def manifest(self) -> Document:
+        """Read the manifest.
+
+        Raises:
+            ContentMismatch: It is not there, or damaged.
+            DocumentError: It cannot be accepted.
+        """
+        return read_document(self.pieces(_MANIFEST), source=f"{self._uri} ({_MANIFEST})")
+
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """Give a member piece by piece.
+
+        Args:
+            path: Its place in the package, with or without a leading slash.
+
+        Raises:
+            ContentMismatch: It is not there, refused, or damaged.
+        """
+        name = path.removeprefix("/")
+        info = self._members.get(name)
+        fault = _fault(info) if info else "is twice in it" if name in self._members else "is not"
+        if info is None or fault is not None:
+            raise ContentMismatch(self._uri, f"the package has a member {name!r} that {fault}")
+        try:
+            with self._zip.open(info) as stream:
+                while piece := stream.read(_PIECE):
+                    yield piece
+        except _DAMAGE as error:
+            raise ContentMismatch(self._uri, f"the member {name!r} is damaged: {error}") from None
+
+    def close(self) -> None:
+        """Forget the package, and remove its file."""
+        self._zip.close()
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _fault(info: ZipInfo) -> str | None:
+    """Tell what is wrong with a member, if anything is."""
+    if info.filename.startswith("/") or ".." in info.filename.split("/"):
+        return "leads out of it"
+    if stat.S_ISLNK(info.external_attr >> 16):
+        return "is a link"
+    if info.is_dir():
+        return "is a folder"
+    if info.flag_bits & 0x1:
+        return "is encrypted"
+    if info.file_size > max(_SMALL, _INFLATION * info.compress_size):
+        return "inflates beyond measure"
+    return None
+
+
+def _check_apart(infos: list[ZipInfo], end: int) -> None:
+    """Refuse members that share bytes: so a small package says more than fits into it.
+
+    Raises:
+        BadZipFile: They do.
+    """
+    for info in sorted(infos, key=lambda info: info.header_offset, reverse=True):
+        least = _LOCAL_HEADER + len(info.filename) + info.compress_size
+        if info.header_offset + least > end:
+            raise BadZipFile(f"its member {info.filename!r} overlaps what comes after it")
+        end = info.header_offset
