@@ -1,0 +1,64 @@
+"""Fixtures: our Source and Destination as processes, and other people's beside them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.clients import Node, ResyncClient
+from tests.interop.site import Site, served
+from tests.publisher.helpers import SourceProcess
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What our Source publishes."""
+    made = tmp_path / "data"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def source(folder: Path) -> Iterator[Callable[..., SourceProcess]]:
+    """Start `rsnotify source` of the folder, with these options."""
+    started: list[SourceProcess] = []
+
+    def start(*options: str) -> SourceProcess:
+        process = SourceProcess(folder, "--port", "0", *options)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.end()
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> ResyncClient:
+    """The Destination that PyPI's `resync` has."""
+    return ResyncClient(tmp_path / "client" / "copy")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A Source whose documents `resync-build` writes."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    with served(folder) as url:
+        yield Site(folder, url)
+
+
+@pytest.fixture
+def node() -> Node:
+    """JavaScript, with the npm packages `sitemap` and `sitemapper`."""
+    modules = os.environ.get("RSNOTIFY_NODE", "")
+    if shutil.which("node") is None or not (Path(modules) / "node_modules/sitemap").is_dir():
+        pytest.skip(
+            "needs node and, in the folder that RSNOTIFY_NODE names, what "
+            "`npm install sitemap sitemapper` puts there"
+        )
+    return Node(Path(modules))

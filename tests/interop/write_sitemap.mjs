@@ -1,0 +1,18 @@
+// Writes a Sitemap index and its parts into a folder.
+import { createWriteStream } from "node:fs";
+import { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { SitemapAndIndexStream, SitemapStream } from "sitemap";
+
+const [folder, url, limit, ...names] = process.argv.slice(1);
+const index = new SitemapAndIndexStream({
+  limit: Number(limit),
+  getSitemapStream: (number) => {
+    const stream = new SitemapStream({ hostname: url });
+    const file = stream.pipe(createWriteStream(`${folder}/sitemap-${number}.xml`));
+    return [new URL(`sitemap-${number}.xml`, url).toString(), stream, file];
+  },
+});
+const entries = names.map((name) => ({ url: name, lastmod: new Date().toISOString() }));
+await pipeline(Readable.from(entries), index, createWriteStream(`${folder}/sitemap.xml`));
+console.log(JSON.stringify(entries.length));
