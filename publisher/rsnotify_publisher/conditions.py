@@ -1,0 +1,115 @@
+"""Deciding how a request is answered: conditions (RFC 9110 §13) and byte ranges (§14).
+
+Nothing is read or sent here: the representation's version comes in, the decision goes out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from aiohttp import ETag, hdrs, web
+from msgspec import Struct
+
+_RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.ASCII | re.IGNORECASE)
+_GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGNORECASE)
+
+
+class Version(Struct, frozen=True):
+    """What conditions are about.
+
+    Args:
+        tag: A strong entity tag, without quotes: other bytes have another one.
+        modified: When it was last modified, in seconds since 1970.
+        length: Bytes, or None where ranges are not served.
+    """
+
+    tag: str
+    modified: float
+    length: int | None
+
+    def last_modified(self, now: float) -> int:
+        """Return the Last-Modified that is told now, in whole seconds.
+
+        What was modified within this second may be modified again within it. It is told to
+        be a second older, so that no one who asks by date takes the first for the second.
+        """
+        return min(int(self.modified), int(now) - 1)
+
+
+class Decision(Struct, frozen=True):
+    """How to answer.
+
+    Args:
+        status: 200, 206, 304, 412 or 416.
+        start: The first byte to send.
+        stop: The byte behind the last one to send; None for all.
+    """
+
+    status: int
+    start: int = 0
+    stop: int | None = None
+
+
+def decide(request: web.BaseRequest, version: Version, now: float) -> Decision:
+    """Decide how a GET or HEAD is answered, in the order of RFC 9110 §13.2.2."""
+    modified = int(version.modified)
+    if (match := request.if_match) is not None:
+        if not _matches(match, version.tag, weak=False):
+            return Decision(412)
+    elif (unmodified := request.if_unmodified_since) and modified > unmodified.timestamp():
+        return Decision(412)
+    if (none_match := request.if_none_match) is not None:
+        if _matches(none_match, version.tag, weak=True):
+            return Decision(304)
+    elif (since := request.if_modified_since) and modified <= since.timestamp():
+        return Decision(304)
+    if version.length is None or not _range_applies(request.headers, version, now):
+        return Decision(200)
+    return _range(request.headers.get(hdrs.RANGE, ""), version.length)
+
+
+def _matches(tags: tuple[ETag, ...], tag: str, *, weak: bool) -> bool:
+    return any(
+        known.value == "*" or (known.value == tag and (weak or not known.is_weak)) for known in tags
+    )
+
+
+def _range_applies(headers: Mapping[str, str], version: Version, now: float) -> bool:
+    """Whether the client's part is one of this version (RFC 9110 §13.1.5)."""
+    condition = headers.get(hdrs.IF_RANGE, "").strip()
+    if not condition:
+        return True
+    if condition.startswith(('"', "W/")):
+        return condition == f'"{version.tag}"'
+    try:
+        date = parsedate_to_datetime(condition)
+    except ValueError:
+        return False
+    return date == datetime.fromtimestamp(version.last_modified(now), UTC)
+
+
+def _range(header: str, length: int) -> Decision:
+    """Read a range. Several at once, and what makes no sense, are answered with everything."""
+    match = _RANGE.fullmatch(header)
+    first, last = match.groups() if match else ("", "")
+    if first and last and int(last) < int(first):
+        return Decision(200)
+    if first:
+        start, stop = int(first), min(int(last) + 1, length) if last else length
+    elif last:
+        start, stop = max(length - int(last), 0), length
+    else:
+        return Decision(200)
+    return Decision(206, start, stop) if start < stop else Decision(416)
+
+
+def accepts_gzip(headers: Mapping[str, str]) -> bool:
+    """Whether a client says that it reads gzip (RFC 9110 §12.5.3)."""
+    weights = {}
+    for part in headers.get(hdrs.ACCEPT_ENCODING, "").split(","):
+        if match := _GZIP.fullmatch(part):
+            weights[match[1].lower()] = match[2] is None or match[2].strip("0.") != ""
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))
