@@ -18,12 +18,15 @@ from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Link, Resource
 from rsnotify.reading import DEFAULT_LIMITS
-from rsnotify.vocabulary import ChangeType
+from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify.writing import entry
 
 # RFC 3986: a scheme, then only the characters that a URI may hold.
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
 _HASH = re.compile(r"[A-Za-z0-9-]+:[^\s:]+")
+# RFC 5988 §5: a registered relation type; any other is a URI.
+_REGISTERED = re.compile(r"[a-z][a-z0-9.-]*")
+_LAST_PRIORITY = 999_999
 
 
 class Metadata(TypedDict, total=False):
@@ -86,19 +89,52 @@ def check_resource(resource: Resource) -> Resource:
     """
     uri = resource.uri
     check_uri(uri)
-    if resource.length is not None and not _is_count(resource.length):
-        raise _refusal(uri, f"length is {resource.length!r}; give whole bytes, 0 or more")
-    if resource.hash is not None and not all(map(_HASH.fullmatch, resource.hash.split())):
-        raise _refusal(uri, f"hash is {resource.hash!r}; write it as sha-256:<hex digits>")
-    if resource.lastmod is not None and not _is_instant(resource.lastmod):
-        raise _refusal(uri, f"lastmod is {resource.lastmod!r}; give a datetime with a time zone")
-    if len(resource.links) > DEFAULT_LIMITS.links:
-        raise _refusal(uri, f"it has more than {DEFAULT_LIMITS.links} links")
     try:
+        _check_metadata(resource.length, resource.hash, "lastmod", resource.lastmod)
+        _check_links(resource.links)
         entry(resource)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _refusal(uri, str(error)) from None
+    except (ValueError, TypeError, AttributeError, ConfigurationError) as error:
+        raise ConfigurationError(f"{uri}: {error}") from None
     return resource
+
+
+def _check_metadata(length: object, hashes: object, name: str, instant: object) -> None:
+    """Check what a resource and a link have in common."""
+    if length is not None and not _is_count(length):
+        raise ValueError(f"length is {length!r}; give whole bytes, 0 or more")
+    if hashes is not None and not _is_hashes(hashes):
+        raise ValueError(f"hash is {hashes!r}; write it as sha-256:<hex digits>")
+    if instant is not None and not _is_instant(instant):
+        raise ValueError(f"{name} is {instant!r}; give a datetime with a time zone")
+
+
+def _check_links(links: Sequence[Link]) -> None:
+    """Check the links to related resources (core §7, §14)."""
+    if len(links) > DEFAULT_LIMITS.links:
+        raise ValueError(f"it has more than {DEFAULT_LIMITS.links} links")
+    for link in links:
+        if not (_REGISTERED.fullmatch(link.rel) or _URI.fullmatch(link.rel)):
+            raise ValueError(f"rel is {link.rel!r}; give a registered relation type, or a URI")
+        check_uri(link.href)
+        if link.pri is not None and not (_is_count(link.pri) and 1 <= link.pri <= _LAST_PRIORITY):
+            raise ValueError(f"pri is {link.pri!r}; give 1 (first) to {_LAST_PRIORITY}")
+        _check_metadata(link.length, link.hash, "modified", link.modified)
+
+
+def as_listed(resource: Resource, at: Instant | None) -> Resource:
+    """Return a resource as it stands in a Resource List or Dump, where nothing changed.
+
+    A patch leads from one version to the next, so only changes have it (core §14.4).
+
+    Args:
+        resource: The resource as it was told.
+        at: What stands for `lastmod` if that is not known.
+    """
+    links = resource.links
+    if any(link.rel == Rel.PATCH for link in links):
+        links = tuple(link for link in links if link.rel != Rel.PATCH)
+    lastmod = resource.lastmod or at
+    return replace(resource, change=None, datetime=None, lastmod=lastmod, links=links)
 
 
 def check_uri(uri: object) -> None:
@@ -121,9 +157,9 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and value >= 0
 
 
+def _is_hashes(value: object) -> bool:
+    return isinstance(value, str) and all(map(_HASH.fullmatch, value.split()))
+
+
 def _is_instant(value: object) -> bool:
     return isinstance(value, datetime) and value.tzinfo is not None
-
-
-def _refusal(uri: str, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"{uri}: {reason}")

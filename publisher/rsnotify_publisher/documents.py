@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import re
+
 from rsnotify.datetimes import from_microseconds
+from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import Capability, Rel
-from rsnotify_publisher.journal import Span
+from rsnotify.writing import Profile, write_document
+from rsnotify.writing import entry as write_entry
+from rsnotify_publisher.options import Options
+from rsnotify_publisher.retention import Volume
 
 CAPABILITY_LIST = "capabilitylist.xml"
 RESOURCE_LIST = "resourcelist.xml"
+RESOURCE_DUMP = "resourcedump.xml"
 CHANGE_LIST = "changelist.xml"
-ARCHIVE = "changelist-archive.xml"
+CHANGE_DUMP = "changedump.xml"
 CHANNEL = "channel.xml"
 DESCRIPTION = ".well-known/resourcesync"
-#: Closed Change Lists and the parts of an indexed Resource List stand below this.
+#: The documents of each kind that are no longer live (archives §3 to §6).
+ARCHIVES = {
+    kind: f"{kind}-archive.xml"
+    for kind in (
+        Capability.RESOURCE_LIST,
+        Capability.RESOURCE_DUMP,
+        Capability.CHANGE_LIST,
+        Capability.CHANGE_DUMP,
+    )
+}
+#: Closed documents, the parts of those that have an index, and packages stand below this.
 PARTS = "resourcesync/"
+#: The open Change List, where changelist.xml is an index. It is the one part that is rewritten.
+OPEN_PART = PARTS + "changelist-open.xml"
 #: Not a document but a service: it stands below PARTS, so that no resource can have its name.
 CHANGE_MEMORY = PARTS + "changes"
 
 #: Names at the top of the base URL that no resource can have.
 RESERVED = frozenset(
-    {CAPABILITY_LIST, RESOURCE_LIST, CHANGE_LIST, ARCHIVE, CHANNEL, PARTS.rstrip("/")}
+    {
+        *(CAPABILITY_LIST, RESOURCE_LIST, RESOURCE_DUMP, CHANGE_LIST, CHANGE_DUMP, CHANNEL),
+        *ARCHIVES.values(),
+        PARTS.rstrip("/"),
+    }
 )
+
+_INSTANT = re.compile(r"\d{8}T\d{12}Z")
 
 
 def compact(at: int) -> str:
@@ -29,9 +54,19 @@ def compact(at: int) -> str:
     return from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ")
 
 
-def closed_list_name(span: Span) -> str:
-    """Return the name of a closed Change List, relative to the base URL."""
-    return f"{PARTS}changelist-{compact(span.from_at)}-{compact(span.until_at)}.xml"
+def is_final(name: str) -> bool:
+    """Whether a file below the parts is never rewritten: then an instant is in its name."""
+    return _INSTANT.search(name) is not None
+
+
+def stem(kind: str, begin: int) -> str:
+    """Return how the names begin of a document that is never rewritten, and of its parts.
+
+    Args:
+        kind: Its capability.
+        begin: Its `from` or `at`, which no other of the kind has.
+    """
+    return f"{PARTS}{kind}-{compact(begin)}"
 
 
 class Documents:
@@ -40,27 +75,29 @@ class Documents:
     Args:
         base_url: Ends in a slash.
         hubs: Every way in to a hub.
+        options: Say what is offered, and in which profile it is written.
         described_by: A document about this set of resources, if there is one (core §9).
-        change_memory: Whether the Capability List names the change memory.
+
+    Raises:
+        ConfigurationError: The profile is unknown.
     """
 
     def __init__(
         self,
         base_url: str,
         hubs: tuple[str, ...],
+        options: Options | None = None,
         *,
         described_by: str | None = None,
-        change_memory: bool = False,
     ) -> None:
+        self.options = options or Options()
+        self.profile = _profile(self.options.profile)
         self.base_url = base_url
         self.hubs = hubs
         self.topic = self.uri(CHANNEL)
         #: The Source Description above; a Source of several sets puts its own here.
         self.description_uri = self.uri(DESCRIPTION)
-        self._described_by = (
-            () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
-        )
-        self._change_memory = change_memory
+        self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
         self._up = Link(Rel.UP, self.uri(CAPABILITY_LIST))
 
     def uri(self, name: str) -> str:
@@ -79,54 +116,138 @@ class Documents:
             links=self._described_by,
         )
 
-    def capability_list(self) -> Document:
-        """Say what the Source offers (core §9), the channel and its hubs among it."""
-        offered = (
-            Resource(self.uri(RESOURCE_LIST), capability=Capability.RESOURCE_LIST),
-            Resource(self.uri(CHANGE_LIST), capability=Capability.CHANGE_LIST),
-            Resource(self.uri(ARCHIVE), capability=Capability.CHANGE_LIST_ARCHIVE),
-            Resource(
-                self.topic,
-                capability=Capability.CHANGE_NOTIFICATION,
-                links=tuple(Link(Rel.HUB, hub) for hub in self.hubs),
+    @property
+    def offered(self) -> dict[str, str]:
+        """The names of the documents that are offered, by capability, in order."""
+        options = self.options
+        dump = options.resource_dump_every is not None
+        wanted = {
+            Capability.RESOURCE_LIST: (True, options.resource_list_archive),
+            Capability.RESOURCE_DUMP: (dump, dump and options.resource_dump_archive),
+            Capability.CHANGE_LIST: (True, True),
+            Capability.CHANGE_DUMP: (
+                options.change_dump,
+                options.change_dump and options.change_dump_archive,
             ),
+        }
+        live = {kind: f"{kind}.xml" for kind, (offered, _) in wanted.items() if offered}
+        archives = {f"{kind}-archive": ARCHIVES[kind] for kind, (_, kept) in wanted.items() if kept}
+        return live | archives
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all documents at the top that are files with nothing fresher beside."""
+        offered = (name for name in self.offered.values() if name != CHANGE_LIST)
+        return (DESCRIPTION, CAPABILITY_LIST, *offered)
+
+    def keeps(self, kind: str) -> bool:
+        """Whether there is an archive of a kind of document."""
+        return f"{kind}-archive" in self.offered
+
+    def is_own(self, volume: Volume) -> bool:
+        """Whether a live document has a file of its own, with which it can be archived."""
+        own = f"{stem(volume.kind, volume.begin)}.xml"
+        return self.keeps(volume.kind) and volume.files[:1] == (own,)
+
+    def write(self, document: Document) -> bytes:
+        """Write a whole document in the Source's profile."""
+        return write_document(document, profile=self.profile)
+
+    def entry(self, resource: Resource) -> bytes:
+        """Write one entry in the Source's profile."""
+        return write_entry(resource, profile=self.profile)
+
+    def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
+        """Say what the Source offers (core §9), the channel and its hubs among it.
+
+        Args:
+            missing: Names of documents that are not there yet.
+        """
+        offered = [
+            Resource(self.uri(name), capability=capability)
+            for capability, name in self.offered.items()
+            if name not in missing
+        ]
+        channel = Resource(
+            self.topic,
+            capability=Capability.CHANGE_NOTIFICATION,
+            links=tuple(Link(Rel.HUB, hub) for hub in self.hubs),
         )
         links = [*self._described_by, Link(Rel.UP, self.description_uri)]
-        if self._change_memory:
+        if self.options.change_memory:
             links.append(Link(Rel.CHANGE_SET, self.uri(CHANGE_MEMORY)))
-        return Document(Capability.CAPABILITY_LIST, offered, links=tuple(links))
+        return Document(Capability.CAPABILITY_LIST, (*offered, channel), links=tuple(links))
 
-    def archive(self, closed: list[Span]) -> Document:
-        """Enumerate the closed Change Lists, oldest first (archives §5)."""
-        entries = tuple(
-            Resource(
-                self.uri(closed_list_name(span)),
-                from_=from_microseconds(span.from_at),
-                until=from_microseconds(span.until_at),
-            )
-            for span in closed
-        )
-        return Document(Capability.CHANGE_LIST_ARCHIVE, entries, links=(self._up,))
+    def archive(self, kind: str, parts: list[str] | None = None) -> Document:
+        """Begin the archive of a kind of document, or its index (archives §3 to §6).
 
-    def change_list(self, from_at: int, until_at: int | None = None) -> Document:
-        """Begin a Change List, open unless it has an end (core §12.1, archives §2.2)."""
+        Args:
+            kind: The capability of what stands in it.
+            parts: The names of its parts, if it has any.
+        """
+        entries = tuple(Resource(self.uri(name)) for name in parts or ())
+        return Document(f"{kind}-archive", entries, index=bool(parts), links=(self._up,))
+
+    def archive_part(self, kind: str) -> Document:
+        """Begin a part of an archive that has an index (archives §3.1)."""
+        index = Link(Rel.INDEX, self.uri(ARCHIVES[kind]))
+        return Document(f"{kind}-archive", links=(self._up, index))
+
+    def archived(self, volume: Volume) -> Resource:
+        """Say what an archive says of a document in it."""
+        begin, end = from_microseconds(volume.begin), from_microseconds(volume.end)
+        uri = self.uri(volume.files[0])
+        if volume.kind in (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP):
+            return Resource(uri, at=begin, completed=end)
+        return Resource(uri, from_=begin, until=end)
+
+    def archives_link(self, kind: str) -> tuple[Link, ...]:
+        """Lead from a live document to the archive of its kind (archives §2.2)."""
+        return (Link(Rel.ARCHIVES, self.uri(ARCHIVES[kind])),) if self.keeps(kind) else ()
+
+    def change_list(
+        self, from_at: int, until_at: int | None = None, *, is_part: bool = False
+    ) -> Document:
+        """Begin a Change List, open unless it has an end, or a part of one (core §12)."""
+        index = (Link(Rel.INDEX, self.uri(CHANGE_LIST)),) if is_part else ()
         return Document(
             Capability.CHANGE_LIST,
             from_=from_microseconds(from_at),
             until=None if until_at is None else from_microseconds(until_at),
-            links=(self._up, Link(Rel.ARCHIVES, self.uri(ARCHIVE))),
+            links=(self._up, *index, *self.archives_link(Capability.CHANGE_LIST)),
         )
 
-    def resource_list(self, at: int, *, is_part: bool = False) -> Document:
-        """Begin a Resource List, or a part of one that has an index (core §10)."""
-        index = (Link(Rel.INDEX, self.uri(RESOURCE_LIST)),) if is_part else ()
-        links = (self._up, *index)
+    def change_list_index(self, closed: list[Volume], open_from: int) -> Document:
+        """Enumerate the parts of the open period, of which the last is open (core §12.2)."""
+        last = Resource(self.uri(OPEN_PART), from_=from_microseconds(open_from))
+        return Document(
+            Capability.CHANGE_LIST,
+            (*map(self.archived, closed), last),
+            index=True,
+            from_=from_microseconds(closed[0].begin),
+            links=(self._up, *self.archives_link(Capability.CHANGE_LIST)),
+        )
+
+    def resource_list(self, at: int, completed: int, parts: list[str] | None = None) -> Document:
+        """Begin a Resource List, or enumerate its parts if it has any (core §10)."""
+        instant = from_microseconds(at)
+        return Document(
+            Capability.RESOURCE_LIST,
+            tuple(Resource(self.uri(name), at=instant) for name in parts or ()),
+            index=bool(parts),
+            at=instant,
+            completed=from_microseconds(completed),
+            links=(self._up, *self.archives_link(Capability.RESOURCE_LIST)),
+        )
+
+    def resource_list_part(self, at: int, index: str) -> Document:
+        """Begin a part of a Resource List whose index has this name (core §10.2)."""
+        links = (self._up, Link(Rel.INDEX, self.uri(index)))
         return Document(Capability.RESOURCE_LIST, at=from_microseconds(at), links=links)
 
-    def resource_list_index(self, at: int, parts: list[str]) -> Document:
-        """Enumerate the parts of a Resource List, given by name (core §10.2)."""
-        instant = from_microseconds(at)
-        entries = tuple(Resource(self.uri(name), at=instant) for name in parts)
-        return Document(
-            Capability.RESOURCE_LIST, entries, index=True, at=instant, links=(self._up,)
-        )
+
+def _profile(name: str) -> Profile:
+    try:
+        return Profile(name)
+    except ValueError:
+        raise ConfigurationError(f"profile {name!r} is unknown; write 1.1 or 1.0") from None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
+
+from rsnotify.errors import ConfigurationError
+
+_PIECE = 65_536
 
 
 @contextmanager
@@ -32,10 +38,40 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     _sync_folder(path.parent)
 
 
-def write_atomically(path: Path, chunks: Iterable[bytes]) -> None:
-    """Write a whole file as `atomic` does."""
+@contextmanager
+def writing(path: Path) -> Iterator[Callable[[bytes], object]]:
+    """Write a document in pieces as `atomic` does, compressed if its name ends in `.gz`.
+
+    Yields:
+        What takes the next piece.
+    """
     with atomic(path) as file:
-        file.writelines(chunks)
+        if path.suffix == ".gz":
+            # Without the time and the name, the same document is the same bytes.
+            with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+                yield packed.write
+        else:
+            yield file.write
+
+
+def reading(path: Path) -> Iterator[bytes]:
+    """Yield a document in pieces, inflated if its name ends in `.gz`.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        stream = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        while piece := stream.read(_PIECE):
+            yield piece
+
+
+def write_atomically(path: Path, chunks: Iterable[bytes]) -> int:
+    """Write a whole document as `writing` does; return the size of the file."""
+    with writing(path) as write:
+        for chunk in chunks:
+            write(chunk)
+    return path.stat().st_size
 
 
 def also_as(path: Path, other: Path) -> None:
@@ -54,6 +90,22 @@ def also_as(path: Path, other: Path) -> None:
     os.replace(temporary, other)
     # A rename of one name of a file onto another name of the same file does nothing.
     temporary.unlink(missing_ok=True)
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder if it is not there, and try to write into it.
+
+    Raises:
+        ConfigurationError: It cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        taken = isinstance(error, FileExistsError)
+        reason = "is no folder" if taken else f"cannot be written ({error.strerror})"
+        raise ConfigurationError(f"{folder} {reason}; choose another, or mend that one") from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -35,9 +35,18 @@ class FragmentWriter:
         capability_list: The URI that fragments point `up` to.
         max_entries: Changes in one fragment.
         max_bytes: Bytes in one fragment, unless a single change is larger.
+        profile: How changes are written.
     """
 
-    def __init__(self, capability_list: str, *, max_entries: int, max_bytes: int) -> None:
+    def __init__(
+        self,
+        capability_list: str,
+        *,
+        max_entries: int,
+        max_bytes: int,
+        profile: Profile = Profile.V1_1,
+    ) -> None:
+        self._profile = profile
         self._links = (Link(Rel.UP, capability_list),)
         self._max_entries = max_entries
         self._max_bytes = max_bytes

@@ -6,36 +6,33 @@ increase strictly across threads, processes and jumps of the clock. Instants are
 microseconds since 1970 here.
 
 Terms: a change is *closed* once it stands in a closed Change List, and *pruned* once it is
-closed and every hub has it. `pruned` is where the journal begins; the open Change List begins
-where the last closed one ends.
+closed and every hub has it, or its list was dropped from the archive. `pruned` is where the
+journal begins; the open Change List begins where the last closed one ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from msgspec import Struct, json
+from msgspec import json
 from msgspec.structs import replace
 
 from rsnotify.datetimes import from_microseconds
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
-from rsnotify_publisher.changes import Record
-from rsnotify_publisher.storage import State, Storage
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify_publisher.catalogue import Catalogue
+from rsnotify_publisher.changes import Record, as_listed
+from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.storage import State
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(Resource).decode
+# How many resources are read at once; no other writer waits for it, and the WAL stays short.
+_PAGE = 1_000
 
 
-class Span(Struct, frozen=True, order=True):
-    """The interval of a closed Change List, `from_at` exclusive to `until_at` inclusive."""
-
-    from_at: int
-    until_at: int
-
-
-class Journal(Storage):
+class Journal(Catalogue):
     """What may be asked of the journal, and entered.
 
     A method that says "within a transaction" belongs inside `transaction()`, where what
@@ -49,7 +46,8 @@ class Journal(Storage):
             The changes in their order, each with its datetime.
         """
         execute = self._db.execute
-        at = self.state().reached
+        state = self.state()
+        at = state.reached
         now = self._clock()
         recorded = []
         for item in records:
@@ -57,7 +55,9 @@ class Journal(Storage):
             resource = item.resource
             entry = _encode(resource)
             execute("INSERT INTO changes VALUES (?, ?)", (at, entry))
-            if resource.change is ChangeType.DELETED:
+            if not state.tracked:
+                pass  # the Source itself knows the set
+            elif resource.change is ChangeType.DELETED:
                 execute("DELETE FROM resources WHERE uri = ?", (resource.uri,))
             else:
                 self._put(resource.uri, at, entry, item.validator)
@@ -94,12 +94,31 @@ class Journal(Storage):
         for item in records:
             count += 1
             self._put(item.resource.uri, at, _encode(item.resource), item.validator)
-        self._db.execute("UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1", (at,))
+        query = "UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1, closed = ?1"
+        self._db.execute(query, (at,))
         return count
+
+    def track(self, wanted: bool) -> None:
+        """Keep the current set of resources, or leave it to the Source; within a transaction.
+
+        Raises:
+            ConfigurationError: The set was left to the Source before, and cannot be known.
+        """
+        if wanted and not self.state().tracked:
+            raise ConfigurationError(
+                f"{self._path} keeps no resources, as the Source gave them by `resources`; "
+                "give it again, or use another folder for the state"
+            )
+        if not wanted:
+            self._db.execute("DELETE FROM resources")
+            self._db.execute("UPDATE state SET tracked = FALSE")
 
     def is_empty(self) -> bool:
         """Whether nothing was ever loaded or recorded."""
-        query = "SELECT last_change = pruned AND NOT EXISTS (SELECT 1 FROM resources) FROM state"
+        query = (
+            "SELECT last_change = pruned AND NOT EXISTS (SELECT 1 FROM resources)"
+            " AND NOT EXISTS (SELECT 1 FROM volumes WHERE kind = 'changelist') FROM state"
+        )
         return bool(self._db.execute(query).fetchone()[0])
 
     def promise(self) -> State:
@@ -133,11 +152,17 @@ class Journal(Storage):
         return self.state().pruned if row is None else int(row[0])
 
     def resources(self) -> Iterator[Resource]:
-        """Stream the current set by URI, as a Resource List shows it; within a snapshot."""
-        for at, entry in self._db.execute("SELECT at, entry FROM resources ORDER BY uri"):
-            resource = _decode(entry)
-            lastmod = resource.lastmod or from_microseconds(at)
-            yield replace(resource, change=None, lastmod=lastmod)
+        """Stream the current set by URI, as a Resource List shows it.
+
+        It is read in pages, each as the set then is. So between pages the set may change, and
+        nothing holds up the journal however long the caller takes.
+        """
+        after = ""
+        query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
+        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
+            for _, at, entry in rows:
+                yield as_listed(_decode(entry), from_microseconds(at))
+            after = rows[-1][0]
 
     def count(self) -> int:
         """Return the number of resources."""
@@ -156,32 +181,10 @@ class Journal(Storage):
         query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
         return dict(self._db.execute(query, (prefix, prefix + "\U0010ffff")))
 
-    def closed_lists(self) -> list[Span]:
-        """Return the closed Change Lists, oldest first."""
-        query = "SELECT from_at, until_at FROM closed_lists ORDER BY until_at"
-        return [Span(*row) for row in self._db.execute(query)]
-
-    def closed_through(self) -> int:
-        """Return where the open Change List begins."""
-        query = "SELECT coalesce((SELECT max(until_at) FROM closed_lists), pruned) FROM state"
-        boundary: int = self._db.execute(query).fetchone()[0]
-        return boundary
-
-    def close_list(self, span: Span, *, keep: int) -> list[Span]:
-        """Note a closed Change List, and forget the oldest; within a transaction.
-
-        Args:
-            span: What the new one covers, from the end of the last one.
-            keep: How many are kept.
-
-        Returns:
-            Those forgotten.
-        """
-        self._db.execute("INSERT INTO closed_lists VALUES (?, ?)", (span.until_at, span.from_at))
-        forgotten = self.closed_lists()[:-keep]
-        for old in forgotten:
-            self._db.execute("DELETE FROM closed_lists WHERE until_at = ?", (old.until_at,))
-        return forgotten
+    def close_list(self, volume: Volume) -> None:
+        """Note a closed Change List, which begins where the last one ends; in a transaction."""
+        self.put(volume)
+        self._db.execute("UPDATE state SET closed = ?", (volume.end,))
 
     def add_hub(self, hub: str) -> None:
         """Let a hub that is new begin with the next change; within a transaction."""
@@ -201,11 +204,16 @@ class Journal(Storage):
     def prunable(self, hubs: Iterable[str], *, limit: int = 10_000) -> int | None:
         """Return through which change the journal may be pruned now, if it may.
 
+        What a hub lacks is kept for it as long as it stands in a Change List of the archive.
+
         Args:
             hubs: Those that are still fed.
             limit: How many changes at most, so that no other writer waits long.
         """
-        through = min([self.closed_through(), *map(self.cursor, hubs)])
+        closed = self.state().closed
+        query = "SELECT coalesce(min(begins), ?) FROM volumes WHERE kind = ?"
+        offered = self._db.execute(query, (closed, Capability.CHANGE_LIST)).fetchone()[0]
+        through = max(offered, min([closed, *map(self.cursor, hubs)]))
         query = "SELECT max(at) FROM (SELECT at FROM changes WHERE at <= ? ORDER BY at LIMIT ?)"
         at: int | None = self._db.execute(query, (through, limit)).fetchone()[0]
         return at

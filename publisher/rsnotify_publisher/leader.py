@@ -13,7 +13,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from rsnotify.errors import RsnotifyError
 from rsnotify_publisher.documents import CAPABILITY_LIST
 from rsnotify_publisher.emitter import Emitter
-from rsnotify_publisher.feed import Contents, Feed
+from rsnotify_publisher.feed import Feed
 from rsnotify_publisher.fragments import FragmentWriter
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.journal import Journal
@@ -26,6 +26,10 @@ _log = logging.getLogger("rsnotify.publisher")
 _NOTE_CURSORS_EVERY = 1.0
 _AGAIN_AFTER = 5.0
 _LOOK_EVERY = 0.01
+# How many refreshes pass between two looks at what is to be dropped.
+_TIDY_EVERY = 10
+# Part of the interval after which a Resource Dump that was not due is looked at again.
+_LOOK_AT_DUMPS = 0.1
 
 
 class Leader:
@@ -34,7 +38,6 @@ class Leader:
     Args:
         source: The Source that is led.
         recorder: Makes durable what the leader decides.
-        contents: Reads what may travel inline.
         on_published: Called when all documents have been written.
     """
 
@@ -42,12 +45,10 @@ class Leader:
         self,
         source: Source,
         recorder: Recorder,
-        contents: Contents | None,
         on_published: Callable[[], None],
     ) -> None:
         self._source = source
         self._recorder = recorder
-        self._contents = contents
         self._on_published = on_published
         self._library = Library(source, recorder)
         self._emitter = Emitter(source.documents.topic, ())
@@ -79,13 +80,15 @@ class Leader:
             self._source.documents.uri(CAPABILITY_LIST),
             max_entries=options.fragment_entries,
             max_bytes=options.fragment_bytes,
+            profile=self._source.documents.profile,
         )
+        contents = self._source.contents
         return Feed(
             journal,
             journal.cursor(hub.uri),
             writer,
             self._promise,
-            self._contents,
+            None if contents is None else contents.inline,
             heartbeat=options.heartbeat,
             batch=options.fragment_entries,
         )
@@ -98,14 +101,22 @@ class Leader:
         """Feed the hubs and keep the documents while the caller waits."""
         scheduler = AsyncIOScheduler(timezone=UTC)
         options = self._source.options
+        library = self._library
+        dumps = options.resource_dump_every
         regular = [
-            self._regularly(scheduler, options.refresh, self._write_change_lists),
-            self._regularly(scheduler, options.resource_list_every, self._write_all),
-            self._regularly(scheduler, _NOTE_CURSORS_EVERY, lambda: self._note_cursors(journal)),
+            (options.refresh, self._write_change_lists),
+            (options.resource_list_every, self._write_all),
+            (options.refresh * _TIDY_EVERY, lambda: self._in_thread(library.tidy)),
+            (_NOTE_CURSORS_EVERY, lambda: self._note_cursors(journal)),
         ]
+        if dumps is not None:
+            regular.append((dumps * _LOOK_AT_DUMPS, self._write_resource_dump))
+        if options.change_dump:
+            regular.append((options.refresh, self._write_change_dumps))
         async with asyncio.TaskGroup() as tasks:
-            work = map(tasks.create_task, [self._emitter.run(), self._watch(journal), *regular])
-            running = list(work)
+            work = [self._emitter.run(), self._watch(journal)]
+            work += [self._regularly(scheduler, every, job) for every, job in regular]
+            running = list(map(tasks.create_task, work))
             scheduler.start()
             try:
                 yield
@@ -174,8 +185,21 @@ class Leader:
         await asyncio.wrap_future(self._recorder.submit(note))
         self._noted = cursors
 
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        """Do what takes long where nothing waits for it."""
+        with suppress(Stopped):
+            await asyncio.to_thread(work)
+
     async def _write_change_lists(self) -> None:
-        await asyncio.to_thread(self._library.write_change_lists)
+        await self._in_thread(self._library.write_change_lists)
+
+    async def _write_change_dumps(self) -> None:
+        await self._write_change_lists()
+        await self._in_thread(self._library.write_change_dumps)
+
+    async def _write_resource_dump(self) -> None:
+        await self._write_change_lists()
+        await self._in_thread(self._library.write_resource_dump)
 
     async def _write_all(self) -> None:
         await self._write_change_lists()

@@ -1,30 +1,26 @@
-"""The documents as files in a folder, which any web server can serve.
-
-Whoever reads the open Change List first finds in the archive all that came before it,
-because a closed list is published in this order: the list, the archive, the open list.
-"""
+"""The documents as files in a folder, which any web server can serve."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.model import Resource
-from rsnotify.writing import write_document
-from rsnotify_publisher.documents import (
-    ARCHIVE,
-    CAPABILITY_LIST,
-    CHANGE_LIST,
-    CHANNEL,
-    DESCRIPTION,
-    closed_list_name,
-)
-from rsnotify_publisher.files import also_as, write_atomically
-from rsnotify_publisher.journal import Journal, Span
-from rsnotify_publisher.openlist import OpenList
+from rsnotify_publisher.archives import Archives
+from rsnotify_publisher.changelists import ChangeLists
+from rsnotify_publisher.changes import as_listed, check_resource
+from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION
+from rsnotify_publisher.dumping import Dumping
+from rsnotify_publisher.files import write_atomically
+from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.recorder import Recorder
 from rsnotify_publisher.resourcelist import ResourceListWriter
 from rsnotify_publisher.source import Source
+
+_log = logging.getLogger("rsnotify.publisher")
 
 
 class Stopped(Exception):
@@ -34,110 +30,129 @@ class Stopped(Exception):
 class Library:
     """Keeps the folder of documents in step with the journal; one process does so at a time.
 
+    Every method raises OSError if the folder cannot be written, and StorageError if the
+    journal or the Source's own resources cannot be read.
+
     Args:
         source: Whose documents they are.
-        recorder: Makes promises and closed lists durable.
+        recorder: Makes promises and closed documents durable.
     """
 
     def __init__(self, source: Source, recorder: Recorder) -> None:
-        options = source.options
+        self._source = source
         self._folder = source.documents_folder
-        self._documents = source.documents
-        self._open_journal = source.open_journal
         self._recorder = recorder
-        self._options = options
-        self._open = OpenList(source.documents)
-        self._framed = False
-        self._published = ""
+        self._archives = Archives(source, recorder)
+        self._dumping = Dumping(source, recorder, self._archives, self._check)
+        captured = self._dumping.captured
+        self._change_lists = ChangeLists(source, recorder, self._archives, captured)
+        self._resource_list = ResourceListWriter(source)
+        self._prepared = False
         self._listed = -1
         # A job that was cancelled may still be at work in its thread.
-        self._change_lists = threading.Lock()
-        self._resource_lists = threading.Lock()
+        self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
         self._stopping = threading.Event()
-        self._resource_list = ResourceListWriter(
-            source.documents,
-            source.documents_folder,
-            max_entries=options.max_entries,
-            max_bytes=options.max_bytes,
-        )
 
     def close(self) -> None:
         """Break off what takes long, and return when nothing is being written any more."""
         self._stopping.set()
-        with self._change_lists, self._resource_lists:
-            pass
+        for lock in self._locks.values():
+            with lock:
+                pass
 
-    def _write_frame(self, journal: Journal) -> None:
-        """Write what changes only with the configuration, and the archive."""
-        frame = {
-            DESCRIPTION: self._documents.description(),
-            CAPABILITY_LIST: self._documents.capability_list(),
-        }
-        for name, document in frame.items():
-            write_atomically(self._folder / name, [write_document(document)])
-        self._write_archive(journal.closed_lists())
-        self._framed = True
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise Stopped
+
+    @contextmanager
+    def _working(self, name: str) -> Iterator[Journal]:
+        with self._locks[name], self._source.open_journal() as journal:
+            yield journal
+
+    def _prepare(self, journal: Journal) -> None:
+        """Write what changes only with the configuration, and what documents refer to."""
+        description = self._source.documents.write(self._source.documents.description())
+        write_atomically(self._folder / DESCRIPTION, [description])
+        self._archives.prepare(journal)
+        self._dumping.prepare(journal)
+        self._write_capability_list()
+        self._prepared = True
+
+    def _write_capability_list(self) -> None:
+        documents = self._source.documents
+        missing = {name for name in documents.offered.values() if self._dumping.awaits(name)}
+        offered = documents.capability_list(frozenset(missing))
+        write_atomically(self._folder / CAPABILITY_LIST, [documents.write(offered)])
 
     def write_change_lists(self) -> None:
         """Bring the open Change List and the channel up to date; close what is too long.
 
-        The first time, write what changes only with the configuration, too.
-
-        Raises:
-            OSError: The folder cannot be written.
-            StorageError: The journal cannot be used.
+        To be called before all else: the first time, it prepares the folder.
         """
-        with self._change_lists, self._open_journal() as journal:
-            if not self._framed:
-                self._write_frame(journal)
-            self._open.refresh(journal)
-            while span := self._to_close():
-                self._close(journal, span)
-                self._open.refresh(journal)
-            self._publish_open_list()
-
-    def _publish_open_list(self) -> None:
-        version = self._open.version
-        if version != self._published:
-            write_atomically(self._folder / CHANGE_LIST, self._open.chunks())
-            also_as(self._folder / CHANGE_LIST, self._folder / CHANNEL)
-            self._published = version
-
-    def _to_close(self) -> Span | None:
-        return self._open.to_close(self._options.max_open, self._options.max_bytes // 2)
-
-    def _close(self, journal: Journal, span: Span) -> None:
-        keep = self._options.archived_lists
-        write_atomically(self._folder / closed_list_name(span), self._open.closed(span))
-        self._write_archive([*journal.closed_lists(), span][-keep:])
-        # Only now may a reader of the journal see the open list begin later.
-        noted = self._recorder.submit(lambda journal: journal.close_list(span, keep=keep))
-        for forgotten in noted.result():
-            (self._folder / closed_list_name(forgotten)).unlink(missing_ok=True)
-
-    def _write_archive(self, closed: list[Span]) -> None:
-        archive = self._documents.archive(closed)
-        write_atomically(self._folder / ARCHIVE, [write_document(archive)])
+        with self._working("changes") as journal:
+            if not self._prepared:
+                self._prepare(journal)
+            if self._change_lists.write(journal):
+                self._archives.retire(journal, self._source.clock())
 
     def write_resource_list(self) -> None:
         """Write the Resource List, if anything changed since it was last written.
 
         Raises:
-            OSError: The folder cannot be written.
-            StorageError: The journal cannot be used.
             Stopped: `close` was called meanwhile.
         """
-        with self._resource_lists, self._open_journal() as journal:
+        with self._working("resources") as journal:
             if journal.state().last_change == self._listed:
                 return
-            # The promise makes the snapshot's instant a recent one.
-            self._recorder.submit(Journal.promise).result()
-            with journal.snapshot() as state:
-                self._resource_list.write(state.reached, self._until_stopped(journal))
+            state = self._recorder.submit(Journal.promise).result()
+            volume = self._resource_list.write(
+                state.reached, self._resources(journal), self._promise
+            )
+            self._archives.replace(journal, volume)
             self._listed = state.last_change
 
-    def _until_stopped(self, journal: Journal) -> Iterator[Resource]:
-        for resource in journal.resources():
-            if self._stopping.is_set():
-                raise Stopped
+    def write_resource_dump(self) -> None:
+        """Write the Resource Dump, if it is due and anything changed since it was last written.
+
+        Raises:
+            Stopped: `close` was called meanwhile.
+        """
+        with self._working("dumps") as journal:
+            if self._dumping.resource_dump_is_due(journal):
+                self._dumping.write_resource_dump(journal, self._resources(journal))
+                self._write_capability_list()
+
+    def write_change_dumps(self) -> None:
+        """Pack what has been closed since.
+
+        Raises:
+            Stopped: `close` was called meanwhile.
+        """
+        with self._working("dumps") as journal:
+            self._dumping.write_change_dumps(journal)
+
+    def tidy(self) -> None:
+        """Drop what the policy no longer keeps, and remove what lingered long enough."""
+        with self._source.open_journal() as journal:
+            self._archives.retire(journal, self._source.clock())
+
+    def _promise(self) -> int:
+        return self._recorder.submit(Journal.promise).result().reached
+
+    def _resources(self, journal: Journal) -> Iterator[Resource]:
+        given = self._source.resources
+        for resource in journal.resources() if given is None else self._given():
+            self._check()
             yield resource
+
+    def _given(self) -> Iterator[Resource]:
+        """Stream the set that the Source knows itself."""
+        assert self._source.resources is not None
+        try:
+            for resource in self._source.resources():
+                yield as_listed(check_resource(resource), None)
+        except RsnotifyError:
+            raise
+        except Exception as error:  # the Source's own code; all else goes on meanwhile
+            _log.exception("the resources of the Source could not be read")
+            raise StorageError(f"the resources of the Source: {error!r}") from error

@@ -1,6 +1,8 @@
 """The open Change List, kept as written entries, so that a change is written once.
 
-It follows the journal: what is new is appended, what another has closed is dropped.
+It follows the journal: what is new is appended, what another has closed is dropped. Where the
+open period outgrew one document, its older parts are closed already, and a Change List Index
+holds it all together (core §12.2).
 """
 
 from __future__ import annotations
@@ -8,82 +10,173 @@ from __future__ import annotations
 from bisect import bisect_right
 from zlib import crc32
 
+from msgspec import Struct
+
 from rsnotify.datetimes import to_microseconds
-from rsnotify.writing import closing, entry, opening
+from rsnotify.model import Resource
+from rsnotify.vocabulary import Capability
+from rsnotify.writing import closing, opening
 from rsnotify_publisher.documents import Documents
-from rsnotify_publisher.journal import Journal, Span
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.retention import Rotation, Volume
+
+# Longer than all that stands before and after the entries.
+_HEAD = 50_000
+
+
+class Closing(Struct, frozen=True):
+    """What is to be closed next.
+
+    Args:
+        count: So many of the oldest changes of the open list.
+        until: The datetime of the last of them.
+        archived: Whether they leave the open period at once.
+    """
+
+    count: int
+    until: int
+    archived: bool
 
 
 class OpenList:
     """The open Change List as one reader of the journal sees it.
 
     Args:
-        documents: Says how a Change List begins.
+        documents: Says how a Change List begins, and how much one document holds.
     """
 
     def __init__(self, documents: Documents) -> None:
+        options = documents.options
         self._documents = documents
+        self._max_entries = options.max_entries
+        self._max_bytes = max(1, options.max_bytes - min(_HEAD, options.max_bytes // 2))
         self._from = 0
+        self._parts: list[Volume] = []
         self._datetimes: list[int] = []
         self._entries: list[bytes] = []
+        self._size = 0
 
-    def refresh(self, journal: Journal) -> None:
-        """Bring it to where the journal is now."""
-        with journal.snapshot():
-            begin = journal.closed_through()
-            changes = journal.changes(max(begin, self._through))
-        if begin != self._from:
-            self._drop(begin)
+    def refresh(self, journal: Journal) -> list[Resource]:
+        """Bring it to where the journal is now; return the changes that are new in it."""
+        with journal.snapshot() as state:
+            changes = journal.changes(max(state.closed, self.through))
+            self._parts = journal.volumes(Capability.CHANGE_LIST, archived=False)
+        if state.closed != self._from:
+            self._drop(state.closed)
         for change in changes:
             assert change.datetime is not None
             self._datetimes.append(to_microseconds(change.datetime))
-            self._entries.append(entry(change))
+            self._entries.append(self._documents.entry(change))
+            self._size += len(self._entries[-1])
+        return changes
 
     def _drop(self, begin: int) -> None:
         gone = bisect_right(self._datetimes, begin)
+        self._size -= sum(map(len, self._entries[:gone]))
         del self._datetimes[:gone]
         del self._entries[:gone]
         self._from = begin
 
     @property
-    def _through(self) -> int:
+    def begin(self) -> int:
+        """Where the open Change List begins (µs)."""
+        return self._from
+
+    @property
+    def through(self) -> int:
+        """The datetime of the last change (µs), or where the list begins."""
         return self._datetimes[-1] if self._datetimes else self._from
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the open period is more than one document."""
+        return bool(self._parts)
 
     @property
     def version(self) -> str:
         """A text that differs whenever the bytes of the document do."""
-        head = crc32(opening(self._documents.change_list(self._from)))
-        return f"{self._through:x}-{head:x}"
+        head = crc32(self._head())
+        return f"{self.through:x}-{head:x}"
+
+    def _head(self) -> bytes:
+        if self._parts:
+            return self._documents.write(self._documents.change_list_index(self._parts, self._from))
+        return opening(self._documents.change_list(self._from))
 
     def chunks(self) -> list[bytes]:
-        """Return the document in pieces."""
-        head = self._documents.change_list(self._from)
-        return [opening(head), *self._entries, closing(head)]
+        """Return what changelist.xml says, in pieces: the list, or the index of its parts."""
+        return [self._head()] if self._parts else self.open_chunks()
 
-    def closed(self, span: Span) -> list[bytes]:
-        """Return the beginning of it as a closed Change List, in pieces."""
-        head = self._documents.change_list(span.from_at, span.until_at)
-        count = bisect_right(self._datetimes, span.until_at)
-        return [opening(head), *self._entries[:count], closing(head)]
+    def open_chunks(self, skipped: int = 0, begin: int | None = None) -> list[bytes]:
+        """Return the open Change List itself, in pieces.
 
-    def to_close(self, max_entries: int, max_bytes: int) -> Span | None:
-        """Decide what to close: the older half of a list that is full.
-
-        What stays open still reaches back `max_entries / 2` changes, so that a reader that
-        polls now and then seldom needs the archive.
+        It says nothing of what is beyond its last entry, so that it may end with the last that
+        one document holds; the others are in the next, a moment later.
 
         Args:
-            max_entries: With as many changes the list is full.
-            max_bytes: Or with as many bytes.
+            skipped: Changes that have been closed this moment.
+            begin: The datetime of the last of them.
         """
-        total = len(self._entries)
-        if total < 2 or (total < max_entries and sum(map(len, self._entries)) < max_bytes):
-            return None
-        # After a flood the older half may itself be more than one document.
-        count, size = 0, 0
-        for written in self._entries[: min(total // 2, max_entries)]:
-            size += len(written)
-            if count and size > max_bytes:
+        head = self._documents.change_list(
+            self._from if begin is None else begin, is_part=bool(self._parts or skipped)
+        )
+        entries = self._entries[skipped : skipped + self._max_entries]
+        return [opening(head), *entries, closing(head)]
+
+    def closed(self, part: Closing) -> list[bytes]:
+        """Return the beginning of it as a closed Change List, in pieces."""
+        head = self._documents.change_list(self._from, part.until, is_part=not part.archived)
+        return [opening(head), *self._entries[: part.count], closing(head)]
+
+    def to_archive(self, rotation: Rotation, now: int) -> list[Volume]:
+        """Decide which closed parts leave the open period; see `Rotation`."""
+        changes = len(self._entries) + sum(part.entries for part in self._parts)
+        size = self._size + sum(part.size for part in self._parts)
+        going: list[Volume] = []
+        if not self._parts:
+            return going
+        floor = rotation.floor(changes, size, self._parts[0].begin, now)
+        for part in self._parts:
+            changes -= part.entries
+            size -= part.size
+            if floor is None or not floor.permits(changes, size, part.end):
+                break
+            going.append(part)
+        return going
+
+    def to_close(self, rotation: Rotation, now: int) -> Closing | None:
+        """Decide what to close: the older half of a list that is due, or a whole document."""
+        count = 0 if self._parts else self._surplus(rotation, now)
+        if count:
+            return Closing(count, self._datetimes[count - 1], archived=True)
+        if len(self._entries) > self._max_entries or self._size > self._max_bytes:
+            count = self._fitting(self._max_entries, self._max_bytes, len(self._entries))
+            return Closing(count, self._datetimes[count - 1], archived=False)
+        return None
+
+    def _surplus(self, rotation: Rotation, now: int) -> int:
+        """Return how many changes the rotation takes away, in one document."""
+        changes, size = len(self._entries), self._size
+        floor = rotation.floor(changes, size, self._datetimes[0], now) if changes else None
+        if floor is None:
+            return 0
+        count = 0
+        for at, written in zip(self._datetimes, self._entries, strict=True):
+            changes -= 1
+            size -= len(written)
+            if not floor.permits(changes, size, at):
                 break
             count += 1
-        return Span(self._from, self._datetimes[count - 1])
+        # After a flood the older half may itself be more than one document.
+        most = min(self._max_entries, rotation.changes or self._max_entries)
+        return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)
+
+    def _fitting(self, entries: int, size: int, most: int) -> int:
+        """Return how many of the oldest changes one document holds, at least one of any."""
+        count = 0
+        for written in self._entries[: min(entries, most)]:
+            size -= len(written)
+            if count and size < 0:
+                break
+            count += 1
+        return count

@@ -12,9 +12,25 @@ class Options(Struct, frozen=True, kw_only=True):
 
     Args:
         heartbeat: Seconds of quiet before a hub is told that nothing happened.
-        max_open: Changes in the open Change List before its older half is closed.
-        archived_lists: Closed Change Lists kept; the oldest is removed for a new one.
-        max_entries: Entries in one document before a Resource List gets an index.
+        rotate: When the older half of the open Change List is closed: at a count, age or size,
+            whichever comes first, such as "500 changes or 1 h".
+        keep: How long what is closed stays offered, in each archive by itself, such as
+            "30 days, 1000 lists, 2 GB". What ended within the age stays, however much it is;
+            what is older stays while it is among the newest within the count and the size.
+        linger: Seconds that a file stays readable after its document was replaced, or dropped
+            from an archive, for those that have just read where it is.
+        resource_list_archive: Keep former Resource Lists, in an archive.
+        resource_dump_every: Seconds between looks at the Resource Dump; None makes none. It
+            needs `content`.
+        resource_dump_archive: Keep former Resource Dumps, in an archive.
+        change_dump: Pack the content of the changes of each closed Change List. It needs
+            `content`.
+        change_dump_archive: Move older packages from the Change Dump to an archive.
+        gzip: Write closed Change Lists and parts of Resource Lists as `.xml.gz`.
+        profile: "1.1", which readers of ResourceSync 1.0 can follow too, or "1.0".
+        change_memory: Let the Capability List name the change memory, because `application` or
+            `routes` serve it.
+        max_entries: Entries in one document before it gets an index.
         max_bytes: Bytes in one document, likewise.
         refresh: Seconds between looks whether the open Change List must be written anew.
         resource_list_every: Seconds between looks at the Resource List, likewise.
@@ -25,8 +41,17 @@ class Options(Struct, frozen=True, kw_only=True):
     """
 
     heartbeat: float = 10.0
-    max_open: int = 10_000
-    archived_lists: int = 1_000
+    rotate: str = "10,000 changes or 25 MB"
+    keep: str = "1000 lists"
+    linger: float = 600.0
+    resource_list_archive: bool = False
+    resource_dump_every: float | None = None
+    resource_dump_archive: bool = False
+    change_dump: bool = False
+    change_dump_archive: bool = False
+    gzip: bool = False
+    profile: str = "1.1"
+    change_memory: bool = False
     max_entries: int = MAX_ENTRIES
     max_bytes: int = MAX_BYTES
     refresh: float = 1.0

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Self, Unpack
@@ -25,14 +24,13 @@ from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher.background import Background
 from rsnotify_publisher.changes import Metadata, Record, check_change, check_resource, describe
+from rsnotify_publisher.contents import Content
 from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.leader import Leader
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.recorder import Recorder
-from rsnotify_publisher.source import Source
+from rsnotify_publisher.source import Resources, Source
 from rsnotify_publisher.storage import system_clock
-
-_log = logging.getLogger("rsnotify.publisher")
 
 
 class Publisher:
@@ -47,13 +45,18 @@ class Publisher:
         base_url: Below which the documents are served.
         hubs: URLs of hubs, or `Hub`s made by `parse_hub` where each has its own token.
         token: The bearer token for hubs given as URLs.
-        content: Returns what a resource holds now, or None. If given, small content travels
-            inside the fragments. Called in a thread.
+        content: Returns what a resource holds now: bytes, or the path of a file that holds it,
+            or None if it is gone. If given, small content travels inside the fragments, and
+            there can be dumps. Called in threads.
+        resources: Returns the current set of resources, from a database of the Source's own
+            say; any iterable, which is not held in memory. Without it, the set is kept in the
+            journal. Called in a thread, at every writing of a Resource List or Resource Dump.
+        described_by: A document about this set of resources, for whoever wants to know more.
         options: Tuning.
         clock: Tells the time in microseconds since 1970.
 
     Raises:
-        ConfigurationError: A URL is unusable.
+        ConfigurationError: A URL or an option is unusable.
     """
 
     def __init__(
@@ -63,16 +66,42 @@ class Publisher:
         *,
         hubs: Sequence[str | Hub] = (),
         token: str | None = None,
-        content: Callable[[str], bytes | None] | None = None,
+        content: Content | None = None,
+        resources: Resources | None = None,
+        described_by: str | None = None,
         options: Options | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
         known = tuple(hub if isinstance(hub, Hub) else parse_hub(hub, token) for hub in hubs)
         distinct = tuple({hub.uri: hub for hub in known}.values())
-        self.source = Source(Path(folder), base_url, distinct, options or Options(), clock)
-        self._content = content
+        self.source = Source(
+            Path(folder),
+            base_url,
+            distinct,
+            options or Options(),
+            clock,
+            content=content,
+            resources=resources,
+            described_by=described_by,
+        )
         self._lock = threading.Lock()
         self._started_in: int | None = None
+
+    def belong_to(self, description: str) -> None:
+        """Let the Capability List point up to the Source Description of several sets.
+
+        Args:
+            description: Its URI.
+
+        Raises:
+            ConfigurationError: The Publisher has started, and may have said otherwise.
+        """
+        if self._started_in is not None:
+            raise ConfigurationError(
+                f"the Publisher of {self.source.base_url} runs already; give it to the "
+                "SourceDescription before it starts"
+            )
+        self.source.documents.description_uri = description
 
     # Starting and ending
 
@@ -81,8 +110,8 @@ class Publisher:
 
         Raises:
             StorageError: The journal cannot be used.
-            ConfigurationError: The journal belongs to another Source, or this process was
-                forked from one in which the Publisher had started.
+            ConfigurationError: A folder cannot be written, the journal belongs to another
+                Source, or this process was forked from one in which the Publisher had started.
         """
         with self._lock:
             if self._started_in is None:
@@ -94,7 +123,9 @@ class Publisher:
                 )
 
     def _start(self) -> None:
+        self.source.check_folders()
         with self.source.open_journal() as journal, journal.transaction():
+            journal.track(self.source.resources is None)
             # Before the first change, so that a new hub is sent it.
             for hub in self.source.hubs:
                 journal.add_hub(hub.uri)
@@ -106,8 +137,7 @@ class Publisher:
         atexit.register(self.close)
 
     def _leader(self) -> Leader:
-        contents = None if self._content is None else self._contents
-        return Leader(self.source, self._recorder, contents, self._background.published.set)
+        return Leader(self.source, self._recorder, self._background.published.set)
 
     def close(self) -> None:
         """Give the hubs a moment to take what is left, and end; what they miss stays recorded."""
@@ -170,9 +200,12 @@ class Publisher:
             How many there were.
 
         Raises:
-            ConfigurationError: A resource is unusable, or the journal is not empty.
+            ConfigurationError: A resource is unusable, the journal is not empty, or the
+                Publisher was given `resources`.
             StorageError: The journal cannot be written.
         """
+        if self.source.resources is not None:
+            raise ConfigurationError("`resources` gives the set; there is nothing to load")
         records = map(_as_record, resources)
         with self.source.open_journal() as journal, journal.transaction():
             return journal.load(
@@ -244,21 +277,6 @@ class Publisher:
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Do as `deleted` does, in asyncio."""
         return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
-
-    # What the emitter asks
-
-    def _contents(self, uris: Sequence[str]) -> Mapping[str, bytes]:
-        assert self._content is not None
-        found = {}
-        for uri in uris:
-            try:
-                content = self._content(uri)
-            except Exception:  # the Source's own code; without its answer the GET is the way
-                _log.exception("the content of %s could not be had; it is not sent inline", uri)
-                continue
-            if content is not None:
-                found[uri] = content
-        return found
 
 
 def _as_record(change: Resource | Record) -> Record:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.model import Resource
 from rsnotify_publisher.changes import check_uri
-from rsnotify_publisher.documents import Documents
+from rsnotify_publisher.contents import Content, Contents
+from rsnotify_publisher.documents import PARTS, Documents
+from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options
+from rsnotify_publisher.retention import parse_retention, parse_rotation
+
+#: Gives the current set of resources, from the Source's own database say.
+Resources = Callable[[], Iterable[Resource]]
 
 
 class Source:
@@ -21,10 +28,14 @@ class Source:
         folder: Holds the journal, the lock of the leader, and `documents/`.
         base_url: Below which the documents stand; a missing slash at its end is added.
         hubs: Where fragments go.
+        options: Tuning.
         clock: Tells the time in microseconds since 1970.
+        content: Tells what a resource holds now, if the Source can tell.
+        resources: Gives the current set, if the Source knows it itself.
+        described_by: A document about the set of resources, if there is one.
 
     Raises:
-        ConfigurationError: The base URL is unusable.
+        ConfigurationError: The base URL or an option is unusable.
     """
 
     def __init__(
@@ -34,15 +45,41 @@ class Source:
         hubs: tuple[Hub, ...],
         options: Options,
         clock: Callable[[], int],
+        *,
+        content: Content | None = None,
+        resources: Resources | None = None,
+        described_by: str | None = None,
     ) -> None:
+        if described_by is not None:
+            check_uri(described_by)
         self.folder = folder
         self.base_url = normalize_base_url(base_url)
         self.hubs = hubs
         self.options = options
-        self.documents = Documents(self.base_url, advertised(hubs))
+        self.rotation = parse_rotation(options.rotate)
+        self.retention = parse_retention(options.keep)
+        self.contents = None if content is None else Contents(content)
+        self.resources = resources
+        if self.contents is None and (options.change_dump or options.resource_dump_every):
+            raise ConfigurationError("a dump holds what resources hold; give `content`, too")
+        self.documents = Documents(
+            self.base_url,
+            advertised(hubs),
+            options,
+            described_by=described_by,
+        )
         self.documents_folder = folder / "documents"
         self.lock = folder / "leader.lock"
-        self._clock = clock
+        self.clock = clock
+
+    def check_folders(self) -> None:
+        """Make the folders if they are not there, and see that they can be written.
+
+        Raises:
+            ConfigurationError: One cannot be.
+        """
+        for folder in (self.folder, self.documents_folder, self.documents_folder / PARTS):
+            check_writable(folder)
 
     def open_journal(self) -> Journal:
         """Make a connection to the journal for the calling thread.
@@ -51,7 +88,7 @@ class Source:
             StorageError: The journal cannot be used.
             ConfigurationError: It belongs to a Source with another base URL.
         """
-        return Journal(self.folder / "journal.sqlite3", self.base_url, clock=self._clock)
+        return Journal(self.folder / "journal.sqlite3", self.base_url, clock=self.clock)
 
 
 def normalize_base_url(base_url: str) -> str:

@@ -13,22 +13,7 @@ from filelock import FileLock
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, StorageError
-
-_SCHEMA_VERSION = 1
-_SCHEMA = """
-CREATE TABLE state (
-    base_url TEXT NOT NULL,        -- below which the documents stand
-    last_change INTEGER NOT NULL,  -- datetime of the last change; at first, of the baseline
-    promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
-    pruned INTEGER NOT NULL        -- datetime of the last change no longer in `changes`
-);
-CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
-CREATE TABLE resources (
-    uri TEXT PRIMARY KEY, at INTEGER NOT NULL, entry BLOB NOT NULL, validator TEXT
-) WITHOUT ROWID;
-CREATE TABLE closed_lists (until_at INTEGER PRIMARY KEY, from_at INTEGER NOT NULL);
-CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
-"""
+from rsnotify_publisher import schema
 
 
 def system_clock() -> int:
@@ -42,6 +27,8 @@ class State(Struct, frozen=True):
     last_change: int
     promised: int
     pruned: int
+    closed: int
+    tracked: int
 
     @property
     def reached(self) -> int:
@@ -80,12 +67,17 @@ class Storage:
         execute = self._db.execute
         execute("PRAGMA synchronous=FULL")
         # Two processes that switch a new file to WAL at once would see "locked".
-        if self._version() == 0:
+        if self._version() < schema.VERSION:
             with FileLock(self._path.with_suffix(".lock")):
                 if self._version() == 0:
                     self._create(base_url)
-        if self._version() != _SCHEMA_VERSION:
-            raise StorageError(f"{self._path}: written by another version of rsnotify")
+                elif self._version() < schema.VERSION:
+                    with self.transaction():
+                        schema.migrate(self._db)
+        if self._version() != schema.VERSION:
+            raise StorageError(
+                f"{self._path} was written by a later version of rsnotify; use that one"
+            )
         (known,) = execute("SELECT base_url FROM state").fetchone()
         if known != base_url:
             raise ConfigurationError(
@@ -100,8 +92,10 @@ class Storage:
     def _create(self, base_url: str) -> None:
         now = self._clock()
         self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.executescript(f"BEGIN;{_SCHEMA}PRAGMA user_version={_SCHEMA_VERSION};")
-        self._db.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (base_url, now, now, now))
+        self._db.executescript(f"BEGIN;{schema.TABLES}PRAGMA user_version={schema.VERSION};")
+        self._db.execute(
+            "INSERT INTO state VALUES (?, ?, ?, ?, ?, TRUE)", (base_url, now, now, now, now)
+        )
         self._db.execute("COMMIT")
 
     def expect_writes(self) -> None:
@@ -155,5 +149,5 @@ class Storage:
 
     def state(self) -> State:
         """Tell where the journal stands."""
-        row = self._db.execute("SELECT last_change, promised, pruned FROM state").fetchone()
-        return State(*row)
+        query = "SELECT last_change, promised, pruned, closed, tracked FROM state"
+        return State(*self._db.execute(query).fetchone())

@@ -25,6 +25,19 @@ QUICK = Options(heartbeat=30, refresh=0.02, resource_list_every=0.05, grace=5)
 PATIENCE = 45.0
 
 
+class Clock:
+    """Tells the time of day, and more of it when it is told to."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+
+    def __call__(self) -> int:
+        return time.time_ns() // 1000 + self._ahead
+
+    def pass_seconds(self, seconds: float) -> None:
+        self._ahead += round(seconds * 1_000_000)
+
+
 class FakeHub:
     """Speaks the protocol of docs/protocol.md to a Source, and keeps every fragment."""
 

@@ -10,13 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
+from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.documents import Documents
 from rsnotify_publisher.openlist import OpenList
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
 
 
 def read(publisher: Publisher, name: str) -> Document:
@@ -93,7 +94,7 @@ def test_changes_stand_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path
 
 
 def test_closed_lists_and_the_open_one_join_without_a_hole(tmp_path: Path) -> None:
-    options = replace(QUICK, max_open=10)
+    options = replace(QUICK, rotate="10 changes")
     publisher = publish(tmp_path, *numbered(57), options=options)
     archive = read(publisher, "changelist-archive.xml")
     opened = read(publisher, "changelist.xml")
@@ -115,7 +116,7 @@ def test_closed_lists_and_the_open_one_join_without_a_hole(tmp_path: Path) -> No
 
 
 def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_open=10, refresh=30))
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, rotate="10 changes", refresh=30))
     with publisher:
         publisher.record(
             [Resource(BASE + name, change=ChangeType.UPDATED) for name in numbered(95)]
@@ -127,7 +128,7 @@ def test_a_flood_is_closed_in_lists_of_bounded_length(tmp_path: Path) -> None:
 
 
 def test_closed_lists_are_never_touched_again(tmp_path: Path) -> None:
-    options = replace(QUICK, max_open=10)
+    options = replace(QUICK, rotate="10 changes")
     closed = publish(tmp_path, *numbered(40), options=options)
     files = list((closed.source.documents_folder / "resourcesync").glob("changelist-*"))
     before = {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files}
@@ -137,19 +138,22 @@ def test_closed_lists_are_never_touched_again(tmp_path: Path) -> None:
 
 
 def test_the_oldest_closed_lists_give_way(tmp_path: Path) -> None:
-    options = replace(QUICK, max_open=10, archived_lists=2)
-    publisher = publish(tmp_path, *numbered(60), options=options)
+    options = replace(QUICK, rotate="10 changes", keep="2 lists", linger=0)
+    publisher = Publisher(tmp_path, BASE, options=options)
+    folder = publisher.source.documents_folder / "resourcesync"
+    with publisher:
+        for name in numbered(60):
+            publisher.updated(BASE + name)
+        eventually(lambda: len(list(folder.glob("changelist-*"))) == 2)
     archive = read(publisher, "changelist-archive.xml")
-    files = (publisher.source.documents_folder / "resourcesync").glob("changelist-*")
-    assert sorted(BASE + "resourcesync/" + file.name for file in files) == [
+    assert sorted(BASE + "resourcesync/" + file.name for file in folder.glob("changelist-*")) == [
         entry.uri for entry in archive.resources
     ]
-    assert len(archive.resources) == 2
     assert archive.resources[-1].until == read(publisher, "changelist.xml").from_
 
 
 def test_the_journal_is_pruned_behind_closed_lists(tmp_path: Path) -> None:
-    options = replace(QUICK, max_open=10)
+    options = replace(QUICK, rotate="10 changes")
     publisher = publish(tmp_path, *numbered(60), options=options)
     with publisher.source.open_journal() as journal:
         assert len(journal.changes(0)) < 10
@@ -178,8 +182,10 @@ def test_the_resource_list_holds_the_current_set(tmp_path: Path) -> None:
     assert (new.uri, new.hash, new.lastmod) == (BASE + "new", "md5:00", change.datetime)
     assert new.change is None
     assert document.at is not None
+    assert document.completed is not None
     assert change.datetime is not None
-    assert document.at >= change.datetime
+    assert document.at <= document.completed
+    assert document.completed >= change.datetime
 
 
 def test_no_later_change_is_at_or_before_the_instant_of_the_resource_list(
@@ -228,25 +234,29 @@ def test_bytes_too_make_a_resource_list_long(tmp_path: Path) -> None:
     assert all(part.stat().st_size <= 1_000 for part in folder.glob("resourcelist-*"))
 
 
-def test_parts_of_old_resource_lists_are_removed_but_not_those_just_replaced(
-    tmp_path: Path,
-) -> None:
-    options = replace(QUICK, max_entries=1, resource_list_every=900)
-    indexes = []
-    for name in ("a", "b", "c", "d"):
-        publisher = publish(tmp_path, name, options=options)
-        publisher = publish(tmp_path, options=options)
-        indexes.append(read(publisher, "resourcelist.xml"))
+def test_parts_of_a_replaced_resource_list_linger_and_then_go(tmp_path: Path) -> None:
+    clock = Clock()
+    options = replace(QUICK, max_entries=1, linger=600)
+    publisher = Publisher(tmp_path, BASE, options=options, clock=clock)
     folder = publisher.source.documents_folder / "resourcesync"
-    kept = {BASE + "resourcesync/" + part.name for part in folder.glob("resourcelist-*")}
-    newest = {entry.uri for entry in indexes[-1].resources}
-    oldest = {entry.uri for entry in indexes[1].resources}
-    assert newest < kept
-    assert not kept & oldest
+
+    def parts() -> set[str]:
+        return {BASE + "resourcesync/" + part.name for part in folder.glob("resourcelist-*")}
+
+    publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        before = {entry.uri for entry in read(publisher, "resourcelist.xml").resources}
+        publisher.created(BASE + "c")
+        eventually(lambda: len(read(publisher, "resourcelist.xml").resources) == 3)
+        after = {entry.uri for entry in read(publisher, "resourcelist.xml").resources}
+        assert parts() == before | after
+        clock.pass_seconds(601)
+        eventually(lambda: parts() == after)
 
 
 def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:
-    options = replace(QUICK, max_open=10, refresh=0.001)
+    options = replace(QUICK, rotate="10 changes", refresh=0.001)
     publisher = Publisher(tmp_path, BASE, options=options)
     holes: list[tuple[object, object]] = []
     done = threading.Event()
@@ -272,35 +282,46 @@ def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:
     assert len(read(publisher, "changelist-archive.xml").resources) > 3
 
 
-def test_an_unwritable_folder_is_tried_again(
+def test_a_folder_that_cannot_be_written_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     publisher = Publisher(tmp_path, BASE, options=QUICK)
     documents = publisher.source.documents_folder
-    documents.parent.mkdir(exist_ok=True)
-    documents.write_text("in the way")
     with publisher:
+        assert publisher.wait_published(PATIENCE)
+        documents.rename(tmp_path / "elsewhere")
+        documents.write_text("in the way")
         publisher.updated(BASE + "a")
         eventually(lambda: "tried again" in caplog.text)
         documents.unlink()
-        assert publisher.wait_published(PATIENCE)
+        (tmp_path / "elsewhere").rename(documents)
     assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
+
+
+@pytest.mark.parametrize("in_the_way", ["", "documents", "documents/resourcesync"])
+def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
+    tmp_path: Path, in_the_way: str
+) -> None:
+    place = tmp_path / "state" / in_the_way
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("in the way")
+    publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
+    with pytest.raises(ConfigurationError, match=r"is no folder|cannot be written"):
+        publisher.start()
 
 
 def test_the_open_list_is_written_from_entries_it_already_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rsnotify_publisher import openlist
-
     written: list[str] = []
-    entry = openlist.entry
+    entry = Documents.entry
 
-    def count(resource: Resource) -> bytes:
+    def count(documents: Documents, resource: Resource) -> bytes:
         written.append(resource.uri)
-        return entry(resource)
+        return entry(documents, resource)
 
-    monkeypatch.setattr(openlist, "entry", count)
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    monkeypatch.setattr(Documents, "entry", count)
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, resource_list_every=900))
     shown = OpenList(Documents(BASE, ()))
     with publisher.source.open_journal() as journal:
         for name in ("a", "b", "c"):

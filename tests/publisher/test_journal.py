@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.datetimes import from_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Record
-from rsnotify_publisher.journal import Journal, Span
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.retention import Volume
 from tests.publisher.helpers import BASE
 
 
@@ -42,6 +46,10 @@ def update(name: str) -> Record:
 def record(journal: Journal, *names: str) -> list[Resource]:
     with journal.transaction():
         return journal.record([update(name) for name in names])
+
+
+def closed(begin: int, end: int) -> Volume:
+    return Volume("changelist", begin, end, 1, 100, (f"{begin}-{end}.xml",), archived=True)
 
 
 def datetimes(changes: list[Resource]) -> list[object]:
@@ -153,10 +161,10 @@ def test_a_baseline_ends_what_the_journal_vouched_for_before(
     journal: Journal, clock: Clock
 ) -> None:
     clock.now += 50
-    before = journal.closed_through()
+    before = journal.state().closed
     with journal.transaction():
         journal.load([Record(Resource(BASE + "a"))])
-    assert journal.closed_through() > before
+    assert journal.state().closed > before
 
 
 @pytest.mark.parametrize("first", ["loaded", "recorded"])
@@ -181,17 +189,17 @@ def test_the_last_change_at_an_instant_is_found_even_when_it_was_pruned(
     assert journal.last_change_at(1_999_999) == origin
     assert journal.last_change_at(3_500_000) == ats[1]
     with journal.transaction():
-        journal.close_list(Span(origin, ats[1]), keep=10)
+        journal.close_list(closed(origin, ats[1]))
         journal.prune(ats[1])
     assert journal.last_change_at(3_500_000) == ats[1]
-    assert journal.closed_through() == ats[1]
+    assert journal.state().closed == ats[1]
     assert len(journal.changes(0)) == 1
 
 
 def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(
     journal: Journal, clock: Clock
 ) -> None:
-    origin = journal.closed_through()
+    origin = journal.state().closed
     with journal.transaction():
         journal.add_hub("http://slow.example/")
         journal.add_hub("http://quick.example/")
@@ -203,7 +211,7 @@ def test_a_change_is_kept_until_it_is_closed_and_every_hub_has_it(
         journal.move_cursor(hubs[1], 4_000_000)
     assert journal.prunable(hubs) is None
     with journal.transaction():
-        journal.close_list(Span(origin, 3_000_000), keep=10)
+        journal.close_list(closed(origin, 3_000_000))
     assert journal.prunable(hubs) == 2_000_000
     assert journal.prunable(hubs[1:]) == 3_000_000
 
@@ -222,12 +230,148 @@ def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(
     assert journal.cursor("http://hub.example/") == place
 
 
-def test_only_so_many_closed_lists_are_kept(journal: Journal) -> None:
+def test_a_hub_that_never_comes_back_is_not_waited_for_beyond_the_archive(
+    journal: Journal, clock: Clock
+) -> None:
+    origin = journal.state().closed
     with journal.transaction():
-        assert journal.close_list(Span(1, 2), keep=2) == []
-        assert journal.close_list(Span(2, 3), keep=2) == []
-        assert journal.close_list(Span(3, 4), keep=2) == [Span(1, 2)]
-    assert journal.closed_lists() == [Span(2, 3), Span(3, 4)]
+        journal.add_hub("http://gone.example/")
+    for clock.now in (2_000_000, 3_000_000, 4_000_000):
+        record(journal, "a")
+    first, second = closed(origin, 2_000_000), closed(2_000_000, 3_000_000)
+    with journal.transaction():
+        journal.close_list(first)
+        journal.close_list(second)
+    assert journal.prunable(["http://gone.example/"]) is None
+    with journal.transaction():
+        journal.drop([first])
+    assert journal.prunable(["http://gone.example/"]) == 2_000_000
+
+
+def test_the_open_list_begins_where_the_last_closed_one_ended_even_when_that_is_gone(
+    journal: Journal,
+) -> None:
+    volume = closed(journal.state().closed, 3_000_000)
+    with journal.transaction():
+        journal.close_list(volume)
+        journal.drop([volume])
+    assert journal.volumes("changelist") == []
+    assert journal.state().closed == 3_000_000
+
+
+def test_documents_are_catalogued_by_kind_and_place(journal: Journal) -> None:
+    older, newer = closed(1, 2), replace(closed(2, 3), archived=False)
+    dump = replace(older, kind="changedump", files=("d.xml", "d.zip"))
+    with journal.transaction():
+        for volume in (newer, dump, older):
+            journal.put(volume)
+    assert journal.volumes("changelist") == [older, newer]
+    assert journal.volumes("changelist", archived=True) == [older]
+    assert journal.volumes("changelist", archived=False) == [newer]
+    with journal.transaction():
+        journal.archive([newer])
+    assert journal.volumes("changelist", archived=False) == []
+    assert journal.files() == {"1-2.xml", "2-3.xml", "d.xml", "d.zip"}
+
+
+def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock) -> None:
+    volume = closed(1, 2)
+    clock.now = 5_000_000
+    with journal.transaction():
+        journal.put(volume)
+        journal.drop([volume])
+    assert journal.discarded(before=5_000_000) == []
+    assert journal.discarded(before=5_000_001) == ["1-2.xml"]
+    assert journal.files() == {"1-2.xml"}
+    with journal.transaction():
+        journal.removed(["1-2.xml"])
+    assert journal.files() == set()
+
+
+def test_a_file_that_is_used_again_does_not_linger_any_more(journal: Journal) -> None:
+    with journal.transaction():
+        journal.discard(["1-2.xml"])
+        journal.put(closed(1, 2))
+    assert journal.discarded(before=2**62) == []
+
+
+def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Path) -> None:
+    names = [f"{number:05}" for number in range(2_500)]
+    with journal.transaction():
+        journal.load(Record(Resource(BASE + name)) for name in names)
+    seen = []
+    with Journal(tmp_path / "journal.sqlite3", BASE) as reader:
+        resources = reader.resources()
+        seen.append(next(resources).uri)
+        record(journal, "99999")
+        seen += [resource.uri for resource in resources]
+    assert seen == [BASE + name for name in [*names, "99999"]]
+
+
+def test_a_set_that_the_source_knows_itself_is_not_kept(journal: Journal) -> None:
+    record(journal, "a")
+    with journal.transaction():
+        journal.track(False)
+    record(journal, "b")
+    assert journal.count() == 0
+    assert [change.uri for change in journal.changes(0)] == [BASE + "a", BASE + "b"]
+
+
+def test_a_set_that_was_not_kept_cannot_be_kept_later(journal: Journal) -> None:
+    with journal.transaction():
+        journal.track(False)
+    with pytest.raises(ConfigurationError, match="give it again"), journal.transaction():
+        journal.track(True)
+
+
+def test_a_patch_is_no_part_of_what_a_resource_is(journal: Journal) -> None:
+    links = (Link(Rel.PATCH, "http://x.example/diff", type="application/json-patch+json"),)
+    links += (Link("memento", "http://x.example/2"),)
+    change = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
+    with journal.transaction():
+        journal.record([Record(change)])
+    assert journal.changes(0)[0].links == links
+    assert next(journal.resources()).links == links[1:]
+
+
+VERSION_1 = """
+CREATE TABLE state (base_url TEXT NOT NULL, last_change INTEGER NOT NULL,
+    promised INTEGER NOT NULL, pruned INTEGER NOT NULL);
+CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+CREATE TABLE resources (uri TEXT PRIMARY KEY, at INTEGER NOT NULL, entry BLOB NOT NULL,
+    validator TEXT) WITHOUT ROWID;
+CREATE TABLE closed_lists (until_at INTEGER PRIMARY KEY, from_at INTEGER NOT NULL);
+CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
+INSERT INTO state VALUES ('http://source.example/data/', 3000000, 3000001, 1000000);
+INSERT INTO changes VALUES (3000000, '{"uri":"http://source.example/data/a","change":"created"}');
+INSERT INTO closed_lists VALUES (2000000, 1000000);
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript(VERSION_1)
+    with Journal(path, BASE) as journal:
+        state = journal.state()
+        assert (state.closed, state.pruned, state.last_change) == (2_000_000, 1_000_000, 3_000_000)
+        assert state.tracked
+        assert [change.uri for change in journal.changes(0)] == [BASE + "a"]
+        (volume,) = journal.volumes("changelist", archived=True)
+    assert volume.files == (
+        "resourcesync/changelist-19700101T000001000000Z-19700101T000002000000Z.xml",
+    )
+    with Journal(path, BASE) as again:
+        assert again.state() == state
+
+
+def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    with closing(sqlite3.connect(path)) as later:
+        later.executescript("CREATE TABLE state (x); PRAGMA user_version = 99;")
+    with pytest.raises(StorageError, match="later version"):
+        Journal(path, BASE)
 
 
 def test_a_journal_belongs_to_one_base_url(journal: Journal, tmp_path: Path) -> None:

@@ -234,5 +234,5 @@ def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="file"):
+    with pytest.raises(ConfigurationError, match="file is no folder"):
         Publisher(tmp_path / "file", BASE).start()

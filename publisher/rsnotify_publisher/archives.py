@@ -1,0 +1,146 @@
+"""The archives of a Source: what is no longer live, as long as the policy keeps it.
+
+Whoever reads a live document first finds in its archive all that came before it, because
+what leaves the live document stands in the archive before it leaves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from rsnotify.vocabulary import Capability
+from rsnotify_publisher.documents import ARCHIVES, PARTS, compact, is_final
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.paging import Pager
+from rsnotify_publisher.recorder import Recorder
+from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.source import Source
+
+_BASELINES = (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP)
+
+
+class Archives:
+    """Keeps the archives of one Source, and removes what they no longer hold.
+
+    Args:
+        source: Whose archives they are.
+        recorder: Makes durable what stands where.
+    """
+
+    def __init__(self, source: Source, recorder: Recorder) -> None:
+        self._source = source
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._recorder = recorder
+        self._retention = source.retention
+        self._pager = Pager(source.documents, source.documents_folder, source.options)
+        # Several jobs may have something to archive at the same time.
+        self._lock = threading.Lock()
+
+    def prepare(self, journal: Journal) -> None:
+        """Write the archives, and let files linger that no document refers to any more.
+
+        Such files are left by a crash. To be called before anything else is written.
+        """
+        with self._lock:
+            for kind, name in ARCHIVES.items():
+                if self._documents.keeps(kind):
+                    self._write(kind, journal.volumes(kind, archived=True))
+                else:
+                    (self._folder / name).unlink(missing_ok=True)
+            found = {PARTS + path.name for path in (self._folder / PARTS).glob("*")}
+            lost = [name for name in found - journal.files() if is_final(name)]
+            self._note(lambda journal: journal.discard(n for n in lost if "-archive-" not in n))
+
+    def add(
+        self, journal: Journal, volumes: Sequence[Volume], note: Callable[[Journal], None]
+    ) -> None:
+        """Put documents of one kind into its archive, if there is one.
+
+        Args:
+            journal: Read only.
+            volumes: At least one; newer than what the archive holds.
+            note: Enters in the journal that they stand there; run when they do.
+        """
+        kind = volumes[0].kind
+        with self._lock:
+            if self._documents.keeps(kind):
+                self._write(kind, [*journal.volumes(kind, archived=True), *volumes])
+            # Only now may a reader of the journal see the live document without them.
+            self._note(note)
+
+    def replace(self, journal: Journal, volume: Volume) -> None:
+        """Note a new live document, in place of the former ones of its kind.
+
+        These go into the archive, if there is one and they have a file of their own; or else
+        their files linger.
+        """
+        former = [
+            other
+            for other in journal.volumes(volume.kind, archived=False)
+            if other.begin != volume.begin
+        ]
+        kept = [other for other in former if self._documents.is_own(other)]
+
+        def note(journal: Journal) -> None:
+            journal.put(volume)
+            journal.archive(kept)
+            journal.drop(other for other in former if other not in kept)
+
+        if kept:
+            self.add(journal, kept, note)
+        else:
+            self._note(note)
+
+    def retire(self, journal: Journal, now: int) -> None:
+        """Drop from the archives what the policy does not keep; remove what lingered long enough.
+
+        Raises:
+            OSError: The folder cannot be written.
+            StorageError: The journal cannot be used.
+        """
+        with self._lock:
+            for kind in ARCHIVES:
+                self._retire(journal, kind, now)
+            linger = round(self._source.options.linger * 1e6)
+            if gone := journal.discarded(now - linger):
+                for name in gone:
+                    (self._folder / name).unlink(missing_ok=True)
+                self._note(lambda journal: journal.removed(gone))
+
+    def _retire(self, journal: Journal, kind: str, now: int) -> None:
+        volumes = journal.volumes(kind, archived=True)
+        expired = volumes
+        if self._documents.keeps(kind):
+            expired = self._retention.expired(volumes, now)
+        if kind == Capability.CHANGE_LIST:
+            needed = self._needed_after(journal)
+            expired = [volume for volume in expired if volume.end <= needed]
+        if expired:
+            self._note(lambda journal: journal.drop(expired))
+            if self._documents.keeps(kind):
+                self._write(kind, volumes[len(expired) :])
+
+    def _needed_after(self, journal: Journal) -> int:
+        """Return after which instant changes are needed by those that begin with a baseline."""
+        live = [v.begin for kind in _BASELINES for v in journal.volumes(kind, archived=False)]
+        return min(live, default=journal.state().closed)
+
+    def _write(self, kind: str, volumes: list[Volume]) -> None:
+        stem = f"{PARTS}{kind}-archive-"
+        if volumes:
+            stem += f"{compact(volumes[0].begin)}-{compact(volumes[-1].end)}"
+        parts = self._pager.write(
+            ARCHIVES[kind],
+            stem,
+            self._documents.archive_part(kind),
+            (self._documents.entry(self._documents.archived(volume)) for volume in volumes),
+            lambda parts: self._documents.archive(kind, parts),
+        )
+        found = {PARTS + path.name for path in (self._folder / PARTS).glob(f"{kind}-archive-*")}
+        if stale := found.difference(parts):
+            self._note(lambda journal: journal.discard(stale))
+
+    def _note(self, operation: Callable[[Journal], None]) -> None:
+        self._recorder.submit(operation).result()

@@ -1,0 +1,216 @@
+"""When dumps are written, and of what.
+
+The Resource Dump is written now and then, if something changed. Each Change List that is
+closed becomes a closed Change Dump too; the live Change Dump shows the packages of the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec.structs import replace
+
+from rsnotify.datetimes import from_microseconds
+from rsnotify.model import Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import Capability
+from rsnotify_publisher.archives import Archives
+from rsnotify_publisher.contents import CheckedContents
+from rsnotify_publisher.documents import (
+    ARCHIVES,
+    CAPABILITY_LIST,
+    CHANGE_DUMP,
+    RESOURCE_DUMP,
+    stem,
+)
+from rsnotify_publisher.dumps import Captured, DumpWriter, Package
+from rsnotify_publisher.files import also_as, reading
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.recorder import Recorder
+from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.source import Source
+
+# Where there is an archive, so many of the newest Change Dumps stay in what is live.
+_LIVE = 10
+
+
+class Dumping:
+    """Keeps the dumps of one Source.
+
+    Args:
+        source: Whose dumps they are.
+        recorder: Makes durable which there are.
+        archives: Take what is no longer live.
+        check: Called often; raises to break off.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        recorder: Recorder,
+        archives: Archives,
+        check: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._recorder = recorder
+        self._archives = archives
+        self._check = check
+        self._writer = DumpWriter(
+            source.documents_folder,
+            source.base_url,
+            source.documents.uri(CAPABILITY_LIST),
+            max_resources=source.options.max_entries,
+            max_entries=source.options.max_entries,
+            profile=source.documents.profile,
+        )
+        self._begin = 0
+        #: Keeps what new changes made of their resources, for the Change Dump.
+        self.captured: Captured | None = None
+        if source.contents is not None and source.options.change_dump:
+            self.captured = Captured(source.folder / "captured", source.contents.get)
+
+    def awaits(self, name: str) -> bool:
+        """Whether a document is a Resource Dump that was never written, or its archive."""
+        dump = name in (RESOURCE_DUMP, ARCHIVES[Capability.RESOURCE_DUMP])
+        return dump and not (self._folder / RESOURCE_DUMP).exists()
+
+    # The Resource Dump
+
+    def resource_dump_is_due(self, journal: Journal) -> bool:
+        """Whether it is old enough, and something changed since."""
+        every = self._source.options.resource_dump_every
+        live = journal.volumes(Capability.RESOURCE_DUMP, archived=False)
+        if every is None or not live:
+            return every is not None
+        at = live[-1].begin
+        return journal.state().last_change > at and self._source.clock() >= at + every * 1e6
+
+    def write_resource_dump(self, journal: Journal, resources: Iterable[Resource]) -> None:
+        """Write the Resource Dump while the set changes (core §11.1).
+
+        Raises:
+            StorageError: A resource is in the set, but its content could not be had.
+        """
+        assert self._source.contents is not None
+        listed = journal.resource if journal.state().tracked else lambda uri: None
+        contents = CheckedContents(self._source.contents, lambda uri: listed(uri) is not None)
+        at = self._promise()
+        own = stem(Capability.RESOURCE_DUMP, at)
+        packages = self._writer.resource_packages(
+            own,
+            from_microseconds(at),
+            resources,
+            lambda resource: contents.get(resource.uri),
+            now=lambda: from_microseconds(self._promise()),
+            check=self._check,
+        )
+        contents.check()
+        end = self._promise()
+        parts = self._writer.write_resource_dump(
+            f"{own}.xml",
+            from_microseconds(at),
+            from_microseconds(end),
+            [package.entry for package in packages],
+            links=self._documents.archives_link(Capability.RESOURCE_DUMP),
+        )
+        also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
+        volume = self._volume(Capability.RESOURCE_DUMP, at, end, parts, packages)
+        self._archives.replace(journal, volume)
+
+    def _volume(
+        self, kind: str, begin: int, end: int, parts: list[str], packages: list[Package]
+    ) -> Volume:
+        own = f"{stem(kind, begin)}.xml"
+        files = (own, *parts, *(name for package in packages for name in package.files))
+        size = sum((self._folder / name).stat().st_size for name in files)
+        return Volume(kind, begin, end, sum(p.count for p in packages), size, files)
+
+    def _promise(self) -> int:
+        return self._recorder.submit(Journal.promise).result().reached
+
+    # Change Dumps
+
+    def prepare(self, journal: Journal) -> None:
+        """Write the live Change Dump, if there is to be one; it begins with what is open now."""
+        self._begin = journal.state().closed
+        if self.captured is not None:
+            self._write_live(journal)
+
+    def write_change_dumps(self, journal: Journal) -> None:
+        """Pack the changes of each Change List that was closed since (core §13.1)."""
+        written = journal.volumes(Capability.CHANGE_DUMP)
+        through = written[-1].end if written else self._begin
+        closed = journal.volumes(Capability.CHANGE_LIST)
+        new = [volume for volume in closed if volume.begin >= through]
+        for volume in new:
+            self._write_change_dump(volume)
+        if self._retire(journal) or new:
+            self._write_live(journal)
+
+    def _retire(self, journal: Journal) -> bool:
+        """Take from the live Change Dump what belongs there no longer."""
+        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+        archives = self._documents.keeps(Capability.CHANGE_DUMP)
+        if archives:
+            going = live[:-_LIVE]
+        else:
+            going = self._source.retention.expired(live, self._source.clock())
+        # It covers an interval without a hole, even if a list was dropped before it was packed.
+        holes = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
+        going = live[: max(len(going), next(holes, 0))]
+        if going and archives:
+            self._archives.add(journal, going, lambda journal: journal.archive(going))
+        elif going:
+            self._recorder.submit(lambda journal: journal.drop(going)).result()
+        return bool(going)
+
+    def _write_live(self, journal: Journal) -> None:
+        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+        begin = live[0].begin if live else self._begin
+        self._writer.write_change_dump(
+            CHANGE_DUMP,
+            from_microseconds(begin),
+            None,
+            [entry for volume in live for entry in self._entries(volume.files[0])],
+            links=self._documents.archives_link(Capability.CHANGE_DUMP),
+        )
+
+    def _entries(self, name: str) -> Iterator[Resource]:
+        """Read what a closed Change Dump says of its packages."""
+        document = read_document((self._folder / name).read_bytes(), source=name)
+        for entry in document.resources:
+            if document.index:
+                yield from self._entries(entry.uri.removeprefix(self._source.base_url))
+            else:
+                yield entry
+
+    def _write_change_dump(self, closed: Volume) -> None:
+        assert self.captured is not None
+        own = stem(Capability.CHANGE_DUMP, closed.begin)
+        from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
+        packages = self._writer.change_packages(
+            own,
+            from_,
+            until,
+            self._changes(closed),
+            self.captured.content,
+            check=self._check,
+        )
+        parts = self._writer.write_change_dump(
+            f"{own}.xml",
+            from_,
+            until,
+            [package.entry for package in packages],
+            links=self._documents.archives_link(Capability.CHANGE_DUMP),
+        )
+        volume = self._volume(Capability.CHANGE_DUMP, closed.begin, closed.end, parts, packages)
+        self._recorder.submit(lambda journal: journal.put(volume)).result()
+        self.captured.forget(until)
+
+    def _changes(self, closed: Volume) -> Iterator[Resource]:
+        """Read the changes of a closed Change List."""
+        document = read_document(reading(self._folder / closed.files[0]), source=closed.files[0])
+        for change in document.resources:
+            yield replace(change, datetime=change.changed_at)

@@ -1,0 +1,63 @@
+"""The tables of the journal, and how the tables of an earlier version become these."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from msgspec import json
+
+from rsnotify.datetimes import from_microseconds
+
+VERSION = 2
+_VOLUMES = """
+CREATE TABLE volumes (             -- finished documents, see `Volume`
+    kind TEXT NOT NULL,
+    begins INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    archived INTEGER NOT NULL,     -- whether it stands in the archive of its kind
+    entries INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    files TEXT NOT NULL,           -- a JSON array of names
+    PRIMARY KEY (kind, begins)
+) WITHOUT ROWID;
+CREATE TABLE discarded (file TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
+"""
+TABLES = f"""
+CREATE TABLE state (
+    base_url TEXT NOT NULL,        -- below which the documents stand
+    last_change INTEGER NOT NULL,  -- datetime of the last change; at first, of the baseline
+    promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
+    pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`
+    closed INTEGER NOT NULL,       -- where the open Change List begins
+    tracked INTEGER NOT NULL       -- whether `resources` is kept; else the Source gives the set
+);
+CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
+CREATE TABLE resources (
+    uri TEXT PRIMARY KEY, at INTEGER NOT NULL, entry BLOB NOT NULL, validator TEXT
+) WITHOUT ROWID;
+CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
+{_VOLUMES}
+"""
+
+
+def migrate(database: sqlite3.Connection) -> None:
+    """Bring a journal of version 1 to this one; inside a transaction."""
+    execute = database.execute
+    for statement in _VOLUMES.split(";")[:2]:
+        execute(statement)
+    execute("ALTER TABLE state ADD COLUMN closed INTEGER NOT NULL DEFAULT 0")
+    execute("ALTER TABLE state ADD COLUMN tracked INTEGER NOT NULL DEFAULT TRUE")
+    newest = "(SELECT max(until_at) FROM closed_lists)"
+    execute(f"UPDATE state SET closed = coalesce({newest}, pruned)")
+    for begin, end in execute("SELECT from_at, until_at FROM closed_lists").fetchall():
+        # How large they are was not noted; a policy by size counts the new ones alone.
+        row = ("changelist", begin, end, True, 0, 0, json.encode([_name(begin, end)]).decode())
+        execute("INSERT INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+    execute("DROP TABLE closed_lists")
+    execute(f"PRAGMA user_version={VERSION}")
+
+
+def _name(begin: int, end: int) -> str:
+    """Return the name that version 1 gave a closed Change List."""
+    times = [from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ") for at in (begin, end)]
+    return f"resourcesync/changelist-{times[0]}-{times[1]}.xml"
