@@ -31,6 +31,14 @@ def guess(uri: str) -> str | None:
     return _COMPRESSED.get(encoding) if encoding else kind
 
 
+def extension(media_type: str) -> str:
+    """Return how names of this media type usually end, with the dot; empty if that is open."""
+    kind = _bare(media_type)
+    usual = _TYPES.guess_all_extensions(kind)
+    plain = "." + kind.rpartition("/")[2]
+    return plain if plain in usual else next(iter(usual), "")
+
+
 def falls_under(media_type: str, pattern: str) -> bool:
     """Tell whether a media type is the one that a pattern names, or of its kind.
 

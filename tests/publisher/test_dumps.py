@@ -17,6 +17,7 @@ import pytest
 
 from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import read_document
+from rsnotify.validation import Finding, validate
 from rsnotify_publisher.dumps import DumpWriter, Package
 
 BASE = "http://source.example/data/"
@@ -79,6 +80,10 @@ def unpacked(folder: Path, packages: list[Package]) -> dict[str, bytes]:
 
 def sha256(content: bytes) -> str:
     return f"sha-256:{hashlib.sha256(content).hexdigest()}"
+
+
+def faults(folder: Path) -> list[Finding]:
+    return [finding for path in folder.rglob("*.xml") for finding in validate(path.read_bytes())]
 
 
 def files(folder: Path) -> list[str]:
@@ -280,6 +285,8 @@ def test_what_is_compressed_already_is_stored_as_it_is(tmp_path: Path) -> None:
     [
         ("http://x/dir/res1.ttl", None, "000001-res1.ttl"),
         ("http://x/res1", "text/html; charset=utf-8", "000001-res1.html"),
+        ("http://x/res1", "Text/Turtle", "000001-res1.ttl"),
+        ("http://x/res1", "application/xml", "000001-res1.xml"),
         ("http://x/", None, "000001"),
         ("http://x/?q=1", "application/json", "000001.json"),
         ("http://x/..", None, "000001-_"),
@@ -299,6 +306,18 @@ def test_paths_are_safe_on_any_system(
     )
     [entry] = manifest(tmp_path, package).resources
     assert (entry.uri, entry.path) == (uri, "/resources/" + path)
+
+
+@pytest.mark.parametrize("max_entries", [2, 50])
+def test_all_that_is_written_is_valid(tmp_path: Path, max_entries: int) -> None:
+    contents = {"a.ttl": b"1", "b": b"2", "gone": None, "c": b"3"}
+    resources = [Resource(BASE + name, type="text/turtle") for name in contents]
+    packages = pack(tmp_path, contents, resources=resources, max_resources=1)
+    writer(tmp_path, max_entries=max_entries).write_resource_dump(
+        "resourcedump.xml", AT, COMPLETED, [package.entry for package in packages]
+    )
+    assert len(list(tmp_path.rglob("*.xml"))) > 3
+    assert faults(tmp_path) == []
 
 
 class Stop(Exception):

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rsnotify.datetimes import Instant
 from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import read_document
+from rsnotify.validation import validate
 from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify.writing import Profile
 from rsnotify_publisher.dumps import Captured, DumpWriter, Package
@@ -239,6 +240,25 @@ def test_only_the_last_part_of_an_indexed_dump_may_be_open(tmp_path: Path, close
     documents = [read_document((tmp_path / name).read_bytes()) for name in parts]
     assert [(document.from_, document.until) for document in documents] == intervals
     assert {document.link("index") for document in documents} == {BASE + "changedump.xml"}
+
+
+@pytest.mark.parametrize("profile", list(Profile))
+@pytest.mark.parametrize("max_entries", [2, 50])
+def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entries: int) -> None:
+    history = [("a", b"1"), ("gone", b"2"), ("a", None), ("b", b"3"), ("gone", None), ("b", b"4")]
+    changes = [
+        replace(change(name, at, content), type="text/plain" if content else None)
+        for at, (name, content) in enumerate(history, 1)
+    ]
+    settings: dict[str, Any] = {"max_resources": 1, "max_entries": max_entries, "profile": profile}
+    packages = pack(
+        tmp_path, changes, lambda change: b"4" if change.uri == BASE + "b" else None, **settings
+    )
+    assert [content for _, content in bitstreams(tmp_path, packages)] == [None, b"4", None, b"4"]
+    writer = DumpWriter(tmp_path, BASE, UP, **settings)
+    writer.write_change_dump("changedump.xml", START, None, [p.entry for p in packages])
+    for path in tmp_path.rglob("*.xml"):
+        assert validate(path.read_bytes(), spec=profile) == []
 
 
 class Source:

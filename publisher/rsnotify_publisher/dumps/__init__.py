@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rsnotify_publisher.dumps.captured import Captured
 from rsnotify_publisher.dumps.packages import Package
-from rsnotify_publisher.dumps.supply import Content
+from rsnotify_publisher.dumps.supply import EntryContent
 from rsnotify_publisher.dumps.writer import DumpWriter
 
-__all__ = ["Captured", "Content", "DumpWriter", "Package"]
+__all__ = ["Captured", "DumpWriter", "EntryContent", "Package"]

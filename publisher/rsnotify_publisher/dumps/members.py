@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import mimetypes
 import re
 from urllib.parse import unquote
 
+from rsnotify.mediatypes import extension
 from rsnotify.model import Resource
 
 # What some file system cannot hold, or could take for the way to a parent.
 _UNSAFE = re.compile(r"(?:[^A-Za-z0-9._-]|\.{2,})+")
 _LONGEST = 100
-# Python's own table, not the machine's, so that a dump is the same everywhere.
-_TYPES = mimetypes.MimeTypes()
 
 # Deflating these again costs time and gains nothing.
 _COMPRESSED = re.compile(
@@ -31,8 +29,7 @@ def member_path(number: int, resource: Resource) -> str:
     """
     last = re.split(r"[?#]", resource.uri, maxsplit=1)[0].rpartition("/")[2]
     name = _UNSAFE.sub("_", unquote(last))[-_LONGEST:].rstrip(".")
-    kind = (resource.type or "").partition(";")[0].strip()
-    suffix = "" if "." in name else _TYPES.guess_extension(kind) or ""
+    suffix = "" if "." in name else extension(resource.type or "")
     return f"{number:06}-{name}{suffix}" if name else f"{number:06}{suffix}"
 
 

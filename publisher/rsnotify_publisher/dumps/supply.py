@@ -20,7 +20,7 @@ CHUNK = 262_144
 
 #: What a resource holds, told its entry: the bytes, the file that has them, or None: it is
 #: gone, and a change says so or will.
-Content = Callable[[Resource], bytes | Path | None]
+EntryContent = Callable[[Resource], bytes | Path | None]
 
 
 class Bitstream(Struct, frozen=True):
@@ -41,7 +41,7 @@ Offer = tuple[Resource, Bitstream | None]
 
 @contextmanager
 def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
-    """Open what a `Content` gave; None if there is nothing.
+    """Open what an `EntryContent` gave; None if there is nothing.
 
     Raises:
         OSError: The file is there and cannot be read.
@@ -89,7 +89,7 @@ class Supply:
         check: Called often; raises to break off.
     """
 
-    def __init__(self, content: Content, check: Callable[[], None]) -> None:
+    def __init__(self, content: EntryContent, check: Callable[[], None]) -> None:
         self._content = content
         self.check = check
         #: How many entries had no content, and were left out.

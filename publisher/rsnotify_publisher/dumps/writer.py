@@ -13,7 +13,7 @@ from rsnotify.writing import Profile
 from rsnotify_publisher.dumps.dumpdocument import DumpDocument
 from rsnotify_publisher.dumps.entries import ChangeEntries, Entries, ResourceEntries
 from rsnotify_publisher.dumps.packages import Package, Packages
-from rsnotify_publisher.dumps.supply import Content, Supply
+from rsnotify_publisher.dumps.supply import EntryContent, Supply
 
 log = logging.getLogger("rsnotify.publisher")
 
@@ -57,7 +57,7 @@ class DumpWriter:
         stem: str,
         at: Instant,
         resources: Iterable[Resource],
-        content: Content,
+        content: EntryContent,
         *,
         now: Callable[[], Instant],
         check: Callable[[], None] = lambda: None,
@@ -90,7 +90,7 @@ class DumpWriter:
         from_: Instant,
         until: Instant,
         changes: Iterable[Resource],
-        content: Content,
+        content: EntryContent,
         *,
         check: Callable[[], None] = lambda: None,
     ) -> list[Package]:
