@@ -7,7 +7,7 @@ from random import Random
 from msgspec import Struct
 
 #: No server may send its clients away for longer, in seconds.
-_LONGEST_WISH = 3600.0
+LONGEST_WISH = 3600.0
 
 
 class Retry(Struct, frozen=True):
@@ -31,4 +31,4 @@ class Retry(Struct, frozen=True):
             at_least: What the other side asked for; it wins if it is longer, up to an hour.
         """
         step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
-        return max(min(at_least, _LONGEST_WISH), step * (0.5 + random.random() / 2))
+        return max(min(at_least, LONGEST_WISH), step * (0.5 + random.random() / 2))

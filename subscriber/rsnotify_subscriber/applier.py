@@ -50,12 +50,16 @@ class _Ready(Struct, frozen=True):
     Args:
         change: The change as it was handed out.
         decided: What is done about it; None if the state covers it, or it is not selected.
+        wanted: What it takes to do it.
+        content: The content, if it takes one.
+        unchanged: How the resource is held, if its content turned out to be still the same.
     """
 
     change: Change
     decided: Change | None
     wanted: Wanted
     content: Content | None = None
+    unchanged: Held | None = None
 
     def received(self) -> Received:
         change, content = self.decided, self.content
@@ -71,21 +75,22 @@ class _Ready(Struct, frozen=True):
             content.length if content else None,
         )
 
-    def held(self) -> Held:
+    def held(self) -> Held | None:
+        """Return how the resource is held from now on, if that is new."""
         change, content = self.decided, self.content
-        assert change is not None
-        at = to_microseconds(change.at)
+        at = to_microseconds(self.change.at)
+        entry = self.wanted.entry
+        lastmod = to_microseconds(entry.lastmod) if entry.lastmod else None
+        if self.unchanged is not None:
+            kind = self.change.change.value
+            return replace(self.unchanged, changed_at=at, change=kind, lastmod=lastmod)
+        if change is None:
+            return None
+        kind = change.change.value
         if content is None:
-            return Held(change.uri, at, change.change.value)
-        lastmod = self.wanted.entry.lastmod
-        return Held(
-            change.uri,
-            at,
-            change.change.value,
-            content.hashes,
-            content.length,
-            to_microseconds(lastmod) if lastmod else None,
-        )
+            return Held(change.uri, at, kind)
+        hashes, length = content.hashes, content.length
+        return Held(change.uri, at, kind, hashes, length, lastmod, content.validator)
 
 
 class Applier:
@@ -157,6 +162,8 @@ class Applier:
         except OSError as error:
             self._outcome.failed(change, StorageError(f"{change.uri}: {error}"))
         else:
+            if content is None:
+                ready = replace(ready, decided=None, unchanged=held)
             self._put(replace(ready, content=content))
 
     def _put(self, ready: _Ready) -> None:
@@ -187,7 +194,8 @@ class Applier:
         done = [ready for ready in batch if ready.change.uri not in failed]
         new = [ready for ready in done if ready.decided is not None]
         progress = self._outcome.applied([ready.change for ready in done])
-        await self._in_worker(self._commit, batch, [ready.held() for ready in new], progress)
+        held = [one for one in map(_Ready.held, done) if one is not None]
+        await self._in_worker(self._commit, batch, held, progress)
         self.idle = not self._ready
         self._outcome.committed([ready.decided for ready in new if ready.decided is not None])
         for ready in batch:

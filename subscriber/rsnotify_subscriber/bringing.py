@@ -6,17 +6,19 @@ of what is held, and then a GET, of a mirror or of the resource itself.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
-from rsnotify.errors import FetchError
+from rsnotify.errors import FetchError, Unavailable
 from rsnotify.model import Resource
-from rsnotify.ways import Wanted, described, wanted, wanted_link
+from rsnotify.ways import Place, Wanted, wanted, wanted_link
 from rsnotify_subscriber.contents import Content
 from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.inline import inline_content
@@ -26,6 +28,10 @@ from rsnotify_subscriber.received import Holding
 from rsnotify_subscriber.state import Held
 
 logger = logging.getLogger("rsnotify.subscriber")
+
+
+#: Seconds for which a mirror is not asked again after it did not answer.
+_REST = 60.0
 
 
 class Wishes(Struct, frozen=True):
@@ -41,10 +47,6 @@ class Wishes(Struct, frozen=True):
     prefer: tuple[str, ...] = ()
     exact: bool = False
     patches: Mapping[str, Patch] = {}
-
-    def described(self, resource: Resource) -> Resource:
-        """Return an entry as it describes the representation that is wanted of it."""
-        return described(resource, self.prefer)
 
 
 NO_WISHES = Wishes()
@@ -83,6 +85,7 @@ class Bringer:
         self._fetcher = fetcher
         self._wishes = wishes
         self._packages = packages
+        self._resting: dict[str, float] = {}
         self._patcher = Patcher(holding, wishes.patches) if holding is not None else None
 
     def wanted(self, change: Change) -> Wanted:
@@ -94,17 +97,24 @@ class Bringer:
         data = inline_content(wanted)
         return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
 
-    async def bring(self, wanted: Wanted, held: Held | None) -> Content:
+    async def bring(self, wanted: Wanted, held: Held | None) -> Content | None:
         """Bring content, verified.
 
         Args:
             wanted: What is wanted.
             held: How its resource is held so far.
 
+        Returns:
+            The content; None if it is what is held.
+
         Raises:
             FetchError: No way gave what was announced; the error is that of its own place.
             OSError: It could not be written.
         """
+        since = held.validator if held is not None and wanted.entry.hash is None else None
+        if since is not None and wanted.places == (wanted.home,):
+            home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+            return await self._member(wanted) or await self._fetcher.changed_content(home, since)
         return (
             await self._member(wanted)
             or await self._patched(wanted, held)
@@ -139,12 +149,29 @@ class Bringer:
 
     async def _get(self, wanted: Wanted) -> Content:
         reason: FetchError | None = None
-        for place in wanted.places:
+        for place in self._awake(wanted):
             entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
             try:
-                return await self._fetcher.content(entry)
+                return await self._fetcher.content(entry, moment=place.moment)
             except FetchError as error:
                 if reason is None or place == wanted.home:
                     reason = error
+                if place != wanted.home:
+                    self._note(place, error)
         assert reason is not None, "there is always a place"
         raise reason
+
+    def _awake(self, wanted: Wanted) -> Sequence[Place]:
+        """Return the places to try: a mirror that is away must not hold up each resource."""
+        now = asyncio.get_running_loop().time()
+        awake = [place for place in wanted.places if self._resting.get(_host(place), 0.0) <= now]
+        return awake or wanted.places
+
+    def _note(self, place: Place, error: FetchError) -> None:
+        logger.info("another place is tried: %s", error)
+        if isinstance(error, Unavailable):
+            self._resting[_host(place)] = asyncio.get_running_loop().time() + _REST
+
+
+def _host(place: Place) -> str:
+    return urlsplit(place.uri).netloc

@@ -27,12 +27,14 @@ class Content(Struct, frozen=True):
         hashes: Its digests, as a `hash` attribute: SHA-256 and those that were announced.
         length: Bytes.
         data: The content, unless it is in the file already.
+        validator: A header field that asks for it only if it has changed, if there is one.
     """
 
     path: Path
     hashes: str
     length: int
     data: bytes | None = None
+    validator: str | None = None
 
     def write(self) -> None:
         """See to it that the file holds the content."""

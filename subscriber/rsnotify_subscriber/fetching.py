@@ -9,25 +9,38 @@ from __future__ import annotations
 import zlib
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from urllib.parse import urljoin
 
 import aiohttp
+import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument
+from rsnotify.datetimes import Instant
+from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument, Unavailable
 from rsnotify.links import parse_links
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader, with_resources
 from rsnotify_subscriber.contents import Collector, Content
 from rsnotify_subscriber.digests import Digester
 from rsnotify_subscriber.inflating import inflated_if_gzip
-from rsnotify_subscriber.responses import body, check_status, dated, is_encoded, validator
+from rsnotify_subscriber.responses import (
+    body,
+    check_status,
+    content_validator,
+    dated,
+    format_http_date,
+    is_encoded,
+    validator,
+)
 from rsnotify_subscriber.sessions import Sessions
 
 #: Documents with more entries than this are read anew each time rather than kept in memory.
 _KEPT_ENTRIES = 10_000
 _KEPT_DOCUMENTS = 4
+#: Bytes that are taken of content whose length was not announced, unless the user says otherwise.
+LARGEST = 2**30
 #: How much of an HTML page is searched for links, and of a robots.txt, in bytes.
 _PAGE_BYTES = 1_000_000
 
@@ -59,11 +72,13 @@ class Fetcher:
     Args:
         sessions: The HTTP client sessions.
         folder: Where content is written, under names that are not used twice.
+        largest: Bytes that are taken of content whose length was not announced.
     """
 
-    def __init__(self, sessions: Sessions, folder: Path) -> None:
+    def __init__(self, sessions: Sessions, folder: Path, largest: int = LARGEST) -> None:
         self._sessions = sessions
         self._folder = folder
+        self._largest = largest
         self._files = 0
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
 
@@ -117,22 +132,62 @@ class Fetcher:
             except DocumentError as error:
                 return Page(links, error=error)
 
-    async def content(self, resource: Resource, *, most: int | None = None) -> Content:
+    async def content(
+        self, resource: Resource, *, most: int | None = None, moment: Instant | None = None
+    ) -> Content:
         """GET the content of a resource, and verify it.
 
         Args:
             resource: The resource, with the hash and length that were announced.
-            most: How many bytes it may have at most, if that is not to be as many as it likes.
+            most: How many bytes it may have at most; None for what the Fetcher takes.
+            moment: The instant whose version a TimeGate is asked for (core §14.6).
 
         Raises:
             FetchError: It could not be had, or is not what was announced.
             OSError: It could not be written.
         """
+        headers = {} if moment is None else {"Accept-Datetime": format_http_date(moment)}
+        async with self._answer(resource.uri, headers) as response:
+            if moment is not None and "Memento-Datetime" not in response.headers:
+                raise Unavailable(resource.uri, "it gives no version of a certain time")
+            return await self._receive(resource, response, most)
+
+    async def changed_content(self, resource: Resource, since: str) -> Content | None:
+        """GET the content of a resource, unless it is what it was.
+
+        Args:
+            resource: The resource, with the hash and length that were announced.
+            since: The validator of the content as it was.
+
+        Returns:
+            The content, verified; None if it has not changed.
+
+        Raises:
+            FetchError: It could not be had, or is not what was announced.
+            OSError: It could not be written.
+        """
+        name, _, value = since.partition(": ")
+        async with self._answer(resource.uri, {name: value}) as response:
+            if response.status == 304:
+                return None
+            return await self._receive(resource, response, None)
+
+    def _answer(
+        self, uri: str, headers: dict[str, str]
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        return self._sessions.get(uri, {"Accept-Encoding": "identity", **headers})
+
+    async def _receive(
+        self, resource: Resource, response: aiohttp.ClientResponse, most: int | None
+    ) -> Content:
         uri = resource.uri
-        async with self._sessions.get(uri, {"Accept-Encoding": "identity"}) as response:
-            check_status(uri, response)
-            encoded = is_encoded(response)
-            return await self.collect(resource, body(uri, response), recoded=encoded, most=most)
+        check_status(uri, response)
+        most = most or max(self._largest, resource.length or 0)
+        recoded = is_encoded(response)
+        content = await self.collect(resource, body(uri, response), recoded=recoded, most=most)
+        if resource.hash is not None:
+            return content  # that will tell whether it has changed
+        return msgspec.structs.replace(content, validator=content_validator(response))
 
     async def collect(
         self,

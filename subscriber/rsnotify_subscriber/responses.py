@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator
-from email.utils import parsedate_to_datetime
+from email.utils import format_datetime, parsedate_to_datetime
 from time import time
 
 import aiohttp
@@ -32,10 +32,11 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
         return
     if status in (404, 410):
         raise NotFound(uri, f"the server says {status}")
-    raise Unavailable(uri, f"the server says {status}", _retry_after(response))
+    raise Unavailable(uri, f"the server says {status}", retry_after(response))
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
+def retry_after(response: aiohttp.ClientResponse) -> float | None:
+    """Return how many seconds the server asks to wait, if it does."""
     value = response.headers.get("Retry-After", "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:6])
@@ -52,6 +53,11 @@ def _http_date(value: str | None) -> Instant | None:
     return None if moment is None or moment.tzinfo is None else moment
 
 
+def format_http_date(moment: Instant) -> str:
+    """Write an instant as HTTP has it, in whole seconds."""
+    return format_datetime(moment, usegmt=True)
+
+
 def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
     """Return the header that asks for this document only if it has changed since."""
     etag = response.headers.get("ETag")
@@ -62,6 +68,13 @@ def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
     if modified and then and now and (now - then).total_seconds() > _SETTLED:
         return ("If-Modified-Since", modified)
     return None
+
+
+def content_validator(response: aiohttp.ClientResponse) -> str | None:
+    """Return a header field that asks for this content only if one byte of it has changed."""
+    condition = validator(response)
+    # RFC 9110 §8.8.1: a weak one may stay the same while bytes change.
+    return None if condition is None or condition[1].startswith("W/") else ": ".join(condition)
 
 
 def is_encoded(response: aiohttp.ClientResponse) -> bool:

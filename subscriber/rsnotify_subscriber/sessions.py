@@ -8,6 +8,7 @@ anew at each step.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import re
 import socket
@@ -23,12 +24,15 @@ from yarl import URL
 
 from rsnotify.addresses import refusal
 from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify.retry import LONGEST_WISH
+from rsnotify_subscriber.responses import retry_after
 
 REDIRECTS = 5
 #: Connections to one host at a time: enough to hide latency, and no load to speak of.
 CONNECTIONS = 32
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
 _AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
+_BUSY_STATUSES = frozenset({429, 503})
 _REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
 
 
@@ -62,16 +66,21 @@ class Sessions:
     Args:
         named: The URI that the user gave; its host may be anywhere.
         allow_private_addresses: Whether documents, too, may name any address.
+        per_host: Connections to one host at a time.
     """
 
-    def __init__(self, named: str, *, allow_private_addresses: bool = False) -> None:
+    def __init__(
+        self, named: str, *, allow_private_addresses: bool = False, per_host: int = CONNECTIONS
+    ) -> None:
         self._named_host = URL(named).host
         self._allow_private_addresses = allow_private_addresses
+        self._per_host = per_host
+        self._resting: dict[URL, float] = {}
 
     async def __aenter__(self) -> Sessions:
-        self._plain = _session(aiohttp.TCPConnector(limit_per_host=CONNECTIONS))
+        self._plain = _session(aiohttp.TCPConnector(limit_per_host=self._per_host))
         self._guarded = _session(
-            aiohttp.TCPConnector(limit_per_host=CONNECTIONS, socket_factory=guarded_socket)
+            aiohttp.TCPConnector(limit_per_host=self._per_host, socket_factory=guarded_socket)
         )
         return self
 
@@ -96,7 +105,8 @@ class Sessions:
 
         Raises:
             RefusedAddress: The URI, or a redirect, leads where we do not go.
-            Unavailable: There was no answer, or it broke off.
+            Unavailable: There was no answer, or it broke off, or the host asked lately to be
+                left alone for a while.
         """
         try:
             async with self._answer(uri, headers) as response:
@@ -117,14 +127,29 @@ class Sessions:
         target = uri
         for _ in range(REDIRECTS + 1):
             url = _url(uri, target)
+            self._leave_alone(uri, url)
             session = self._plain if self.trusts(url.host) else self._guarded
             async with session.get(url, headers=headers, allow_redirects=False) as response:
+                self._note_rest(url, response)
                 location = response.headers.get("Location")
                 if response.status not in _REDIRECT_STATUSES or location is None:
                     yield response
                     return
             target = urljoin(target, location)
         raise Unavailable(uri, f"more than {REDIRECTS} redirects")
+
+    def _leave_alone(self, asked: str, url: URL) -> None:
+        """Ask no host that asked to be left alone; others are asked meanwhile."""
+        rest = self._resting.get(url.origin(), 0.0) - asyncio.get_running_loop().time()
+        if rest > 0:
+            raise Unavailable(asked, f"{url.host} asked to be left alone for a while", rest)
+        self._resting.pop(url.origin(), None)
+
+    def _note_rest(self, url: URL, response: aiohttp.ClientResponse) -> None:
+        wish = retry_after(response) if response.status in _BUSY_STATUSES else None
+        if wish is not None:
+            now = asyncio.get_running_loop().time()
+            self._resting[url.origin()] = now + min(wish, LONGEST_WISH)
 
 
 def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:

@@ -24,6 +24,7 @@ from rsnotify.model import Resource
 from rsnotify.offer import Offer
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
+from rsnotify.ways import described
 from rsnotify_subscriber.digests import agree
 
 T = TypeVar("T")
@@ -32,10 +33,10 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS resources (
     uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
-    hash TEXT, length INTEGER, lastmod INTEGER) WITHOUT ROWID;
+    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
-_UPSERT = "INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?, ?, ?)"
+_UPSERT = "INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?, ?, ?, ?)"
 _FIND = "SELECT * FROM resources WHERE uri = ?"
 _UNLISTED = """
 SELECT uri FROM resources WHERE change != 'deleted' AND changed_at <= ?
@@ -50,6 +51,7 @@ class Held(Struct, frozen=True):
         changed_at: The datetime of the change that led here, in microseconds since 1970.
         hash: The digests of the content, as a `hash` attribute.
         lastmod: As the Source listed it, in microseconds since 1970.
+        validator: The header field that asks for the content only if it has changed.
     """
 
     uri: str
@@ -58,6 +60,7 @@ class Held(Struct, frozen=True):
     hash: str | None = None
     length: int | None = None
     lastmod: int | None = None
+    validator: str | None = None
 
     @property
     def is_there(self) -> bool:
@@ -96,12 +99,14 @@ class Identity(Struct, frozen=True):
         base: The URI that the root of a mirror stands for.
         offer: What the Source was last seen to offer.
         selection: What of it is followed.
+        prefer: Media types of which alternates are held (core §14.3).
     """
 
     url: str
     base: str
     offer: Offer
     selection: Selection = Selection()
+    prefer: tuple[str, ...] = ()
 
 
 class State:
@@ -151,11 +156,20 @@ class State:
         self._writer.execute("PRAGMA journal_mode = WAL")
         self._writer.execute("PRAGMA synchronous = FULL")
         self._writer.executescript(_SCHEMA)
+        self._bring_up_to_date()
+        identity = self.identity()
+        self._prefer = identity.prefer if identity is not None else ()
         # Of no use after a restart, since a baseline then begins anew.
         self._writer.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
         self.resources: int = self._reader.execute(
             "SELECT count(*) FROM resources WHERE change != 'deleted'"
         ).fetchone()[0]
+
+    def _bring_up_to_date(self) -> None:
+        """Add to a state of an earlier version what it has not yet."""
+        columns = {row[1] for row in self._writer.execute("PRAGMA table_info(resources)")}
+        if "validator" not in columns:
+            self._writer.execute("ALTER TABLE resources ADD COLUMN validator TEXT")
 
     def close(self) -> None:
         """Close the state and release its folder."""
@@ -180,12 +194,16 @@ class State:
     def keep_identity(self, identity: Identity) -> None:
         """Keep which Source this state is about; with another selection a baseline is due."""
         before = self.identity()
+        self._prefer = identity.prefer
         self._transact(lambda: self._write_identity(before, identity))
 
     def _write_identity(self, before: Identity | None, identity: Identity) -> None:
         self._keep("identity", identity)
         if before is not None and before.selection != identity.selection:
             self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
+        if before is not None and before.prefer != identity.prefer:
+            self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
+            self._writer.execute("UPDATE resources SET validator = NULL")  # of another URI
 
     def _fact(self, name: str, kind: type[T]) -> T | None:
         with _storage(self._path):
@@ -239,7 +257,8 @@ class State:
         def look(resource: Resource) -> tuple[str]:
             row = self._writer.execute(_FIND, (resource.uri,)).fetchone()
             held = None if row is None else Held(*row)
-            if held is None or (held.changed_at <= moment and not held.is_as_listed(resource)):
+            entry = described(resource, self._prefer)
+            if held is None or (held.changed_at <= moment and not held.is_as_listed(entry)):
                 differing.append(resource)
             return (resource.uri,)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from random import Random
@@ -19,11 +19,13 @@ from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
 from rsnotify.selection import Selection
+from rsnotify_subscriber.bringing import Wishes
 from rsnotify_subscriber.discovery import base_of, discover
-from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.fetching import LARGEST, Fetcher
 from rsnotify_subscriber.following import Following
+from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.received import Each, Handler, Prepared, Received
-from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.sessions import CONNECTIONS, Sessions
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.transports import Transport
@@ -58,6 +60,16 @@ class Subscriber:
             copy is compared with the Source anew.
         on_committed: Called with changes once they are durable, and T with them; for what
             follows from a change and must not be told too early.
+        prefer: A media type, or several, the best first. Where the Source offers a
+            representation of such a type, it is held instead of the one at the URI of the
+            resource (core §14.3).
+        exact: Whether of each change its own version is fetched, where the Source keeps
+            versions (core §14.6), and not the one of now.
+        patches: What applies patches, by their media type: a function of the content before
+            and the patch, which returns the content after. JSON Patch, JSON Merge Patch and
+            XML Patch are known already.
+        per_host: Connections to one host at a time.
+        largest: Bytes that are taken of a resource whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of `url` may be anywhere.
     """
@@ -72,6 +84,11 @@ class Subscriber:
         pace: Pace | None = None,
         selection: Selection | None = None,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
+        prefer: str | Sequence[str] = (),
+        exact: bool = False,
+        patches: Mapping[str, Patch] | None = None,
+        per_host: int = CONNECTIONS,
+        largest: int = LARGEST,
         allow_private_addresses: bool = False,
     ) -> None:
         self._url = url
@@ -81,7 +98,13 @@ class Subscriber:
         self._pace = pace or Pace()
         self._selection = selection or Selection()
         self._on_committed = on_committed
-        self._sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
+        self._wishes = Wishes(
+            (prefer,) if isinstance(prefer, str) else tuple(prefer), exact, patches or {}
+        )
+        self._largest = largest
+        self._sessions = Sessions(
+            url, allow_private_addresses=allow_private_addresses, per_host=per_host
+        )
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._over = False
@@ -150,7 +173,7 @@ class Subscriber:
         self._over = False
         try:
             async with self._sessions:
-                fetcher = Fetcher(self._sessions, self._empty_folder())
+                fetcher = Fetcher(self._sessions, self._empty_folder(), self._largest)
                 identity = await self._identify(state, fetcher, patient=not once)
                 if identity is not None:
                     await self._follow(identity, state, fetcher, once=once)
@@ -177,6 +200,7 @@ class Subscriber:
             self._tell,
             once=once,
             on_committed=self._on_committed,
+            wishes=self._wishes,
         )
         if not self._stopping.is_set():
             await self._following.run()
@@ -206,7 +230,9 @@ class Subscriber:
             if offer is None:
                 return None
             identity = self._identity(known, offer)
-        identity = msgspec.structs.replace(identity, selection=self._selection)
+        identity = msgspec.structs.replace(
+            identity, selection=self._selection, prefer=self._wishes.prefer
+        )
         if identity != known:
             state.keep_identity(identity)
         return identity
