@@ -114,4 +114,4 @@ def with_content(change: Resource, content: bytes | None) -> Resource:
 def _matches(hashes: str | None, content: bytes) -> bool:
     digests = Digests(hashes)
     digests.update(content)
-    return digests.agree
+    return digests.agree is True

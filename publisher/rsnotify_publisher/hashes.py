@@ -43,7 +43,9 @@ class Digests:
         return " ".join(f"{name}:{run.hexdigest()}" for name, run in self._running.items())
 
     @property
-    def agree(self) -> bool:
-        """Whether it is what was recorded; no, if nothing was that can be compared."""
-        pairs = self._recorded.items()
-        return bool(pairs) and all(self._running[name].hexdigest() == hex for name, hex in pairs)
+    def agree(self) -> bool | None:
+        """Whether it is what was recorded; None if nothing was that can be compared."""
+        if not self._recorded:
+            return None
+        running = self._running
+        return all(running[name].hexdigest() == hex for name, hex in self._recorded.items())

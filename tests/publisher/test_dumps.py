@@ -133,6 +133,13 @@ def test_the_algorithms_that_the_source_uses_are_kept(tmp_path: Path) -> None:
     assert entry.lastmod == AT
 
 
+def test_a_hash_that_cannot_be_compared_casts_no_doubt(tmp_path: Path) -> None:
+    resource = Resource(BASE + "a", lastmod=AT, hash="tiger:0123")
+    [package] = pack(tmp_path, {"a": b"1"}, resources=[resource])
+    [entry] = manifest(tmp_path, package).resources
+    assert (entry.hash, entry.lastmod) == (sha256(b"1"), AT)
+
+
 def test_a_patch_has_no_place_in_a_resource_dump(tmp_path: Path) -> None:
     patch = Link("http://www.openarchives.org/rs/terms/patch", BASE + "p", type="text/x-diff")
     via = Link("via", BASE + "origin")

@@ -200,6 +200,20 @@ def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[st
     assert links_in_package(tmp_path, patched(patch), contents) == [Link("via", BASE + "origin")]
 
 
+def test_nobody_is_asked_for_a_patch_that_travels_inline(tmp_path: Path) -> None:
+    patch = Link(Rel.PATCH, "data:text/x-diff,+new", type="text/x-diff")
+    asked: list[str] = []
+
+    def content(entry: Resource) -> bytes:
+        asked.append(entry.uri)
+        return b"new"
+
+    packages = pack(tmp_path, [patched(patch)], content)
+    [document] = manifests(tmp_path, packages)
+    assert document.resources[0].links == (Link("via", BASE + "origin"),)
+    assert asked == [BASE + "a"]
+
+
 def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path) -> None:
     packages = pack(tmp_path, [change("a", 1)], lambda change: b"", profile=Profile.V1_0)
     [document] = manifests(tmp_path, packages)

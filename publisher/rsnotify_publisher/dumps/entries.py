@@ -52,11 +52,10 @@ class ResourceEntries:
         """Copy a bitstream, and put the entry into the manifest."""
         assert bitstream is not None, "nothing in a set of resources is deleted"
         stored = package.store(entry, bitstream)
-        # When it became what it is now is known only if it still is what it was.
-        stale = entry.hash is not None and not stored.as_recorded
+        # When it became what it is now is not known if it is no longer what it was.
+        lastmod = None if stored.as_recorded is False else entry.lastmod
         # A patch leads from a version that whoever reads a dump does not have (core §14.4).
         links = tuple(link for link in entry.links if link.rel != Rel.PATCH)
-        lastmod = None if stale else entry.lastmod
         package.note(replace(stored.describe(entry), lastmod=lastmod, links=links))
 
     def manifest(self, *, is_last: bool) -> Document:
@@ -133,11 +132,13 @@ class ChangeEntries:
         for link in entry.links:
             if link.rel != Rel.PATCH:
                 links.append(link)
-            elif stored.as_recorded or entry.hash is None:
+            elif stored.as_recorded is not False:
                 links += self._patch(package, link)
         return tuple(links)
 
     def _patch(self, package: PackageFile, link: Link) -> list[Link]:
+        if link.href.startswith("data:"):  # there is nothing to ask for
+            return []
         patch = Resource(link.href, hash=link.hash, length=link.length, type=link.type)
         with self._supply.opened(patch) as bitstream:
             if bitstream is None or not (link.hash is None or agrees(bitstream, link.hash)):

@@ -28,13 +28,13 @@ class Stored(Struct, frozen=True):
         path: With a leading slash, as a manifest says it.
         hash: Of the bytes that were copied.
         length: How many they were.
-        as_recorded: Whether they are what the entry said they would be.
+        as_recorded: Whether they are what the entry said; None if it said nothing of use.
     """
 
     path: str
     hash: str
     length: int
-    as_recorded: bool
+    as_recorded: bool | None
 
     def describe(self, resource: Resource) -> Resource:
         """Return an entry with where its bitstream stands, and what it is."""

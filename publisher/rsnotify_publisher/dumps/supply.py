@@ -78,7 +78,7 @@ def agrees(bitstream: Bitstream, hashes: str) -> bool:
     digests = Digests(hashes)
     for chunk in chunks(bitstream):
         digests.update(chunk)
-    return digests.agree
+    return digests.agree is True
 
 
 class Supply:
