@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct
 
 from rsnotify.validation.elements import Entry
 from rsnotify.validation.kinds import Kind
+from rsnotify.vocabulary import Rel
 
 #: Of how many entries an outline keeps where they lead.
 MOST_REFERENCES = 50_000
@@ -21,8 +24,9 @@ class Reference(Struct, frozen=True):
         capability: Which kind of document it says that this is.
         times: `at`, `completed`, `from` and `until`, as far as it has them.
         contents: Where it says that the Manifest of a package is.
-        hash: Fixity of a package.
-        length: Bytes of a package.
+        hash: Fixity of a package or bitstream.
+        length: Bytes of a package or bitstream.
+        path: Where a bitstream is in its package.
     """
 
     uri: str
@@ -32,6 +36,7 @@ class Reference(Struct, frozen=True):
     contents: str | None = None
     hash: str | None = None
     length: str | None = None
+    path: str | None = None
 
 
 class Outline(Struct):
@@ -43,7 +48,8 @@ class Outline(Struct):
         line: The line of its `rs:md`, or of the root.
         times: `at`, `completed`, `from` and `until`, as far as it has them.
         links: The target of the first link of each relation, with its line.
-        references: Where its entries lead, if they lead to documents or packages.
+        references: Where its entries lead, if they lead to documents, packages or, in a
+            Manifest, bitstreams.
         entries: How many entries it has.
         fingerprint: A digest of its entries; equal for two copies of one Manifest.
     """
@@ -63,18 +69,28 @@ def times_of(attributes: dict[str, str]) -> dict[str, str]:
     return {name: attributes[name] for name in _TIMES if name in attributes}
 
 
-def reference_of(entry: Entry) -> Reference | None:
-    """Return where an entry leads, if anywhere."""
+def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
+    """Yield where an entry leads.
+
+    Args:
+        entry: An entry of a document whose entries lead anywhere.
+        manifest: Whether it describes a bitstream, and the patches to it (core §14.4).
+    """
     uri = entry.text("loc")
-    if not uri:
-        return None
     attributes = {} if entry.md is None else entry.md.attributes
+    if not uri:
+        return
+    if manifest:
+        for element in ({**attributes, "href": uri}, *(link.attributes for link in entry.links)):
+            if "path" in element:
+                yield _bitstream(element, entry.line)
+        return
     contents = (
         link.attributes.get("href")
         for link in entry.links
-        if link.attributes.get("rel") == "contents"
+        if link.attributes.get("rel") == Rel.CONTENTS
     )
-    return Reference(
+    yield Reference(
         uri,
         entry.line,
         capability=attributes.get("capability"),
@@ -82,4 +98,14 @@ def reference_of(entry: Entry) -> Reference | None:
         contents=next(contents, None),
         hash=attributes.get("hash"),
         length=attributes.get("length"),
+    )
+
+
+def _bitstream(attributes: dict[str, str], line: int) -> Reference:
+    return Reference(
+        attributes.get("href", ""),
+        line,
+        hash=attributes.get("hash"),
+        length=attributes.get("length"),
+        path=attributes["path"],
     )

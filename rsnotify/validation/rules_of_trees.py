@@ -56,7 +56,11 @@ OF_TREES: tuple[Rule, ...] = (  # Between documents.
         "a Source Description should be at /.well-known/resourcesync of the host; publish it there",
     ),
     # Packages.
-    must("package-format", "core §11.1", "the package is no ZIP file that can be read"),
+    should(
+        "package-format",
+        "core §11.1",
+        "the package is no ZIP file that can be read; only those who agreed on its format can",
+    ),
     must(
         "package-unsafe",
         "core §11.2",

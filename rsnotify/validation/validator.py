@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from itertools import islice
 
 from rsnotify.reading import DEFAULT_LIMITS, Limits
 from rsnotify.validation.elements import Element, ElementReader, Entry
@@ -21,7 +22,7 @@ from rsnotify.validation.entries import (
 )
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import CAPABILITIES, ELSEWHERE, Kind, kind_of
-from rsnotify.validation.outline import MOST_REFERENCES, Outline, reference_of, times_of
+from rsnotify.validation.outline import MOST_REFERENCES, Outline, references_of, times_of
 from rsnotify.validation.rules import broken
 from rsnotify.validation.sequence import SequenceCheck
 from rsnotify.validation.values import shown
@@ -230,6 +231,7 @@ class _Document:
         if kind.is_manifest:
             said = [entry.text("loc"), *(entry.attribute(name) for name in ("path", "change"))]
             self._digest.update(repr(said).encode())
-        reference = reference_of(entry) if kind.documents or kind.packages else None
-        if reference is not None and len(self.outline.references) < MOST_REFERENCES:
-            self.outline.references.append(reference)
+        if kind.documents or kind.packages or kind.is_manifest:
+            room = MOST_REFERENCES - len(self.outline.references)
+            found = references_of(entry, manifest=kind.is_manifest)
+            self.outline.references += islice(found, room)

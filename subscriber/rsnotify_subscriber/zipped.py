@@ -20,7 +20,7 @@ from rsnotify.model import Document
 from rsnotify.reading import read_document
 
 #: Where a package has its manifest (core §11.2, §13.2).
-_MANIFEST = "manifest.xml"
+MANIFEST = "manifest.xml"
 #: Bytes of the directory of a package. All of it is read at once; 50,000 members need 5 MB.
 _DIRECTORY_BYTES = 32_000_000
 #: Honest documents inflate up to 73 times, bombs 1,000 times.
@@ -68,6 +68,11 @@ class Package:
         for info in self._zip.infolist():
             self._members[info.filename] = None if info.filename in self._members else info
 
+    @property
+    def names(self) -> list[str]:
+        """The members that are no folders, in the order of the directory."""
+        return [name for name in self._members if not name.endswith("/")]
+
     def manifest(self) -> Document:
         """Read the manifest.
 
@@ -75,7 +80,7 @@ class Package:
             ContentMismatch: It is not there, or damaged.
             DocumentError: It cannot be accepted.
         """
-        return read_document(self.pieces(_MANIFEST), source=f"{self._uri} ({_MANIFEST})")
+        return read_document(self.pieces(MANIFEST), source=f"{self._uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """Give a member piece by piece.

@@ -1,0 +1,178 @@
+"""What is checked between documents: whether each says of the other what is so (core §6).
+
+Pure, as the rest: whoever fetches hands over the outlines of a document and of one that it
+leads to, and gets findings, each with the document at fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import urljoin
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.validation.findings import Finding
+from rsnotify.validation.kinds import Kind
+from rsnotify.validation.moments import read_moment
+from rsnotify.validation.outline import Outline, Reference
+from rsnotify.validation.rules import broken
+from rsnotify.vocabulary import Capability, Rel
+
+_ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
+#: Where core §12.2, and §13.1 by likeness, say when an entry has `until`.
+_UNTIL_IS_TOLD = frozenset({"changelist-index", "changedump-index"})
+
+
+class Place(Struct, frozen=True):
+    """A validated document, and where it is.
+
+    Args:
+        uri: The base of its references; empty for a file.
+        name: What findings call it.
+        outline: What it says.
+    """
+
+    uri: str
+    name: str
+    outline: Outline
+
+
+class Located(Struct, frozen=True):
+    """A finding, and the name of the document at fault."""
+
+    name: str
+    finding: Finding
+
+
+def leads_to(place: Place) -> Iterator[Reference]:
+    """Yield the documents and packages below a document.
+
+    Each has an absolute URI, as far as the document has one itself, and the capability that
+    it then must have.
+    """
+    kind = place.outline.kind
+    if kind is None:
+        return
+    if kind.documents or kind.packages:
+        for reference in place.outline.references:
+            capability = _expected(kind, reference)
+            if capability != Capability.CHANGE_NOTIFICATION:  # a topic, and not a document
+                uri = urljoin(place.uri, reference.uri)
+                yield replace(reference, uri=uri, capability=capability)
+    archives = place.outline.links.get(Rel.ARCHIVES)
+    if archives is not None and not kind.is_archive:
+        uri, line = urljoin(place.uri, archives[0]), archives[1]
+        yield Reference(uri, line, capability=f"{kind.capability}-archive")
+
+
+def _expected(kind: Kind, reference: Reference) -> str | None:
+    if kind.packages:
+        return f"{kind.capability}-manifest"
+    if kind.index:
+        return kind.capability
+    if kind.is_archive:
+        return kind.capability.removesuffix("-archive")
+    if kind.capability == Capability.DESCRIPTION:
+        return Capability.CAPABILITY_LIST
+    return reference.capability
+
+
+def lists(above: Place, uri: str) -> bool:
+    """Tell whether a document has an entry for another."""
+    return any(urljoin(above.uri, one.uri) == uri for one in above.outline.references)
+
+
+def up_of(place: Place) -> str | None:
+    """Return where the link `up` of a document leads."""
+    found = place.outline.links.get(Rel.UP)
+    return None if found is None else urljoin(place.uri, found[0])
+
+
+def up_expected(parent: Place) -> str | None:
+    """Return where the link `up` of what a document leads to should lead; None if anywhere.
+
+    Below an index, an archive or a dump that is not the document itself, but the Capability
+    List to which it links, too (core Examples 16 and 21).
+    """
+    return parent.uri or None if is_directly_above(parent) else up_of(parent)
+
+
+def is_directly_above(parent: Place) -> bool:
+    """Tell whether `up` leads to the very document that lists the other."""
+    kind = parent.outline.kind
+    return kind is not None and kind.capability in _ABOVE and not kind.index
+
+
+def up_broken(parent: Place, child: Place) -> Located:
+    """Say that the link `up` of a document leads elsewhere."""
+    _, line = child.outline.links[Rel.UP]
+    detail = f"it leads to {up_of(child)}, not {up_expected(parent) or parent.name}"
+    return Located(child.name, broken("tree-up", line, "rs:ln", detail))
+
+
+def check_pair(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
+    """Check a document against another that it leads to; all but the link `up`.
+
+    Args:
+        parent: The one above.
+        reference: The entry, or link, by which it leads there, as `leads_to` gave it.
+        child: The one below, or the Manifest within the package below.
+    """
+    kind, outline = parent.outline.kind, child.outline
+    expected = reference.capability
+    if outline.capability is not None and expected not in (None, outline.capability):
+        detail = f"{parent.name} says {expected}, and it says {outline.capability}"
+        finding = broken("tree-capability", outline.line, "rs:md", detail)
+        yield Located(child.name, finding)
+        return
+    if kind is None:
+        return
+    if kind.index:
+        yield from _check_part(parent, reference, child)
+    yield from _check_times(parent, reference, child)
+
+
+def _check_part(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
+    """Check a part against its index (core §6.2, §10.2)."""
+    outline = child.outline
+    if outline.kind is not None and outline.kind.index:
+        finding = broken("tree-index-nested", reference.line, "sitemap", child.name)
+        yield Located(parent.name, finding)
+        return
+    index = outline.links.get(Rel.INDEX)
+    if index is None:
+        yield Located(child.name, broken("tree-index-missing", outline.line, "urlset"))
+    elif parent.uri and urljoin(child.uri, index[0]) != parent.uri:
+        detail = f"it leads to {index[0]}, not {parent.uri}"
+        yield Located(child.name, broken("tree-index", index[1], "rs:ln", detail))
+
+
+def _check_times(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
+    """Check what an entry says of the times of a document (core §7, §12.2)."""
+    told, says = reference.times, child.outline.times
+    if not told:
+        return
+
+    def at_fault(rule: str, detail: str) -> Located:
+        return Located(parent.name, broken(rule, reference.line, "rs:md", detail))
+
+    kind = parent.outline.kind
+    if kind is not None and kind.id in _UNTIL_IS_TOLD:
+        if "until" in says and "until" not in told:
+            yield at_fault("tree-until-missing", f"{child.name} has until {says['until']}")
+        if "until" in told and "until" not in says:
+            yield at_fault("tree-until-early", f"{child.name} has no until")
+    for name, text in told.items():
+        one, other = read_moment(text), read_moment(says.get(name))
+        if one and other and (one.is_before(other) or other.is_before(one)):
+            yield at_fault("tree-times", f"{name} {text}, and {child.name} has {says[name]}")
+
+
+def check_copy(
+    dump: Place, reference: Reference, manifest: Place, copy: Place
+) -> Iterator[Located]:
+    """Check that the Manifest that `contents` leads to is that of the package (core §11.1)."""
+    if manifest.outline.fingerprint != copy.outline.fingerprint:
+        finding = broken("tree-contents", reference.line, "rs:ln", copy.name)
+        yield Located(dump.name, finding)

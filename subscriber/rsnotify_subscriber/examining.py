@@ -1,0 +1,191 @@
+"""Examining single documents and packages: fetched, streamed through the validator, noted."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+import aiohttp
+
+from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument
+from rsnotify.model import Resource
+from rsnotify.validation import Validator
+from rsnotify.validation.outline import Outline, Reference
+from rsnotify.validation.rules import broken
+from rsnotify.validation.tree import Located, Place
+from rsnotify.writing import Profile
+from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.digests import Digester
+from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.inflating import inflated_if_gzip
+from rsnotify_subscriber.packagecheck import PackageCheck, compare
+from rsnotify_subscriber.responses import body, check_status
+from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.verdicts import Checked, Validation
+from rsnotify_subscriber.zipped import MANIFEST, Package
+
+#: Bytes of one package that are downloaded.
+_MOST_PACKAGE_BYTES = 4 * 2**30
+_PIECE = 131_072
+_ZIP = b"PK\x03\x04"
+
+
+class IsPackage(Exception):
+    """What looked like a document to be is a ZIP."""
+
+
+class Examiner:
+    """Examines what one validation looks at, and notes what it finds.
+
+    Args:
+        sessions: The HTTP client sessions.
+        folder: Where packages are downloaded to.
+        result: Where the findings go.
+        spec: The version of the specification to hold documents against.
+    """
+
+    def __init__(self, sessions: Sessions, folder: Path, result: Validation, spec: Profile) -> None:
+        self._sessions = sessions
+        self._folder = folder
+        self._fetcher = Fetcher(sessions, folder)
+        self._result = result
+        self._spec = spec
+        self._checked: dict[str, Checked] = {}
+
+    def note(self, found: Iterable[Located]) -> None:
+        """Note findings that concern documents examined before."""
+        for located in found:
+            self._checked[located.name].add([located.finding])
+
+    async def file(self, path: Path) -> Place:
+        """Examine a file, a document or a package.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        name = str(path)
+        with path.open("rb") as file:
+            is_package = file.read(len(_ZIP)) == _ZIP
+        if not is_package:
+            return await self._document(name, "", inflated_if_gzip(_pieces(path)))
+        self._begin(Checked(name))
+        return await self._package(_linked(path, self._folder), name, "")
+
+    async def fetch(self, uri: str) -> Place:
+        """GET and examine a document, or a package.
+
+        Raises:
+            FetchError: It could not be had.
+        """
+        try:
+            async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+                check_status(uri, response)
+                return await self._document(uri, uri, _text(uri, response))
+        except IsPackage:
+            return await self.fetch_package(Reference(uri, 1))
+
+    async def peek(self, uri: str) -> Place | None:
+        """GET a document and read what it says, without noting what is wrong with it."""
+        try:
+            async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+                check_status(uri, response)
+                outline, _ = await self._read(uri, _text(uri, response))
+        except (FetchError, IsPackage):
+            return None
+        return Place(uri, uri, outline)
+
+    async def fetch_package(self, reference: Reference) -> Place:
+        """GET a package, and examine it and its Manifest.
+
+        Args:
+            reference: Its URI, with the hash and length that its dump has for it.
+
+        Returns:
+            The Manifest.
+
+        Raises:
+            FetchError: It could not be had.
+        """
+        uri = reference.uri
+        content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
+        checked = self._begin(Checked(uri))
+        digester = await asyncio.to_thread(_digested, content, reference.hash)
+        checked.add(compare(reference, digester, "the package", None))
+        return await self._package(content.path, uri, uri)
+
+    def _begin(self, checked: Checked) -> Checked:
+        self._checked[checked.name] = checked
+        self._result.documents.append(checked)
+        return checked
+
+    async def _document(self, name: str, uri: str, chunks: AsyncIterator[bytes]) -> Place:
+        outline, checked = await self._read(name, chunks)
+        self._begin(checked)
+        return Place(uri, name, outline)
+
+    async def _read(self, name: str, chunks: AsyncIterator[bytes]) -> tuple[Outline, Checked]:
+        validator = Validator(self._spec)
+        checked = Checked(name)
+        begun = False
+        try:
+            async for chunk in chunks:
+                if not begun and chunk.startswith(_ZIP):
+                    raise IsPackage
+                begun = True
+                checked.add(validator.feed(chunk))
+        except (zlib.error, ContentMismatch) as error:
+            detail = f"its compression is damaged: {error}"
+            checked.add([broken("not-well-formed", None, "document", detail)])
+        else:
+            checked.add(validator.close())
+        outline = validator.outline
+        checked.capability, checked.entries = outline.capability, outline.entries
+        return outline, checked
+
+    async def _package(self, path: Path, name: str, uri: str) -> Place:
+        try:
+            package = await asyncio.to_thread(Package, path, name)
+        except MalformedDocument as error:
+            self._checked[name].add([broken("package-format", None, "package", error.reason)])
+            return Place(uri, name, Outline())
+        check = PackageCheck(package, self._spec)
+        try:
+            outline, faults, found = await asyncio.to_thread(check.manifest)
+            self._checked[name].add(faults)
+            manifest = self._begin(Checked(f"{name}!{MANIFEST}"))
+            manifest.capability, manifest.entries = outline.capability, outline.entries
+            manifest.add(found)
+            for finding in await asyncio.to_thread(list, check.bitstreams(outline)):
+                (manifest if finding.line else self._checked[name]).add([finding])
+        finally:
+            await asyncio.to_thread(package.close)
+        return Place(uri, manifest.name, outline)
+
+
+def _digested(content: Content, announced: str | None) -> Digester:
+    """Write content to its file, and digest it as it was announced."""
+    content.write()
+    digester = Digester(announced)
+    with content.path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            digester.update(piece)
+    return digester
+
+
+def _text(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    return inflated_if_gzip(body(uri, response))
+
+
+def _linked(path: Path, folder: Path) -> Path:
+    """Give a file a second name, as closing a package removes its file."""
+    link = folder / "package"
+    link.symlink_to(path.resolve())
+    return link
+
+
+async def _pieces(path: Path) -> AsyncIterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece

@@ -1,0 +1,90 @@
+"""The command `rsnotify validate`: every rule that a document breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated
+
+import msgspec
+import typer
+
+from rsnotify.commands import run
+from rsnotify.errors import RsnotifyError
+from rsnotify.validation import Severity
+from rsnotify.writing import Profile
+from rsnotify_subscriber.validating import validate as validate_target
+from rsnotify_subscriber.verdicts import Checked, Validation
+
+
+def validate(
+    target: Annotated[
+        str, typer.Argument(metavar="FILE|URL", help="A document, or a package of a dump.")
+    ],
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Follow what it leads to, and compare.")
+    ] = False,
+    spec: Annotated[Profile, typer.Option(help="The version of ResourceSync.")] = Profile.V1_1,
+    json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
+    allow_private_addresses: Annotated[
+        bool,
+        typer.Option(
+            "--allow-private-addresses",
+            help="Let documents name hosts at loopback and private addresses.",
+        ),
+    ] = False,
+) -> None:
+    """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
+
+    async def main(stop: asyncio.Event) -> Validation | None:
+        work = asyncio.create_task(
+            validate_target(
+                target, deep=deep, spec=spec, allow_private_addresses=allow_private_addresses
+            )
+        )
+        stopper = asyncio.create_task(stop.wait())
+        await asyncio.wait([work, stopper], return_when=asyncio.FIRST_COMPLETED)
+        stopper.cancel()
+        if not work.done():
+            work.cancel()
+            with suppress(asyncio.CancelledError):
+                await work
+            return None
+        return work.result()
+
+    try:
+        result = run(main)
+    except (RsnotifyError, OSError) as error:
+        typer.echo(f"rsnotify: {error}", err=True)
+        raise typer.Exit(2) from None
+    if result is None:
+        raise typer.Exit(2)
+    if json:
+        facts = msgspec.structs.asdict(result) | {"valid": result.valid}
+        typer.echo(msgspec.json.encode(facts).decode())
+    else:
+        for line in plain_lines(result):
+            typer.echo(line)
+    raise typer.Exit(0 if result.valid else 1)
+
+
+def plain_lines(result: Validation) -> Iterator[str]:
+    """Write the outcome of a validation, a finding on each line."""
+    for document in result.documents:
+        for line in _lines(document):
+            # The text is a stranger's: leave no control character to the terminal.
+            yield "".join(one if one.isprintable() else "\ufffd" for one in line)
+    count = len(result.documents)
+    looked = "1 document" if count == 1 else f"{count:,} documents"
+    verdict = "valid" if result.valid else "not valid"
+    errors, warnings = result.count(Severity.ERROR), result.count(Severity.WARNING)
+    yield f"{verdict}: {looked}, {errors:,} errors, {warnings:,} warnings"
+
+
+def _lines(document: Checked) -> Iterator[str]:
+    for found in document.findings:
+        place = document.name if found.line is None else f"{document.name}:{found.line}"
+        yield f"{place}: {found.severity} {found.section} {found.rule}: {found.message}"
+    for rule, number in document.more.items():
+        yield f"{document.name}: {rule}: at {number:,} more places"

@@ -1,0 +1,194 @@
+"""Validating a document, and with it the tree of all that it leads to.
+
+The rules are in `rsnotify.validation`. Each document and package is fetched once, however
+often it is named, and only so many of them: a document may name a hundred thousand others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from urllib.parse import urljoin, urlsplit
+
+from msgspec.structs import replace
+
+from rsnotify.errors import FetchError, RefusedAddress
+from rsnotify.validation.outline import Reference
+from rsnotify.validation.rules import broken
+from rsnotify.validation.tree import (
+    Located,
+    Place,
+    check_copy,
+    check_pair,
+    is_directly_above,
+    leads_to,
+    lists,
+    up_broken,
+    up_expected,
+    up_of,
+)
+from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify.writing import Profile
+from rsnotify_subscriber.examining import Examiner
+from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.verdicts import Validation
+
+#: Documents and packages that are fetched in all.
+_MOST_FETCHED = 1_000
+
+
+async def validate(
+    target: str,
+    *,
+    deep: bool = False,
+    spec: Profile = Profile.V1_1,
+    allow_private_addresses: bool = False,
+) -> Validation:
+    """Validate a document, or with it the tree that it leads to.
+
+    Args:
+        target: The path of a file, or an http(s) URI: a document, or a ZIP package of a dump.
+        deep: Whether to follow what it leads to, and to check each against the other.
+        spec: The version of the specification to hold it against.
+        allow_private_addresses: Whether documents may name hosts at private addresses.
+
+    Raises:
+        FetchError: The document could not be had.
+        OSError: The file could not be read.
+    """
+    uri = target if _is_uri(target) else ""
+    result = Validation(target, str(spec))
+    with TemporaryDirectory(prefix="rsnotify-validate-") as temporary:
+        async with Sessions(uri, allow_private_addresses=allow_private_addresses) as sessions:
+            examiner = Examiner(sessions, Path(temporary), result, spec)
+            root = await (examiner.fetch(uri) if uri else examiner.file(Path(target)))
+            if deep:
+                await _Walk(examiner, root).down()
+    for document in result.documents:
+        document.findings.sort(key=lambda finding: finding.line or 0)
+    return result
+
+
+def _is_uri(target: str) -> bool:
+    return urlsplit(target).scheme in ("http", "https")
+
+
+class _Walk:
+    """One walk from a document down, breadth first."""
+
+    def __init__(self, examiner: Examiner, root: Place) -> None:
+        self._examiner = examiner
+        self._root = root
+        self._places: dict[str, Place | None] = {root.uri: root} if root.uri else {}
+        self._peeked: dict[str, Place | None] = {}
+        self._waiting = deque([root])
+
+    async def down(self) -> None:
+        """Go to the end."""
+        await self._above(self._root)
+        while self._waiting:
+            parent = self._waiting.popleft()
+            await self._well_known(parent)
+            for reference in leads_to(parent):
+                if not await self._follow(parent, reference):
+                    return
+
+    async def _follow(self, parent: Place, reference: Reference) -> bool:
+        """Look at what a document leads to; tell whether there may be more of that."""
+        if reference.uri not in self._places and len(self._places) >= _MOST_FETCHED:
+            detail = f"{_MOST_FETCHED} documents and packages were, and no more are"
+            self._at_fault(parent, "tree-not-followed", reference, detail)
+            return False
+        child = await self._place(parent, reference)
+        if child is not None:
+            self._examiner.note(check_pair(parent, reference, child))
+            await self._up(parent, child)
+            await self._copy(parent, reference, child)
+        return True
+
+    async def _place(self, parent: Place, reference: Reference) -> Place | None:
+        """Fetch a document or package, unless that was done before."""
+        uri = reference.uri
+        if uri in self._places:
+            return self._places[uri]
+        self._places[uri] = None
+        kind = parent.outline.kind
+        is_package = kind is not None and kind.packages and uri != reference.contents
+        try:
+            if not _is_uri(uri):
+                raise RefusedAddress(uri, "it is no http or https URI")
+            examine = self._examiner.fetch_package(reference) if is_package else None
+            place = await (examine or self._examiner.fetch(uri))
+        except RefusedAddress as error:
+            self._at_fault(parent, "tree-not-followed", reference, str(error))
+            return None
+        except FetchError as error:
+            self._at_fault(parent, "tree-unreachable", reference, str(error))
+            return None
+        self._places[uri] = place
+        self._waiting.append(place)
+        return place
+
+    def _at_fault(self, parent: Place, rule: str, reference: Reference, detail: str) -> None:
+        finding = broken(rule, reference.line, "loc", detail)
+        self._examiner.note([Located(parent.name, finding)])
+
+    async def _copy(self, dump: Place, reference: Reference, manifest: Place) -> None:
+        """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
+        if reference.contents is None:
+            return
+        uri = urljoin(dump.uri, reference.contents)
+        beside = replace(reference, uri=uri, contents=uri)
+        copy = await self._place(dump, beside)
+        if copy is not None:
+            self._examiner.note(check_pair(dump, beside, copy))
+            self._examiner.note(check_copy(dump, reference, manifest, copy))
+
+    async def _up(self, parent: Place, child: Place) -> None:
+        """Check that a document links to the one above it (core §6.2)."""
+        leads, expected = up_of(child), up_expected(parent)
+        if leads is None or leads == expected:
+            return
+        if is_directly_above(parent):
+            # One document may be at several places, as a Source Description often is.
+            above = await self._peek(leads)
+            same = above is not None and above.outline.capability == parent.outline.capability
+            if above is not None and same and lists(above, child.uri):
+                return
+        elif expected is None:
+            return
+        self._examiner.note([up_broken(parent, child)])
+
+    async def _above(self, root: Place) -> None:
+        """Check that what stands above a Capability List can be had and lists it."""
+        leads = up_of(root)
+        if root.outline.capability != Capability.CAPABILITY_LIST or not root.uri or not leads:
+            return
+        above = await self._peek(leads)
+        line = root.outline.links[Rel.UP][1]
+        if above is None:
+            self._at_fault(root, "tree-unreachable", Reference(leads, line), leads)
+        elif not lists(above, root.uri):
+            finding = broken("tree-up", line, "rs:ln", f"{leads} does not list it")
+            self._examiner.note([Located(root.name, finding)])
+
+    async def _well_known(self, place: Place) -> None:
+        """Check that a Source Description is where it is looked for (core §6.3.2)."""
+        if place.outline.capability != Capability.DESCRIPTION or not place.uri:
+            return
+        there = urljoin(place.uri, WELL_KNOWN_PATH)
+        if place.uri == there:
+            return
+        found = await self._peek(there)
+        if found is None or found.outline.capability != Capability.DESCRIPTION:
+            finding = broken("tree-well-known", place.outline.line, "rs:md", there)
+            self._examiner.note([Located(place.name, finding)])
+
+    async def _peek(self, uri: str) -> Place | None:
+        known = self._places.get(uri)
+        if known is not None:
+            return known
+        if uri not in self._peeked:
+            self._peeked[uri] = await self._examiner.peek(uri)
+        return self._peeked[uri]
