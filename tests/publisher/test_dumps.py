@@ -195,6 +195,16 @@ def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path:
     assert unpacked(tmp_path, packages) == {BASE + name: c for name, c in contents.items()}
 
 
+def test_what_is_too_large_for_a_zip_makes_it_a_zip64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1_000)  # bytes; to write 2 GiB takes too long
+    content = os.urandom(2_000)
+    (tmp_path / "large").write_bytes(content)
+    packages = pack(tmp_path, {"large": tmp_path / "large"})
+    assert unpacked(tmp_path, packages) == {BASE + "large": content}
+
+
 def test_a_set_without_resources_has_one_package_without_any(tmp_path: Path) -> None:
     [package] = pack(tmp_path, {})
     assert package.count == 0

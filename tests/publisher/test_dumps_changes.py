@@ -151,6 +151,13 @@ def test_without_hashes_the_newest_stands_for_every_change(tmp_path: Path) -> No
         assert len(archive.namelist()) == 2
 
 
+def test_a_version_that_is_there_is_not_taken_for_the_newest(tmp_path: Path) -> None:
+    changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
+    contents = {changes[0]: b"version 9", changes[1]: b"version 2", changes[2]: b"version 9"}
+    packages = pack(tmp_path, changes, contents.get)
+    assert [content for _, content in bitstreams(tmp_path, packages)] == list(contents.values())
+
+
 def test_packages_share_no_bitstream(tmp_path: Path) -> None:
     changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
     packages = pack(tmp_path, changes, lambda change: b"version 3", max_resources=2)
@@ -304,6 +311,19 @@ def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path) -> No
         b"third",
         None,
     ]
+
+
+def test_what_is_captured_is_not_asked_for_again(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def content(uri: str) -> bytes:
+        asked.append(uri)
+        return b"1"
+
+    captured = Captured(tmp_path / "captured", content)
+    for _ in range(2):
+        captured.keep([change("a", 1, b"1")])
+    assert asked == [BASE + "a"]
 
 
 def test_what_is_not_what_the_change_said_is_not_captured(tmp_path: Path) -> None:
