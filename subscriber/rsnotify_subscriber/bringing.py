@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
-from rsnotify.errors import FetchError, Unavailable
+from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.model import Resource
 from rsnotify.ways import Place, Wanted, wanted, wanted_link
 from rsnotify_subscriber.contents import Content
@@ -158,8 +158,8 @@ class Bringer:
                     reason = error
                 if place != wanted.home:
                     self._note(place, error)
-        assert reason is not None, "there is always a place"
-        raise reason
+        # Without a place it travels in the document, and was found not to be what was announced.
+        raise reason or ContentMismatch(wanted.entry.uri[:80], "it is not what was announced")
 
     def _awake(self, wanted: Wanted) -> Sequence[Place]:
         """Return the places to try: a mirror that is away must not hold up each resource."""
