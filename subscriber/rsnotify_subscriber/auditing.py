@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -11,19 +13,24 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from rsnotify.coverage import Change
 from rsnotify.errors import FetchError, NotFound
 from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify.ways import described, wanted
 from rsnotify_subscriber.digests import Digester, agree
 from rsnotify_subscriber.discovery import base_of, discover, rediscover
-from rsnotify_subscriber.expected import Expected, read_expected
+from rsnotify_subscriber.expected import Expectation, Expected
 from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.mirror import Tree, default_state
 from rsnotify_subscriber.sessions import Sessions
-from rsnotify_subscriber.state import read_identity
+from rsnotify_subscriber.state import Identity, read_identity
 
 #: How often what differs is looked at: the Source may be changing, the mirror a moment behind.
 _LOOKS = 5
-_COMPARISONS = 16
+#: Files are compared in parts of this size, by so many workers.
+_PART = 64
+_WORKERS = 4
 
 
 class Audit(Struct, frozen=True):
@@ -82,15 +89,15 @@ async def audit(
             fetcher = Fetcher(sessions, Path(temporary))
             if identity is None:
                 offer = await discover(fetcher, url)
-                tree = Tree(folder, base_of(offer))
+                identity = Identity(url, base_of(offer), offer)
             else:
                 offer = await rediscover(fetcher, url, identity.offer)
-                tree = Tree(folder, identity.base)
-            looks = _Looks(fetcher, tree)
+            expectation = Expectation(fetcher, offer, identity.selection)
+            looks = _Looks(fetcher, Tree(folder, identity.base), identity)
             for number in range(_LOOKS):
                 if number:
                     await asyncio.sleep(pause)
-                found = await looks.look(await read_expected(fetcher, offer))
+                found = await looks.look(await expectation.read())
                 if found.in_step:
                     break
             return found
@@ -104,12 +111,21 @@ class _Difference(NamedTuple):
 
 
 class _Looks:
-    """Looks at the mirror; each time only at what differed the time before."""
+    """Looks at the mirror; each time only at what differed the time before.
 
-    def __init__(self, fetcher: Fetcher, tree: Tree) -> None:
+    Args:
+        fetcher: Fetches what no hash tells of.
+        tree: The mirror.
+        identity: What of the Source is mirrored.
+    """
+
+    def __init__(self, fetcher: Fetcher, tree: Tree, identity: Identity) -> None:
         self._fetcher = fetcher
         self._tree = tree
-        self._suspects: set[Path] | None = None
+        self._prefer = identity.prefer
+        #: The kinds of difference that matter: a copy may not follow deletions, say.
+        self._kinds = {"unknown", *(identity.selection.changes or ChangeType)}
+        self._suspects: set[str] | None = None
 
     async def look(self, expected: Expected) -> Audit:
         places = await asyncio.to_thread(self._places, expected)
@@ -123,48 +139,64 @@ class _Looks:
             **{kind: tuple(found) for kind, found in names.items()},
         )
 
-    def _places(self, expected: Expected) -> dict[Path, Resource | None]:
-        """Return what is expected at each place to look at; None: nothing."""
-        places: dict[Path, Resource | None] = dict.fromkeys(self._tree.files())
-        places |= {self._tree.find(uri): resource for uri, resource in expected.resources.items()}
+    def _places(self, expected: Expected) -> dict[str, Resource | None]:
+        """Return what is expected at each path to look at; None: nothing."""
+        places: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
+        for uri, resource in expected.resources.items():
+            places[str(self._tree.find(uri))] = resource
         if self._suspects is None:
             return places
         return {path: places.get(path) for path in self._suspects}
 
-    async def _differing(self, places: dict[Path, Resource | None]) -> dict[Path, _Difference]:
-        turn = asyncio.Semaphore(_COMPARISONS)
+    async def _differing(self, places: dict[str, Resource | None]) -> dict[str, _Difference]:
+        differing: dict[str, _Difference] = {}
+        items = iter(places.items())
 
-        async def compare(path: Path, resource: Resource | None) -> str | None:
-            async with turn:
-                return await self._compare(path, resource)
+        async def work() -> None:
+            while part := list(islice(items, _PART)):
+                differing.update(await self._compare(part))
 
-        items = list(places.items())
-        kinds = await asyncio.gather(*(compare(path, resource) for path, resource in items))
+        await asyncio.gather(*(work() for _ in range(_WORKERS)))
+        return differing
+
+    async def _compare(self, part: list[tuple[str, Resource | None]]) -> dict[str, _Difference]:
+        digests = await asyncio.to_thread(self._digests, part)
+        kinds = await asyncio.gather(
+            *(self._kind(local, one) for local, (_, one) in zip(digests, part, strict=True))
+        )
         return {
             path: _Difference(kind, resource.uri if resource else self._relative(path))
-            for (path, resource), kind in zip(items, kinds, strict=True)
-            if kind is not None
+            for (path, resource), kind in zip(part, kinds, strict=True)
+            if kind is not None and kind in self._kinds
         }
 
-    def _relative(self, path: Path) -> str:
+    def _digests(self, part: list[tuple[str, Resource | None]]) -> list[Digester | None]:
+        return [_digest(path, one and self._announced(one)) for path, one in part]
+
+    def _announced(self, resource: Resource) -> Resource:
+        """Return what is announced of the representation that is mirrored."""
+        return described(resource, self._prefer)
+
+    def _relative(self, path: str) -> str:
         return os.path.relpath(path, self._tree.root)
 
-    async def _compare(self, path: Path, resource: Resource | None) -> str | None:
-        """Return how a file differs, as a field of `Audit`."""
-        local = await asyncio.to_thread(_digest, path, resource)
+    async def _kind(self, local: Digester | None, resource: Resource | None) -> str | None:
+        """Return how a file differs, as a field of `Audit`; None if it does not."""
         if resource is None:
             return None if local is None else "deleted"
         if local is None:
             return "created"
-        same = agree(resource.hash, local.hashes)
+        same = agree(self._announced(resource).hash, local.hashes)
         if same is None:
             return await self._compare_content(local, resource)
         return None if same else "updated"
 
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
         """Compare with the resource itself, as the Source announces no hash."""
+        change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
+        home = wanted(change, self._prefer).home
         try:
-            content = await self._fetcher.content(resource)
+            content = await self._fetcher.content(Resource(home.uri))
         except NotFound:
             return "deleted"
         except FetchError:
@@ -173,13 +205,13 @@ class _Looks:
         return None if agree(content.hashes, local.hashes) else "updated"
 
 
-def _digest(path: Path, resource: Resource | None) -> Digester | None:
+def _digest(path: str, resource: Resource | None) -> Digester | None:
     """Digest a file; None if there is none."""
-    if not path.is_file() or path.is_symlink():
+    if not os.path.isfile(path) or os.path.islink(path):
         return None
     digester = Digester(resource.hash if resource else None)
     if resource is not None:
-        with path.open("rb") as file:
+        with open(path, "rb") as file:
             while chunk := file.read(1 << 20):
                 digester.update(chunk)
     return digester

@@ -16,6 +16,15 @@ from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
 from rsnotify_subscriber.auditing import Audit
 from rsnotify_subscriber.auditing import audit as audit_mirror
+from rsnotify_subscriber.command_options import (
+    Change,
+    Collection,
+    Except,
+    Only,
+    Private,
+    Type,
+    selection,
+)
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.report import JsonReport, LineReport, Report, TerminalReport
 from rsnotify_subscriber.subscriber import Subscriber, Via
@@ -28,13 +37,6 @@ State = Annotated[
     Path | None, typer.Option(help="The folder of the state.", show_default="DEST.rsnotify")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-Private = Annotated[
-    bool,
-    typer.Option(
-        "--allow-private-addresses",
-        help="Let documents name hosts at loopback and private addresses.",
-    ),
-]
 
 
 def follow(
@@ -43,6 +45,11 @@ def follow(
     once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
     via: Annotated[Via, typer.Option(help="How changes are heard of.")] = Via.AUTO,
     poll: Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)] = 10,
+    only: Only = None,
+    excluded: Except = None,
+    type: Type = None,
+    change: Change = None,
+    collection: Collection = None,
     state: State = None,
     json: Json = False,
     allow_private_addresses: Private = False,
@@ -54,6 +61,7 @@ def follow(
         state=state or default_state(dest),
         via=via,
         pace=Pace(poll=poll),
+        selection=selection(only, excluded, type, change, collection),
         allow_private_addresses=allow_private_addresses,
     )
     report: Report = JsonReport() if json else TerminalReport() if _on_terminal() else LineReport()

@@ -1,103 +1,169 @@
-"""What a Destination should hold, as the Source's lists have it now."""
+"""What a Destination should hold, as the Source's documents have it now."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from urllib.parse import urljoin
 
 from msgspec import Struct
-from msgspec.structs import replace
 
+from rsnotify.actions import Fetch
 from rsnotify.baseline import Baseline
 from rsnotify.coverage import Change, Frontier
-from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.datetimes import Instant, format_datetime, to_microseconds
 from rsnotify.errors import DocumentError, FetchError
-from rsnotify.model import Resource
+from rsnotify.ladder import change_ways, resource_ways
+from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pull import Pull
-from rsnotify.vocabulary import ChangeType
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.packages import Packages
+from rsnotify_subscriber.state import ends
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
-#: Entries of Resource Lists, each with the instant that its list speaks of.
-_Listed = dict[str, tuple[Resource, Instant]]
 
 
 class Expected(Struct):
-    """The resources of a Source.
+    """The resources of a Source that are followed.
 
     Args:
         resources: By URI, the entry that tells most recently how it is.
-        doubts: Why the lists may not tell all.
+        doubts: Why the documents may not tell all.
     """
 
     resources: dict[str, Resource]
     doubts: tuple[str, ...] = ()
 
 
-async def read_expected(fetcher: Fetcher, offer: Offer) -> Expected:
-    """Read the Resource List, and the Change Lists after its `at`.
+class Expectation:
+    """Finds out what is expected: from the Resource List, and the Change Lists after its `at`.
 
-    Raises:
-        FetchError: The Resource List could not be had.
-        DocumentError: The Resource List could not be read.
+    Where a Source has dumps only, the manifests of their packages tell the same.
+
+    Args:
+        fetcher: Fetches.
+        offer: What the Source offers.
+        selection: What of it is followed.
     """
-    if offer.resource_list is None:
-        return Expected({}, ("the Source offers no Resource List",))
-    listed, at = await _read_resource_lists(fetcher, offer)
-    expected = Expected({uri: resource for uri, (resource, _) in listed.items()})
-    if offer.change_list is not None:
+
+    def __init__(self, fetcher: Fetcher, offer: Offer, selection: Selection) -> None:
+        self._fetcher = fetcher
+        self._offer = offer
+        self._selection = selection
+        self._packages = Packages(fetcher)
+        self._listed: dict[str, Instant] = {}
+        self._expected = Expected({})
+
+    async def read(self) -> Expected:
+        """Read all that tells.
+
+        Raises:
+            FetchError: The set of resources could not be had.
+            DocumentError: The set of resources could not be read.
+        """
+        self._expected = Expected({})
+        if not resource_ways(self._offer):
+            self._doubt("the Source offers no list of its resources")
+            return self._expected
         try:
-            await _read_change_lists(fetcher, offer, at, listed, expected)
-        except (FetchError, DocumentError) as error:
-            expected.doubts += (str(error),)
-    return expected
+            at = await self._read_resources()
+            if change_ways(self._offer):
+                await self._read_changes(at)
+        finally:
+            await self._packages.close()
+        return self._expected
 
+    def _doubt(self, reason: str) -> None:
+        self._expected.doubts += (reason,)
 
-async def _read_resource_lists(fetcher: Fetcher, offer: Offer) -> tuple[_Listed, Instant]:
-    listed: _Listed = {}
-    baseline = Baseline(replace(offer, resource_dump=None), _EARLIEST)
-    while True:
+    async def _document(self, fetch: Fetch) -> Document:
+        """Read a document, or the manifest of a package: a copy beside it is enough."""
+        package = fetch.package
+        if package is None:
+            return await self._fetcher.document(fetch.uri)
+        copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)
+        if copy is not None:
+            try:
+                return await self._fetcher.document(urljoin(fetch.uri, copy))
+            except (FetchError, DocumentError):
+                pass  # the package itself has it too
+        return await self._packages.open(package)
+
+    # The set of resources
+
+    async def _read_resources(self) -> Instant:
+        baseline = Baseline(self._offer, _EARLIEST)
+        following: Fetch | None = baseline.current
+        while following is not None:
+            if following is baseline.way:
+                self._listed.clear()
+                self._expected.resources.clear()
+            await self._read_list(baseline)
+            following = baseline.next()
+        if baseline.error is not None and not baseline.complete:
+            raise baseline.error
+        return baseline.at
+
+    async def _read_list(self, baseline: Baseline) -> None:
         uri = baseline.current.uri
         try:
-            part = baseline.read(await fetcher.document(uri))
+            part = baseline.read(await self._document(baseline.current))
+        except FetchError as error:
+            baseline.broken(error)
         except DocumentError as error:
-            raise error.at(uri) from None
-        if part is not None:
-            listed |= {resource.uri: (resource, part.at) for resource in part.resources}
-        if baseline.next() is None:
-            return listed, baseline.at
+            baseline.broken(error.at(uri))
+        else:
+            for resource in part.resources if part else ():
+                self._listed[resource.uri] = part.at if part else baseline.at
+                self._expect(resource)
 
+    def _expect(self, resource: Resource) -> None:
+        if self._selection.wants(resource):
+            self._expected.resources[resource.uri] = resource
+        else:
+            self._expected.resources.pop(resource.uri, None)
 
-async def _read_change_lists(
-    fetcher: Fetcher,
-    offer: Offer,
-    at: Instant,
-    listed: _Listed,
-    expected: Expected,
-) -> None:
-    pull = Pull(replace(offer, change_dump=None, change_dump_archive=None))
-    frontier = Frontier.at(at)
-    while True:
-        step = pull.read(await fetcher.document(pull.current.uri), frontier)
-        if step.coverage is not None:
-            for change in frontier.fresh(step.coverage):
-                _apply(change, listed, expected.resources)
-            if step.coverage.until is not None:
-                closed = step.coverage.closed
-                frontier.advance(step.coverage.until, step.coverage.changes, over=closed)
-        if step.hole is not None:
-            expected.doubts += (
-                f"no list tells of the time from {format_datetime(frontier.instant)} "
-                f"to {format_datetime(step.hole)}",
-            )
-        if step.fetch is None:
-            return
+    # What changed after
 
+    async def _read_changes(self, at: Instant) -> None:
+        pull = Pull(self._offer)
+        frontier = Frontier.at(at)
+        following: Fetch | None = pull.current
+        while following is not None:
+            try:
+                step = pull.read(await self._document(following), frontier)
+            except (FetchError, DocumentError) as error:
+                step = pull.broken(error, frontier)
+            if step.coverage is not None:
+                for change in frontier.fresh(step.coverage):
+                    self._apply(change)
+                if step.coverage.until is not None:
+                    closed = step.coverage.closed
+                    frontier.advance(step.coverage.until, step.coverage.changes, over=closed)
+            if step.failure is not None:
+                self._doubt(str(step.failure))
+            if step.hole is not None:
+                self._doubt(
+                    f"nothing tells of the time from {format_datetime(frontier.instant)} "
+                    f"to {format_datetime(step.hole)}"
+                )
+            following = step.fetch
 
-def _apply(change: Change, listed: _Listed, resources: dict[str, Resource]) -> None:
-    if change.uri in listed and listed[change.uri][1] > change.at:
-        return  # a later part of the Resource List has it already
-    if change.change is ChangeType.DELETED:
-        resources.pop(change.uri, None)
-    else:
-        resources[change.uri] = change.resource
+    def _apply(self, change: Change) -> None:
+        listed = self._listed.get(change.uri)
+        if listed is not None and listed > change.at and not self._is_ended(change):
+            return  # a later part of the Resource List has it already
+        if change.change is ChangeType.DELETED:
+            self._expected.resources.pop(change.uri, None)
+        else:
+            self._expect(change.resource)
+
+    def _is_ended(self, change: Change) -> bool:
+        """Tell whether a change deletes the very version that is listed."""
+        listed = self._expected.resources.get(change.uri)
+        if listed is None:
+            return False
+        lastmod = to_microseconds(listed.lastmod) if listed.lastmod else None
+        return ends(change, listed.hash, lastmod)

@@ -171,6 +171,10 @@ class SmallSource:
                 self.base + name,
                 hash=self.described[name].hash,
                 length=self.described[name].length,
+                type=self.described[name].type,
+                links=tuple(
+                    link for link in self.described[name].links if link.rel == Rel.COLLECTION
+                ),
             )
             for name in names
         ]

@@ -58,7 +58,7 @@ async def test_a_hole_between_the_lists_leaves_it_open(
     source.listed_at = source.begins - timedelta(hours=1)
     found = await audited(source, destination)
     assert found.in_step is None
-    assert "no list tells of the time" in found.doubts[0]
+    assert "nothing tells of the time" in found.doubts[0]
 
 
 async def test_a_change_list_that_cannot_be_read_leaves_it_open(

@@ -1,0 +1,73 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType
+
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN", help="Follow only URIs like this, as *.ttl or maps/; may be repeated."
+    ),
+]
+Except = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--except",
+        metavar="PATTERN",
+        envvar="RSNOTIFY_EXCEPT",
+        help="Follow no URIs like this; may be repeated.",
+    ),
+]
+Type = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TYPE",
+        help="Follow only this media type, as text/turtle or text/*; may be repeated.",
+    ),
+]
+Change = Annotated[
+    list[ChangeType] | None,
+    typer.Option(
+        metavar="created|updated|deleted",
+        help="Follow only this type of change; may be repeated.",
+    ),
+]
+Collection = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URI", help="Follow only members of this collection; may be repeated."),
+]
+Private = Annotated[
+    bool,
+    typer.Option(
+        "--allow-private-addresses",
+        help="Let documents name hosts at loopback and private addresses.",
+    ),
+]
+
+
+def selection(
+    only: Sequence[str] | None,
+    excluded: Sequence[str] | None,
+    types: Sequence[str] | None,
+    changes: Sequence[ChangeType] | None,
+    collections: Sequence[str] | None,
+) -> Selection:
+    """Make of these options what is followed; their order does not matter."""
+    return Selection(
+        only=_distinct(only),
+        excluded=_distinct(excluded),
+        types=_distinct(types),
+        changes=tuple(sorted(set(changes or ()))),
+        collections=_distinct(collections),
+    )
+
+
+def _distinct(values: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(sorted(set(values or ())))

@@ -1,0 +1,173 @@
+"""Following a part of a set: by URI, media type, type of change and collection."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsnotify.model import Link
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType
+from rsnotify_subscriber import audit
+from rsnotify_subscriber.state import State
+from tests.subscriber.conftest import Destination
+from tests.subscriber.processes import outcome, rsnotify
+from tests.subscriber.source import SmallSource, path_of, status
+
+TURTLE = Selection(types=("text/turtle",))
+
+
+@pytest.fixture(autouse=True)
+def several_kinds(source: SmallSource) -> None:
+    source.put("maps/a.ttl", b"a", type="text/turtle")
+    source.put("maps/b.html", b"b", type="text/html")
+    source.put("c", b"c", type="text/turtle")
+
+
+def member_of(*collections: str) -> tuple[Link, ...]:
+    return tuple(Link("collection", uri) for uri in collections)
+
+
+async def test_only_what_is_selected_is_fetched_and_t_is_that_of_the_whole(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up(selection=Selection(only=("maps/",), excluded=("*.html",)))
+    assert set(destination.files()) == {"maps/a.ttl"}
+    assert not source.gets[path_of("c")]
+    source.put("c", b"c2", type="text/turtle")
+    source.put("maps/b.html", b"b2", type="text/html")
+    await destination.catch_up(selection=Selection(only=("maps/",), excluded=("*.html",)))
+    assert set(destination.files()) == {"maps/a.ttl"}
+    state = State(destination.folder.with_name("mirror.rsnotify"))
+    progress = state.progress()
+    state.close()
+    assert progress is not None
+    assert progress.through == source.last
+
+
+async def test_what_is_pushed_and_not_selected_is_passed_over(
+    source: SmallSource, destination: Destination
+) -> None:
+    subscriber = destination.subscriber(selection=TURTLE)
+    async with subscriber:
+        await subscriber.until(lambda status: status.level)
+        source.put("d.png", b"d", type="image/png")
+        last = source.put("e.ttl", b"e", type="text/turtle")
+        await destination.until(lambda: "e.ttl" in destination.files())
+        await subscriber.until(lambda status: status.through == last.datetime)
+    assert set(destination.files()) == {"maps/a.ttl", "c", "e.ttl"}
+    assert not source.gets[path_of("d.png")]
+
+
+async def test_what_changes_its_type_leaves_and_comes_back(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up(selection=TURTLE)
+    source.put("c", b"<p>", type="text/html")
+    await destination.catch_up(selection=TURTLE)
+    assert set(destination.files()) == {"maps/a.ttl"}
+    source.put("c", b"<a> <b> <c> .", type="text/turtle")
+    await destination.catch_up(selection=TURTLE)
+    assert destination.files()["c"] == b"<a> <b> <c> ."
+
+
+async def test_a_deletion_that_tells_no_type_deletes_what_is_held(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up(selection=TURTLE)
+    source.delete("c")
+    await destination.catch_up(selection=TURTLE)
+    assert set(destination.files()) == {"maps/a.ttl"}
+
+
+async def test_members_of_a_collection_come_and_go_with_their_links(
+    source: SmallSource, destination: Destination
+) -> None:
+    one = Selection(collections=("http://c.example/1",))
+    source.put("c", b"c", links=member_of("http://c.example/1", "http://c.example/2"))
+    source.put("maps/b.html", b"b", links=member_of("http://c.example/2"))
+    await destination.catch_up(selection=one)
+    assert set(destination.files()) == {"c"}
+    source.put("c", b"c", links=member_of("http://c.example/2"))
+    source.put("maps/b.html", b"b", links=member_of("http://c.example/1"))
+    await destination.catch_up(selection=one)
+    assert set(destination.files()) == {"maps/b.html"}
+
+
+async def test_without_deletions_the_copy_keeps_what_is_gone_from_lists_too(
+    source: SmallSource, destination: Destination
+) -> None:
+    keeping = Selection(changes=(ChangeType.CREATED, ChangeType.UPDATED))
+    await destination.catch_up(selection=keeping)
+    source.delete("c")
+    await destination.catch_up(selection=keeping)
+    assert "c" in destination.files()
+    source.changes.clear()  # only a baseline tells of it
+    source.begins = source.last
+    source.put("d", b"d")
+    await destination.catch_up(selection=keeping)
+    assert set(destination.files()) == {"maps/a.ttl", "maps/b.html", "c", "d"}
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["with Resource List", "without"])
+async def test_another_selection_makes_the_copy_right(
+    source: SmallSource, destination: Destination, listed: bool
+) -> None:
+    url = source.url if listed else source.base + "changelist.xml"
+    if not listed:
+        source.answers[path_of("capabilitylist.xml")] = status(404)
+    await destination.catch_up(url, selection=TURTLE)
+    assert set(destination.files()) == {"maps/a.ttl", "c"}
+    await destination.catch_up(url, selection=Selection(only=("maps/",)))
+    assert set(destination.files()) == {"maps/a.ttl", "maps/b.html"}
+    await destination.catch_up(url)
+    assert destination.equals_source()
+
+
+async def test_the_same_selection_needs_no_baseline(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up(selection=TURTLE)
+    await destination.catch_up(selection=TURTLE)
+    assert source.gets[path_of("resourcelist.xml")] == 1
+
+
+async def test_the_audit_knows_what_is_followed(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up(selection=TURTLE)
+    found = await audit(source.url, destination.folder, pause=0.01)
+    assert found.in_step is True
+    assert found.resources == 2
+    source.put("c", b"c2", type="text/html")
+    found = await audit(source.url, destination.folder, pause=0.01)
+    assert found.deleted == ("c",)
+    assert not found.created
+
+
+async def test_the_audit_does_not_miss_changes_of_a_type_that_is_not_followed(
+    source: SmallSource, destination: Destination
+) -> None:
+    created = Selection(changes=(ChangeType.CREATED,))
+    await destination.catch_up(selection=created)
+    source.put("c", b"c2")
+    source.delete("maps/a.ttl")
+    assert (await audit(source.url, destination.folder, pause=0.01)).in_step is True
+    source.put("d", b"d")
+    found = await audit(source.url, destination.folder, pause=0.01)
+    assert (found.created, found.updated, found.deleted) == ((source.base + "d",), (), ())
+
+
+async def test_the_options_of_the_command_select(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.put("maps/c.ttl", b"c", type="text/turtle", links=member_of("http://c.example/1"))
+    follow = ("follow", source.site, destination.folder, "--once")
+    options = ("--only", "maps/", "--only", "*.html", "--except", "a.ttl", "--type", "text/*")
+    done = await outcome(await rsnotify(*follow, *options))
+    assert done[0] == 0, done
+    assert set(destination.files()) == {"maps/b.html", "maps/c.ttl"}
+    done = await outcome(await rsnotify(*follow, "--collection", "http://c.example/1"))
+    assert done[0] == 0, done
+    assert set(destination.files()) == {"maps/c.ttl"}
+    refused = await outcome(await rsnotify(*follow, "--change", "renamed"))
+    assert refused[0] == 2
