@@ -37,6 +37,11 @@ class Change(Struct, frozen=True, gc=False):
     resource: Resource
     package: str | None = None
 
+    @property
+    def dated_by_lastmod(self) -> bool:
+        """Whether it is a deletion whose instant may be that of the last modification before."""
+        return self.change is ChangeType.DELETED and self.resource.datetime is None
+
 
 #: What tells two changes of one instant apart.
 Key = tuple[str, str, str]
@@ -106,7 +111,10 @@ def _listed_coverage(document: Document, package: str | None = None) -> Coverage
     latest = max((change.at for change in changes), default=None)
     from_ = document.from_
     if from_ is None and changes:
-        from_ = min(change.at for change in changes)
+        # Where even `from` is missing, a deletion may bear the lastmod of what was deleted.
+        certain = [change.at for change in changes if not change.dated_by_lastmod]
+        from_ = min(certain or [change.at for change in changes])
+        ordered = ordered and len(certain) == len(changes)
     until = max((t for t in (document.until, latest, from_) if t is not None), default=None)
     return Coverage(from_, until, document.until is not None, ordered, changes)
 

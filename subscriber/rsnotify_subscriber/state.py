@@ -69,6 +69,8 @@ class Held(Struct, frozen=True):
 
     def covers(self, change: Change) -> bool:
         """Tell whether a change need not be applied any more: this one or a later one was."""
+        if self.is_there and ends(change, self.hash, self.lastmod):
+            return False
         at = to_microseconds(change.at)
         if self.changed_at != at or change.resource.change is None:
             # An entry of a Resource List was compared already, and found to differ.
@@ -89,6 +91,25 @@ class Held(Struct, frozen=True):
         return self.lastmod == to_microseconds(resource.lastmod) and (
             resource.length in (None, self.length)
         )
+
+
+def ends(change: Change, hash: str | None, lastmod: int | None) -> bool:
+    """Tell whether a change is the deletion of the very version that has this hash or lastmod.
+
+    Then it came after that version, though its own datetime may lie before: some Sources date
+    a deletion with the last modification of what they deleted.
+
+    Args:
+        change: The change.
+        hash: The digests of the version.
+        lastmod: Its last modification, in microseconds since 1970.
+    """
+    if not change.dated_by_lastmod:
+        return False
+    same = agree(hash, change.resource.hash)
+    if same is not None or lastmod is None or change.resource.lastmod is None:
+        return same is True
+    return lastmod == to_microseconds(change.resource.lastmod)
 
 
 class Identity(Struct, frozen=True):

@@ -142,3 +142,16 @@ def test_a_frontier_never_moves_back() -> None:
     frontier = Frontier.at(at(5))
     frontier.advance(at(4))
     assert frontier.instant == at(5)
+
+
+def test_without_from_a_deletion_without_datetime_may_be_later_than_it_says() -> None:
+    deleted = Resource("http://a/a", lastmod=at(1), change=ChangeType.DELETED)
+    coverage = change_list_coverage(listed(deleted))
+    assert Frontier.at(at(5)).fresh(coverage) == list(coverage.changes)
+    assert Frontier.at(at(5)).fresh(change_list_coverage(listed(deleted, from_=at(0)))) == []
+
+
+def test_without_from_such_a_deletion_does_not_tell_where_the_list_begins() -> None:
+    deleted = Resource("http://a/a", lastmod=at(1), change=ChangeType.DELETED)
+    coverage = change_list_coverage(listed(change("b", at(4)), deleted))
+    assert coverage.from_ == at(4)

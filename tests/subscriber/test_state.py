@@ -56,6 +56,19 @@ def test_which_changes_need_not_be_applied_again(have: Held, new: Change, covere
     assert have.covers(new) is covered
 
 
+@pytest.mark.parametrize(
+    ("hash", "lastmod", "covered"),
+    [(A, SECOND, False), (B, SECOND, True), (None, SECOND, False), (None, PRECISE, True)],
+)
+def test_a_deletion_of_the_very_version_held_is_later_whatever_its_datetime(
+    hash: str | None, lastmod: Instant, covered: bool
+) -> None:
+    later = to_microseconds(SECOND + timedelta(minutes=1))
+    have = Held("u", later, ChangeType.UPDATED.value, A, 1, to_microseconds(SECOND))
+    entry = Resource("u", change=ChangeType.DELETED, hash=hash, lastmod=lastmod)
+    assert have.covers(Change("u", ChangeType.DELETED, lastmod, entry)) is covered
+
+
 def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
     later = PRECISE + timedelta(days=1)
     state.commit(
