@@ -2,7 +2,8 @@
 
 from rsnotify_subscriber.auditing import Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, default_state
-from rsnotify_subscriber.received import Each, Handler, Received
+from rsnotify_subscriber.patching import Patch, PatchError
+from rsnotify_subscriber.received import Each, Handler, Holding, Received
 from rsnotify_subscriber.status import PushState, Status
 from rsnotify_subscriber.subscriber import Subscriber, Via
 
@@ -11,6 +12,9 @@ __all__ = [
     "Each",
     "FolderMirror",
     "Handler",
+    "Holding",
+    "Patch",
+    "PatchError",
     "PushState",
     "Received",
     "Status",
