@@ -44,13 +44,18 @@ class Site:
         self.data = folder / "data"
         self.data.mkdir(parents=True)
 
+    @property
+    def capability_list(self) -> str:
+        """The URI of the Capability List."""
+        return f"{self.url}/capabilitylist.xml"
+
     def build(self, *arguments: str, out: str) -> Path:
-        """Run `resync-build` for one document or dump, and return where it was written."""
+        """Run `resync-build` for one document, and return where it was written."""
         path = self.folder / out
         path.parent.mkdir(exist_ok=True)
         command = [str(Path(sys.executable).with_name("resync-build")), *arguments]
         done = subprocess.run(
-            [*command, "--outfile", out],
+            [*command, "--outfile", str(path)],
             cwd=self.folder,
             capture_output=True,
             text=True,
@@ -59,34 +64,29 @@ class Site:
         assert done.returncode == 0, done.stdout + done.stderr
         return path
 
-    @property
-    def mapping(self) -> str:
-        """The URI of the resources, and where they are."""
-        return f"{self.url}/data=data"
-
-    def describe(self, *capabilities: str) -> None:
-        """Write the Source Description and a Capability List."""
-        offered = ",".join(f"{name}={self.url}/{name}.xml" for name in capabilities)
-        well_known = ".well-known/resourcesync"
-        self.build(
-            *("--write-capabilitylist", offered),
-            *("--sourcedescription-link", f"{self.url}/{well_known}"),
-            out="capabilitylist.xml",
+    def _build_list(self, *arguments: str, out: str) -> Path:
+        return self.build(
+            *(*arguments, "--hash", "sha-256", "--capabilitylist-link", self.capability_list),
+            *("--paths", str(self.data), f"{self.url}={self.folder}"),
+            out=out,
         )
-        self.build(*("--write-sourcedescription", f"{self.url}/capabilitylist.xml"), out=well_known)
+
+    def describe(self) -> None:
+        """Write the Source Description."""
+        well_known = ".well-known/resourcesync"
+        self.build("--write-sourcedescription", self.capability_list, out=well_known)
+
+    def offer(self, *capabilities: str) -> None:
+        """Write the Capability List."""
+        offered = ",".join(f"{name}={self.url}/{name}.xml" for name in capabilities)
+        self.build("--write-capabilitylist", offered, out="capabilitylist.xml")
 
     def list_resources(self, *arguments: str) -> Path:
         """Write the Resource List, or its Index and its parts."""
-        return self.build(
-            *("--write-resourcelist", "--hash", "sha-256", *arguments),
-            *("--capabilitylist-link", f"{self.url}/capabilitylist.xml", self.mapping),
-            out="resourcelist.xml",
-        )
+        return self._build_list("--write-resourcelist", *arguments, out="resourcelist.xml")
 
-    def list_changes(self, since: Path, *arguments: str) -> Path:
+    def list_changes(self, since: Path) -> Path:
         """Write the Change List: how the resources differ from an older Resource List."""
-        return self.build(
-            *("--write-changelist", "--reference", str(since), "--hash", "sha-256", *arguments),
-            *("--capabilitylist-link", f"{self.url}/capabilitylist.xml", self.mapping),
-            out="changelist.xml",
+        return self._build_list(
+            "--write-changelist", "--reference", str(since), out="changelist.xml"
         )
