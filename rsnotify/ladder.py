@@ -17,13 +17,21 @@ from rsnotify.vocabulary import MAX_ENTRIES
 
 
 def change_ways(offer: Offer) -> list[Fetch]:
-    """Return where changes are told, the way of least cost first."""
-    return _ways(
-        (Rung.CHANGE_LIST, offer.change_list),
+    """Return where changes are told: first what tells the latest, then the way of least cost.
+
+    Archives tell of the past alone. Where nothing tells of the changes since, and something
+    of all resources, they lead nowhere.
+    """
+    live = [(Rung.CHANGE_LIST, offer.change_list), (Rung.CHANGE_DUMP, offer.change_dump)]
+    past = [
         (Rung.CHANGE_LIST_ARCHIVE, offer.change_list_archive),
-        (Rung.CHANGE_DUMP, offer.change_dump),
         (Rung.CHANGE_DUMP_ARCHIVE, offer.change_dump_archive),
-    )
+    ]
+    if offer.change_list is not None:
+        return _ways(live[0], past[0], live[1], past[1])
+    if offer.change_dump is None and (offer.resource_list or offer.resource_dump) is not None:
+        return []
+    return _ways(*live, *past)
 
 
 def resource_ways(offer: Offer) -> list[Fetch]:

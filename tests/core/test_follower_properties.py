@@ -1,4 +1,4 @@
-"""Whatever is lost, doubled or reordered, and however history is split: the same end."""
+"""Whatever is lost, doubled or reordered, and however history is told: the same end."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from rsnotify.datetimes import MICROSECOND
+from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document
-from tests.core.world import Destination, Source
+from rsnotify.offer import Offer
+from tests.core.world import EVERYTHING, OFFER, Destination, Source
 
 NAMES = st.sampled_from("abcde")
 STEPS = st.one_of(
@@ -20,19 +23,28 @@ STEPS = st.one_of(
     st.tuples(st.just("deliver"), st.integers(0, 5)),
     st.tuples(st.just("double"), st.integers(0, 5)),
     st.tuples(st.just("lose"), st.integers(0, 5)),
-    st.tuples(st.just("rotate")),
-    st.tuples(st.just("list")),
+    st.tuples(st.just("publish"), st.sampled_from(["rotate", "pack", "archive"])),
+    st.tuples(st.just("publish"), st.sampled_from(["list_resources", "dump_resources"])),
     st.tuples(st.just("work"), st.integers(1, 6)),
     st.tuples(st.just("wait"), st.sampled_from([0.05, 0.3, 2.0])),
     st.tuples(st.just("poll")),
     st.tuples(st.just("crash")),
 )
+HISTORIES = st.lists(STEPS, max_size=60)
 SOURCES = st.builds(
     Source,
     granularity=st.sampled_from([MICROSECOND, timedelta(seconds=1)]),
     per_list=st.integers(1, 5),
     kept=st.sampled_from([0, 1, 3, 100]),
     index=st.booleans(),
+    nested=st.booleans(),
+    terse=st.booleans(),
+)
+DOCUMENTS = sorted({way.rung.name.lower() for way in change_ways(EVERYTHING)}) + sorted(
+    way.rung.name.lower() for way in resource_ways(EVERYTHING)
+)
+OFFERS = st.sets(st.sampled_from(DOCUMENTS), min_size=1).map(
+    lambda kept: replace(EVERYTHING, **{name: None for name in DOCUMENTS if name not in kept})
 )
 
 
@@ -48,10 +60,8 @@ def play(step: tuple, source: Source, destination: Destination, wire: list[Docum
             destination.push(wire[place % len(wire)])
         case "lose", place if wire:
             wire.pop(place % len(wire))
-        case ("rotate",):
-            source.rotate()
-        case ("list",):
-            source.list_resources()
+        case "publish", what:
+            getattr(source, what)()
         case "work", count:
             for _ in range(count):
                 destination.step()
@@ -66,33 +76,46 @@ def play(step: tuple, source: Source, destination: Destination, wire: list[Docum
             destination.restart()
 
 
-@settings(max_examples=500, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    source=SOURCES,
-    steps=st.lists(STEPS, max_size=60),
-    broken=st.sampled_from([0.0, 0.3]),
-    seed=st.integers(0, 2**16),
-)
-def test_any_history_under_any_faults_ends_in_the_state_of_the_source(
-    source: Source, steps: list[tuple], broken: float, seed: int
-) -> None:
-    destination = Destination(source, Random(seed))
+def play_to_the_end(
+    source: Source, offer: Offer, steps: list[tuple], broken: float, seed: int
+) -> Destination:
+    if offer.resource_list is None and offer.resource_dump is None:
+        source.kept = 100  # only the whole history tells all
+    destination = Destination(source, Random(seed), offer)
     destination.broken = broken
     wire: list[Document] = []
     for step in steps:
         play(step, source, destination, wire)
     destination.broken = 0.0
-    # The Source makes a last Resource List in its own time, as one that keeps few lists must.
-    source.list_resources()
+    # In its own time, as one that keeps little of the past must.
+    source.finish(offer)
     for fragment in wire:
         destination.push(fragment)
     destination.settle()
     destination.poll()  # what push said is confirmed
+    return destination
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(SOURCES, HISTORIES, st.sampled_from([0.0, 0.3]), st.integers(0, 2**16))
+def test_any_history_under_any_faults_ends_in_the_state_of_the_source(
+    source: Source, steps: list[tuple], broken: float, seed: int
+) -> None:
+    destination = play_to_the_end(source, OFFER, steps, broken, seed)
+    assert destination.content == source.state
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(SOURCES, OFFERS, HISTORIES, st.sampled_from([0.0, 0.3]), st.integers(0, 2**16))
+def test_whatever_a_source_offers_is_enough(
+    source: Source, offer: Offer, steps: list[tuple], broken: float, seed: int
+) -> None:
+    destination = play_to_the_end(source, offer, steps, broken, seed)
     assert destination.content == source.state
 
 
 @settings(max_examples=100)
-@given(steps=st.lists(STEPS, max_size=40), seed=st.integers(0, 2**16))
+@given(steps=HISTORIES, seed=st.integers(0, 2**16))
 def test_without_any_push_polling_alone_ends_in_the_state_of_the_source(
     steps: list[tuple], seed: int
 ) -> None:
