@@ -1,6 +1,8 @@
 """The Source's side of rsnotify: record changes, publish them as documents, push them to hubs."""
 
 from rsnotify_publisher.changes import Metadata, Record
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.discovery import html_link, link_header, robots_lines
 from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.publisher import Publisher
@@ -12,7 +14,11 @@ __all__ = [
     "Options",
     "Publisher",
     "Record",
+    "SourceDescription",
     "application",
+    "html_link",
+    "link_header",
     "parse_hub",
+    "robots_lines",
     "routes",
 ]

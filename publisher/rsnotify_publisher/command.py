@@ -1,71 +1,140 @@
-"""`rsnotify source`: publish a folder, serve it, watch it, and push what changes."""
+"""`rsnotify source`: publish folders, serve them, watch them, and push what changes."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from aiohttp import web
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rsnotify.commands import run
 from rsnotify.errors import ConfigurationError
-from rsnotify.vocabulary import INLINE_LIMIT
-from rsnotify_publisher.folder.names import Names
-from rsnotify_publisher.folder.scan import Scanner
-from rsnotify_publisher.folder.serve import server
+from rsnotify_publisher.configuration import Configuration, load_configuration
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.folder.serve import Folder, server
+from rsnotify_publisher.folder.sets import load, one_folder, several_folders
 from rsnotify_publisher.folder.watch import Watcher
-from rsnotify_publisher.options import Options
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.source import normalize_base_url
 
 
 def source(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to publish.")],
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="The folder to publish.")
+    ] = None,
     base_url: Annotated[
         str | None,
         typer.Option(help="URL of the folder for others; http://HOST:PORT/ if not given."),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port to listen on; 0 takes a free one.", show_default="8000"),
+    ] = None,
     hub: Annotated[
         list[str] | None, typer.Option(help="URL of a hub to push to; may be repeated.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A file with settings, .toml or .json, for several sets of resources."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder for the state; DIR.rsnotify/source if not given.")
     ] = None,
     token: Annotated[str | None, typer.Option(help="Bearer token for the hubs.")] = None,
+    described_by: Annotated[
+        str | None, typer.Option(help="URL of a document about the Source.")
+    ] = None,
     heartbeat: Annotated[
-        float, typer.Option(help="Seconds of quiet before a heartbeat.", min=0.1)
-    ] = 10.0,
+        float | None,
+        typer.Option(help="Seconds of quiet before a heartbeat.", min=0.1, show_default="10"),
+    ] = None,
     resource_list_every: Annotated[
-        float, typer.Option(help="Seconds between refreshes of the Resource List.", min=0.1)
-    ] = 900.0,
+        float | None,
+        typer.Option(
+            help="Seconds between refreshes of the Resource List.", min=0.1, show_default="900"
+        ),
+    ] = None,
+    rotate: Annotated[
+        str | None,
+        typer.Option(help="When changes are closed, such as '500 changes or 1 h'."),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="How long what is closed stays, such as '30 days, 1000 lists, 2 GB'."),
+    ] = None,
+    resource_dump_every: Annotated[
+        float | None, typer.Option(help="Seconds between Resource Dumps; none if not given.")
+    ] = None,
+    change_dump: Annotated[
+        bool, typer.Option("--change-dump", help="Offer the content of changes in packages.")
+    ] = False,
+    resource_list_archive: Annotated[
+        bool, typer.Option("--resource-list-archive", help="Keep former Resource Lists.")
+    ] = False,
+    resource_dump_archive: Annotated[
+        bool, typer.Option("--resource-dump-archive", help="Keep former Resource Dumps.")
+    ] = False,
+    change_dump_archive: Annotated[
+        bool, typer.Option("--change-dump-archive", help="Keep older packages of changes.")
+    ] = False,
+    gzip: Annotated[
+        bool, typer.Option("--gzip", help="Keep long documents compressed, as .xml.gz.")
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="The ResourceSync that is written, 1.1 or 1.0.", show_default="1.1"),
+    ] = None,
     allow_private_addresses: Annotated[
         bool,
         typer.Option(help="Dial any address. A hub named here may be anywhere even without."),
     ] = False,
 ) -> None:
     """Publish a folder: serve it and its ResourceSync documents, watch it, push changes."""
-    with _listen(host, port) as listening:
-        address = f"http://{_authority(host)}:{listening.getsockname()[1]}/"
-        names = Names(folder, normalize_base_url(base_url or address))
-        names.check()
-        publisher = Publisher(
-            _state_folder(names.root, data),
-            names.base_url,
-            hubs=hub or (),
-            token=token,
-            content=lambda uri: _small_content(names, uri),
-            options=Options(heartbeat=heartbeat, resource_list_every=resource_list_every),
-        )
-        _load(names, publisher)
-        run(lambda stop: _serve(names, publisher, listening, stop))
+    if (folder is None) == (config is None):
+        raise ConfigurationError("name either a folder to publish, or a --config file of sets")
+    settings = load_configuration(
+        config,
+        base_url=base_url,
+        host=host,
+        port=port,
+        hubs=hub or None,
+        data=None if data is None else str(data),
+        token=token,
+        described_by=described_by,
+        options={
+            "heartbeat": heartbeat,
+            "resource_list_every": resource_list_every,
+            "rotate": rotate,
+            "keep": keep,
+            "resource_dump_every": resource_dump_every,
+            "change_dump": change_dump or None,
+            "resource_list_archive": resource_list_archive or None,
+            "resource_dump_archive": resource_dump_archive or None,
+            "change_dump_archive": change_dump_archive or None,
+            "gzip": gzip or None,
+            "profile": profile,
+        },
+    )
+    _publish(folder, settings)
+
+
+def _publish(root: Path | None, settings: Configuration) -> None:
+    with _listen(settings.host, settings.port) as listening:
+        address = f"http://{_authority(settings.host)}:{listening.getsockname()[1]}/"
+        base_url = settings.base_url or address
+        published: Publisher | SourceDescription
+        if root is None:
+            published, folders = several_folders(base_url, settings)
+        else:
+            published, folders = one_folder(root, base_url, settings)
+        for folder in folders:
+            load(folder)
+        run(lambda stop: _serve(published, folders, listening, stop))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -83,82 +152,56 @@ def _authority(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _state_folder(root: Path, data: Path | None) -> Path:
-    folder = (data or root.with_name(root.name + ".rsnotify") / "source").resolve()
-    if folder.is_relative_to(root):
-        raise ConfigurationError(f"the state in {folder} would be published; choose another --data")
-    return folder
-
-
-def _small_content(names: Names, uri: str) -> bytes | None:
-    path = names.path(uri)
-    if path is None or not names.is_published(path):
-        return None
-    with open(path, "rb") as file:
-        content = file.read(INLINE_LIMIT + 1)
-    return content if len(content) <= INLINE_LIMIT else None
-
-
-def _load(names: Names, publisher: Publisher) -> None:
-    """Take what the folder holds at the first start as the baseline."""
-    if not publisher.is_empty():
-        return
-    with publisher.source.open_journal() as journal:
-        scanner = Scanner(names, journal)
-        total = sum(1 for _ in scanner.files(names.root))
-        progress = Progress(
-            TextColumn("scanning"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        )
-        with progress:
-            task = progress.add_task("scanning", total=total)
-            count = publisher.load(scanner.baseline(lambda: progress.advance(task)))
-    if not sys.stderr.isatty():
-        typer.echo(f"rsnotify source scanned {names.root} ({count} files)", err=True)
-
-
 async def _serve(
-    names: Names, publisher: Publisher, listening: socket.socket, stop: asyncio.Event
+    source: Publisher | SourceDescription,
+    folders: list[Folder],
+    listening: socket.socket,
+    stop: asyncio.Event,
 ) -> None:
-    runner = web.AppRunner(server(names, publisher), access_log=None, shutdown_timeout=2)
-    async with publisher:
+    runner = web.AppRunner(server(source, folders), access_log=None, shutdown_timeout=2)
+    async with source:
         await runner.setup()
         try:
             # Whoever comes before all documents are there waits, rather than misses one.
-            if await _published(publisher, stop):
+            if await _published(folders, stop):
                 await web.SockSite(runner, listening).start()
-                await _watch(names, publisher, stop)
+                await _watch(folders, stop)
         finally:
             await runner.cleanup()
 
 
-async def _published(publisher: Publisher, stop: asyncio.Event) -> bool:
-    while not stop.is_set():
-        if await asyncio.to_thread(publisher.wait_published, 0.2):
-            return True
-    return False
+async def _published(folders: list[Folder], stop: asyncio.Event) -> bool:
+    waiting = list(folders)
+    while waiting and not stop.is_set():
+        if await asyncio.to_thread(waiting[0].publisher.wait_published, 0.2):
+            del waiting[0]
+    return not waiting
 
 
-async def _watch(names: Names, publisher: Publisher, stop: asyncio.Event) -> None:
-    compared = asyncio.Event()
-    watching = asyncio.create_task(Watcher(names, publisher).run(compared.set))
+async def _watch(folders: list[Folder], stop: asyncio.Event) -> None:
+    compared = [asyncio.Event() for _ in folders]
+    watching = [
+        asyncio.create_task(Watcher(folder.names, folder.publisher).run(done.set))
+        for folder, done in zip(folders, compared, strict=True)
+    ]
     stopped = asyncio.create_task(stop.wait())
-    announcing = asyncio.create_task(_announce(names, publisher, compared))
+    announcing = asyncio.create_task(_announce(folders, compared))
+    tasks = [*watching, stopped, announcing]
     try:
-        await asyncio.wait({watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in (watching, stopped, announcing):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(watching, stopped, announcing, return_exceptions=True)
-    if not watching.cancelled() and (error := watching.exception()):
-        raise error
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in watching:
+        if not task.cancelled() and (error := task.exception()):
+            raise error
 
 
-async def _announce(names: Names, publisher: Publisher, compared: asyncio.Event) -> None:
-    await compared.wait()
-    with publisher.source.open_journal() as journal:
-        count = journal.count()
-    typer.echo(f"rsnotify source serving {names.base_url} ({count} resources)")
+async def _announce(folders: list[Folder], compared: list[asyncio.Event]) -> None:
+    for done in compared:
+        await done.wait()
+    for folder in folders:
+        with folder.publisher.source.open_journal() as journal:
+            count = journal.count()
+        typer.echo(f"rsnotify source serving {folder.names.base_url} ({count} resources)")

@@ -6,95 +6,210 @@ journal: an answer shows every change that was durable when the request arrived.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import re
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
+from rsnotify.datetimes import parse_datetime, to_microseconds
 from rsnotify.links import format_links
+from rsnotify.model import Document
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Rel
+from rsnotify.writing import Profile, write_document
+from rsnotify_publisher.answers import Held, answer, hold_chunks, hold_file
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.discovery import robots_lines
 from rsnotify_publisher.documents import (
-    ARCHIVE,
-    CAPABILITY_LIST,
     CHANGE_LIST,
+    CHANGE_MEMORY,
     CHANNEL,
     DESCRIPTION,
     PARTS,
-    RESOURCE_LIST,
 )
+from rsnotify_publisher.memory import USUAL_LIMIT, ChangeMemory, Forgotten
 from rsnotify_publisher.openlist import OpenList
 from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source import Source
 
+#: What may change has to be asked for again; an answer of 304 costs little.
+LIVE: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}
+_CLOSED: dict[str, str] = {hdrs.CACHE_CONTROL: "public, max-age=31536000, immutable"}
 _XML: dict[str, str] = {hdrs.CONTENT_TYPE: "application/xml"}
+_ZIP: dict[str, str] = {hdrs.CONTENT_TYPE: "application/zip"}
+# A file is never written again once it is named for the instants that it covers.
+_NAMED_FOR_INSTANTS = re.compile(r"\d{8}T\d{12}Z", re.ASCII)
 
 
-def application(publisher: Publisher) -> web.Application:
+def application(source: Publisher | SourceDescription) -> web.Application:
     """Make an application that serves the documents, to run or to mount at the base URL.
 
-    It starts the Publisher with itself, and closes it.
+    It starts the Publisher, or those of all sets, with itself, and closes them.
     """
 
     async def running(_: web.Application) -> AsyncIterator[None]:
-        async with publisher:
+        async with source:
             yield
 
     app = web.Application()
     app.cleanup_ctx.append(running)
-    app.add_routes(routes(publisher))
+    app.add_routes(routes(source))
+    if _path_of(source) == "/":
+        app.router.add_get("/robots.txt", robots(source))
     return app
 
 
-def routes(publisher: Publisher, prefix: str = "/") -> list[web.RouteDef]:
+def routes(source: Publisher | SourceDescription, prefix: str = "/") -> list[web.RouteDef]:
     """Make the routes of the documents, for an application of one's own.
 
     Args:
-        publisher: Started by the caller.
+        source: Started by the caller.
         prefix: The path of the base URL.
     """
-    folder = publisher.source.documents_folder
+    table: dict[str, Handler] = {}
+    if isinstance(source, Publisher):
+        table |= _routes_of_set(source.source, prefix)
+    else:
+        for publisher in source.sets:
+            below = _path_of(publisher).removeprefix(_path_of(source))
+            table |= _routes_of_set(publisher.source, prefix + below)
+        table[prefix + DESCRIPTION] = _constant(write_document(source.document()))
+    # core §6.3.2: the well-known URI belongs to the host, not to the base URL.
+    table[WELL_KNOWN_PATH] = table[prefix + DESCRIPTION]
+    return [web.get(path, handler) for path, handler in table.items()]
 
-    def file(name: str) -> Handler:
-        async def handle(request: web.Request) -> web.StreamResponse:
-            return web.FileResponse(folder / name.format(**request.match_info), headers=_XML)
 
-        return handle
+def robots(source: Publisher | SourceDescription) -> Handler:
+    """Make the handler of a robots.txt that leads to every Resource List (core §6.3.4)."""
+    sets = [source] if isinstance(source, Publisher) else source.sets
+    return _constant(robots_lines(sets).encode(), {hdrs.CONTENT_TYPE: "text/plain"})
 
-    fresh = _FreshList(publisher)
-    table = {name: file(name) for name in (CAPABILITY_LIST, RESOURCE_LIST, ARCHIVE, DESCRIPTION)}
-    table[CHANGE_LIST] = fresh.change_list
-    table[CHANNEL] = fresh.channel
-    parts = web.get(prefix + PARTS + r"{part:[\w-]+\.xml}", file(PARTS + "{part}"))
-    made = [parts, *(web.get(prefix + name, handler) for name, handler in table.items())]
-    if prefix != "/":
-        # core §6.3.2: the well-known URI belongs to the host, not to the base URL.
-        made.append(web.get(WELL_KNOWN_PATH, file(DESCRIPTION)))
-    return made
+
+def _path_of(source: Publisher | SourceDescription) -> str:
+    base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
+    return urlsplit(base_url).path
+
+
+def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
+    folder = source.documents_folder
+    table = {prefix + name: _file(folder, name) for name in source.documents.files}
+    table[prefix + CHANGE_MEMORY] = _change_memory(source)
+    table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip)}"] = _part(folder)
+    fresh = _FreshList(source)
+    table[prefix + CHANGE_LIST] = fresh.change_list
+    table[prefix + CHANNEL] = fresh.channel
+    return table
+
+
+def _file(folder: Path, name: str) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await answer(
+            request, lambda: hold_file(folder / name), _XML | LIVE, compressible=True
+        )
+
+    return handle
+
+
+def _part(folder: Path) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        path = folder / PARTS / request.match_info["part"]
+        lasting = _CLOSED if _NAMED_FOR_INSTANTS.search(path.name) else LIVE
+        # A `.xml.gz` is the XML document, compressed already: so every client can read it,
+        # those that cannot inflate among them, and a browser shows it.
+        return await answer(
+            request,
+            lambda: hold_file(path, is_gzip=path.suffix == ".gz"),
+            (_ZIP if path.suffix == ".zip" else _XML) | lasting,
+            compressible=path.suffix == ".xml",
+        )
+
+    return handle
+
+
+def _constant(body: bytes, type_: dict[str, str] = _XML) -> Handler:
+    made = time.time()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        held = hold_chunks(_tag(body), made, [body])
+        return await answer(request, lambda: held, type_ | LIVE, compressible=True)
+
+    return handle
+
+
+def _tag(body: bytes) -> str:
+    return blake2b(body, digest_size=12).hexdigest()
 
 
 class _FreshList:
     """The open Change List, read on at every request."""
 
-    def __init__(self, publisher: Publisher) -> None:
-        documents = publisher.source.documents
+    def __init__(self, source: Source) -> None:
+        documents = source.documents
         links = [(Rel.SELF, documents.topic), *((Rel.HUB, hub) for hub in documents.hubs)]
-        self._channel_headers: dict[str, str] = {hdrs.LINK: format_links(links)}
-        self._open_journal = publisher.source.open_journal
+        self._channel_headers = {hdrs.LINK: format_links(links)}
+        self._open_journal = source.open_journal
         self._list = OpenList(documents)
+        self._lock = threading.Lock()
 
-    async def change_list(self, request: web.Request) -> web.Response:
-        return self._answer(request, {})
+    async def change_list(self, request: web.Request) -> web.StreamResponse:
+        hold = self._hold(self._list.chunks)
+        return await answer(request, hold, _XML | LIVE, compressible=True)
 
-    async def channel(self, request: web.Request) -> web.Response:
-        return self._answer(request, self._channel_headers)
+    async def channel(self, request: web.Request) -> web.StreamResponse:
+        headers = _XML | LIVE | self._channel_headers
+        return await answer(request, self._hold(self._list.open_chunks), headers, compressible=True)
 
-    def _answer(self, request: web.Request, headers: dict[str, str]) -> web.Response:
-        with self._open_journal() as journal:
-            self._list.refresh(journal)
-        version = self._list.version
-        known = request.if_none_match or ()
-        if any(etag.value in (version, "*") for etag in known):
-            response = web.Response(status=304, headers=headers)
-        else:
-            response = web.Response(body=b"".join(self._list.chunks()), headers=_XML | headers)
-        response.etag = version
-        return response
+    def _hold(self, chunks: Callable[[], list[bytes]]) -> Callable[[], Held]:
+        def hold() -> Held:
+            with self._lock:
+                with self._open_journal() as journal:
+                    self._list.refresh(journal)
+                return hold_chunks(self._list.version, self._list.through / 1e6, chunks())
+
+        return hold
+
+
+def _change_memory(source: Source) -> Handler:
+    memory = ChangeMemory(source)
+    profile = Profile(source.options.profile)
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        since, limit = _question(request)
+
+        def hold() -> Held:
+            page = memory.page(since, limit)
+            body = write_document(page, profile=profile)
+            return hold_chunks(_tag(body), _modified(page), [body])
+
+        try:
+            return await answer(request, hold, _XML | LIVE, compressible=True)
+        except Forgotten as error:
+            raise web.HTTPGone(text=f"{error}\n") from None
+
+    return handle
+
+
+def _question(request: web.Request) -> tuple[int | None, int]:
+    """Read since when a client asks, and for how many changes."""
+    since, limit = request.query.get("since"), request.query.get("limit", str(USUAL_LIMIT))
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
+        raise web.HTTPBadRequest(text=f"limit: {limit!r} is not a whole number above 0\n")
+    if since is None:
+        return None, int(limit)
+    try:
+        # The + of a time zone that was not escaped arrives as a space.
+        instant = parse_datetime(since.replace(" ", "+") if "T" in since else since)
+    except ValueError as error:
+        raise web.HTTPBadRequest(text=f"since: {error}\n") from None
+    return to_microseconds(instant), int(limit)
+
+
+def _modified(page: Document) -> float:
+    last = page.resources[-1].changed_at if page.resources else page.from_
+    assert last is not None
+    return last.timestamp()

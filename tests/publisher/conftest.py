@@ -22,7 +22,7 @@ async def hub() -> AsyncIterator[FakeHub]:
 def source() -> Iterator[Callable[..., SourceProcess]]:
     started: list[SourceProcess] = []
 
-    def start(folder: Path, *arguments: str, by: Sequence[str] = ()) -> SourceProcess:
+    def start(folder: Path | None, *arguments: str, by: Sequence[str] = ()) -> SourceProcess:
         process = SourceProcess(folder, *arguments, by=by)
         started.append(process)
         return process

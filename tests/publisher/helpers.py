@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from aiohttp import WSMsgType, web
@@ -27,6 +28,8 @@ PATIENCE = 45.0
 
 class Clock:
     """Tells the time of day, and more of it when it is told to."""
+
+    ORIGIN = datetime(2013, 1, 3, 9, tzinfo=UTC)
 
     def __init__(self) -> None:
         self._ahead = 0
@@ -167,8 +170,9 @@ def eventually(happened: Callable[[], bool]) -> None:
 class SourceProcess:
     """`rsnotify source` as a user runs it, by another command if that is to start it."""
 
-    def __init__(self, folder: Path, *arguments: str, by: Sequence[str] = ()) -> None:
-        command = [*by, sys.executable, "-m", "rsnotify", "source", str(folder), *arguments]
+    def __init__(self, folder: Path | None, *arguments: str, by: Sequence[str] = ()) -> None:
+        named = () if folder is None else (str(folder),)
+        command = [*by, sys.executable, "-m", "rsnotify", "source", *named, *arguments]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

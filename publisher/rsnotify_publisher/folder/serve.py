@@ -1,41 +1,87 @@
-"""The files of a folder over HTTP, beside the documents that describe them."""
+"""The files of folders over HTTP, beside the documents that describe them."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+from msgspec import Struct
 
+from rsnotify_publisher.answers import Held, answer, hold_file
+from rsnotify_publisher.description import SourceDescription
+from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.names import Names, media_type
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.web import routes
+from rsnotify_publisher.web import LIVE, robots, routes
 
 
-def server(names: Names, publisher: Publisher) -> web.Application:
-    """Make the application that serves a folder and its documents.
+class Folder(Struct, frozen=True):
+    """A set of resources that are the files of a folder.
 
     Args:
         names: The folder and its URIs.
-        publisher: Started by the caller.
+        publisher: Publishes them.
     """
-    prefix = urlsplit(names.base_url).path
 
-    async def file(request: web.Request) -> web.StreamResponse:
-        # The path as it was sent: decoded, an escaped slash would look like a real one.
-        sent = request.raw_path.partition("?")[0]
-        path = names.path_of(sent[len(prefix) :])
-        if path is None or not names.is_published(path):
-            raise web.HTTPNotFound
-        return _Unaltered(path, headers={hdrs.CONTENT_TYPE: media_type(path)})
+    names: Names
+    publisher: Publisher
 
+    @property
+    def prefix(self) -> str:
+        """The path of the base URL."""
+        return urlsplit(self.names.base_url).path
+
+
+def server(source: Publisher | SourceDescription, folders: Sequence[Folder]) -> web.Application:
+    """Make the application that serves folders and their documents.
+
+    Args:
+        source: Started by the caller.
+        folders: All that are its sets.
+    """
+    base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
     app = web.Application()
-    app.add_routes(routes(publisher, prefix))
-    app.router.add_get(prefix + r"{name:[\s\S]+}", file)
+    app.add_routes(routes(source, urlsplit(base_url).path))
+    app.router.add_get("/robots.txt", _robots(source, folders))
+    for folder in folders:
+        app.router.add_get(folder.prefix + r"{name:[\s\S]+}", _files(folder))
     return app
 
 
-class _Unaltered(web.FileResponse):
-    """A file as it is: never a compressed one that happens to lie beside it."""
+def _files(folder: Folder) -> Handler:
+    names = folder.names
+    headers = LIVE | {hdrs.LINK: link_header(folder.publisher)}
 
-    def _get_file_path_stat_encoding(self, accept_encoding: str):  # type: ignore[no-untyped-def]
-        return super()._get_file_path_stat_encoding("")
+    async def handle(request: web.Request) -> web.StreamResponse:
+        # The path as it was sent: decoded, an escaped slash would look like a real one.
+        sent = request.raw_path.partition("?")[0]
+        path = names.path_of(sent[len(folder.prefix) :])
+        if path is None:
+            raise web.HTTPNotFound
+
+        def hold() -> Held:
+            if not names.is_published(path):
+                raise FileNotFoundError
+            return hold_file(path)
+
+        return await answer(request, hold, headers | {hdrs.CONTENT_TYPE: media_type(path)})
+
+    return handle
+
+
+def _robots(source: Publisher | SourceDescription, folders: Sequence[Folder]) -> Handler:
+    """Serve the robots.txt of the folder at the root, if it has one, else ours."""
+    ours = robots(source)
+    root = next((folder for folder in folders if folder.prefix == "/"), None)
+    if root is None:
+        return ours
+    theirs, names = _files(root), root.names
+
+    async def either(request: web.Request) -> web.StreamResponse:
+        has_one = await asyncio.to_thread(names.is_published, names.root / "robots.txt")
+        return await (theirs if has_one else ours)(request)
+
+    return either

@@ -1,0 +1,118 @@
+"""The settings of `rsnotify source`: a file (TOML or JSON), and options of the command on top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_publisher.options import Options
+
+
+class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options as a file gives them."""
+
+
+class FolderSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A set of resources that are the files of a folder.
+
+    Args:
+        name: Distinguishes it from the others.
+        folder: The folder.
+        base_url: URL of the folder for others; by default the name below that of the Source.
+        described_by: A document about this set, if there is one.
+        options: Tuning of this set; what is not said here is as in the Source's own `options`.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+    folder: str
+    base_url: str | None = None
+    described_by: str | None = None
+    options: dict[str, Any] = {}
+
+
+class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All settings.
+
+    Args:
+        base_url: URL of the Source for others; by default from host and port.
+        host: The address to listen on.
+        port: The port to listen on; 0 takes a free one.
+        hubs: URLs of hubs to push to.
+        token: Bearer token for the hubs, a secret.
+        data: The folder for the state.
+        described_by: A document about the Source, if there is one.
+        options: Tuning of all sets.
+        sets: The sets of resources, `[[set]]` in TOML.
+    """
+
+    base_url: str | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    hubs: tuple[str, ...] = ()
+    token: str | None = None
+    data: str | None = None
+    described_by: str | None = None
+    options: dict[str, Any] = {}
+    sets: tuple[FolderSet, ...] = msgspec.field(default=(), name="set")
+
+    def __repr__(self) -> str:
+        """Return what may be logged."""
+        return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
+
+    def options_of(self, one: FolderSet | None = None) -> Options:
+        """Return the options of one set, or of a Source that is one set.
+
+        Raises:
+            ConfigurationError: An option is unknown or wrong.
+        """
+        given = self.options | (one.options if one else {})
+        whose = f" of the set {one.name}" if one else ""
+        try:
+            return msgspec.convert(given, _Tuning)
+        except msgspec.ValidationError as error:
+            raise ConfigurationError(f"the options{whose} are wrong: {error}") from None
+
+
+def load_configuration(path: Path | None, **settings: Any) -> Configuration:
+    """Read the file, and put settings over it.
+
+    Args:
+        path: A file ending in .toml or .json; None for the defaults.
+        settings: Settings that were given by other means; None says that one was not. Those in
+            `options` go over the options of every set.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
+    """
+    found = _read(path) if path is not None else {}
+    options = _given(settings.pop("options", {}))
+    found |= _given(settings)
+    try:
+        read = msgspec.convert(found, Configuration)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"the configuration of the Source is wrong: {error}") from None
+    return msgspec.structs.replace(
+        read,
+        options=read.options | options,
+        sets=tuple(
+            msgspec.structs.replace(one, options=one.options | options) for one in read.sets
+        ),
+    )
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
+    try:
+        return decode(path.read_bytes(), type=dict[str, Any])
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None

@@ -1,0 +1,137 @@
+"""A Source of several sets of resources: its Source Description, and what must hold of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Document, Link
+from rsnotify.vocabulary import Capability, Rel
+from rsnotify.writing import write_document
+from rsnotify_publisher.changes import check_uri
+from rsnotify_publisher.documents import DESCRIPTION
+from rsnotify_publisher.files import write_atomically
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source import normalize_base_url
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class SourceDescription:
+    """Several sets of resources as one Source (core §8).
+
+    Each set has its own Publisher, with its own Capability List and channel; their Capability
+    Lists point up to this Source Description.
+
+    Args:
+        base_url: Of the Source; the sets stand below it.
+        sets: A Publisher for each set of resources, none of which has started.
+        described_by: A document about the Source, if there is one.
+
+    Raises:
+        ConfigurationError: A URL is unusable; a set stands elsewhere; two sets overlap, or keep
+            their state in one folder; or a Publisher has started.
+    """
+
+    def __init__(
+        self, base_url: str, sets: Sequence[Publisher], *, described_by: str | None = None
+    ) -> None:
+        if described_by is not None:
+            check_uri(described_by)
+        self.base_url = normalize_base_url(base_url)
+        self.uri = self.base_url + DESCRIPTION
+        self.sets = tuple(sets)
+        self._described_by = described_by
+        self._check_places()
+        self._check_folders()
+        for publisher in self.sets:
+            publisher.belong_to(self.uri)
+
+    def _check_places(self) -> None:
+        own = _place(self.base_url)
+        places = []
+        for publisher in self.sets:
+            place = _place(publisher.source.base_url)
+            if not place.startswith(own):
+                raise ConfigurationError(
+                    f"the set {publisher.source.base_url} is not below {self.base_url}; "
+                    "a Source has its sets of resources below one base URL"
+                )
+            places.append((unquote(place), publisher.source.base_url))
+        places.sort()
+        for (upper, one), (lower, other) in pairwise(places):
+            if lower.startswith(upper):
+                raise ConfigurationError(
+                    f"the sets {one} and {other} overlap; give each a base URL that is not "
+                    "below another's"
+                )
+
+    def _check_folders(self) -> None:
+        seen: dict[Path, str] = {}
+        for publisher in self.sets:
+            folder, base_url = publisher.source.folder.resolve(), publisher.source.base_url
+            if folder in seen:
+                raise ConfigurationError(
+                    f"the sets {seen[folder]} and {base_url} keep their state in {folder}; "
+                    "give each a folder of its own"
+                )
+            seen[folder] = base_url
+
+    def document(self) -> Document:
+        """Say what stands in the Source Description: the Capability List of each set."""
+        links = () if self._described_by is None else (Link(Rel.DESCRIBED_BY, self._described_by),)
+        entries = tuple(publisher.source.documents.described() for publisher in self.sets)
+        return Document(Capability.DESCRIPTION, entries, links=links)
+
+    def write(self, file: str | os.PathLike[str]) -> None:
+        """Write the Source Description, for any web server to serve at `uri`.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        write_atomically(Path(file), [write_document(self.document())])
+
+    def start(self) -> None:
+        """Start every Publisher; once is enough.
+
+        Raises:
+            StorageError: A journal cannot be used.
+            ConfigurationError: A journal belongs to another set.
+        """
+        try:
+            for publisher in self.sets:
+                publisher.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close every Publisher."""
+        for publisher in self.sets:
+            publisher.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
+
+
+def _place(base_url: str) -> str:
+    """Return a base URL so that equal hosts are equal texts (RFC 3986 §6.2)."""
+    parts = urlsplit(base_url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or _PORTS[parts.scheme]}{parts.path}"
