@@ -43,13 +43,15 @@ class Entry:
     Args:
         line: Where it begins.
         name: Which of the two it is.
+        number: Its position, from 1.
     """
 
-    __slots__ = ("line", "links", "md", "name", "texts")
+    __slots__ = ("line", "links", "md", "name", "number", "texts")
 
-    def __init__(self, line: int, name: str) -> None:
+    def __init__(self, line: int, name: str, number: int) -> None:
         self.line = line
         self.name = name
+        self.number = number
         self.texts: dict[str, Text] = {}
         self.md: Element | None = None
         self.links: list[Element] = []
@@ -84,7 +86,9 @@ class Listener(Protocol):
     def entry(self, entry: Entry) -> None:
         """Hear of an entry, at its end."""
 
-    def broken(self, rule: str, line: int, element: str, detail: str = "") -> None:
+    def broken(
+        self, rule: str, line: int, element: str, detail: str = "", entry: int | None = None
+    ) -> None:
         """Hear of a rule that the elements themselves break."""
 
 
@@ -108,6 +112,7 @@ class ElementReader:
         self.ended = False
         self._entry_name = ""
         self._entry: Entry | None = None
+        self._entries = 0
         self._links = 0
         self._text_of = ""
         self._text_line = 0
@@ -144,21 +149,24 @@ class ElementReader:
                 raise self._beyond(f"a tag of more than {_TOKEN_BYTES} bytes")
         except expat.ExpatError as error:
             self.ended = True
-            reason = expat.ErrorString(error.code)
-            self._listener.broken("not-well-formed", error.lineno, "document", reason)
+            self._broken("not-well-formed", "document", expat.ErrorString(error.code))
         except _Stop:
             self.ended = True
 
     def _beyond(self, what: str) -> _Stop:
-        self._listener.broken("limit", self._line, "document", what)
+        self._broken("limit", "document", what)
         return _Stop()
+
+    def _broken(self, rule: str, element: str, detail: str = "") -> None:
+        entry = None if self._entry is None else self._entry.number
+        self._listener.broken(rule, self._parser.CurrentLineNumber, element, detail, entry)
 
     @property
     def _line(self) -> int:
         return self._parser.CurrentLineNumber
 
     def _doctype(self, name: str, system: str | None, public: str | None, internal: bool) -> None:
-        self._listener.broken("doctype", self._line, "DOCTYPE")
+        self._broken("doctype", "DOCTYPE")
         raise _Stop
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
@@ -176,7 +184,7 @@ class ElementReader:
     def _start_root(self, name: str) -> None:
         namespace, local = _split(name)
         if namespace != SITEMAP_NS or local not in _ROOTS:
-            self._listener.broken("root-element", self._line, _shown(name), f"it is {name!r}")
+            self._broken("root-element", _shown(name), f"it is {name!r}")
             raise _Stop
         self._entry_name = _ROOTS[local]
         self._listener.root(index=local == "sitemapindex", line=self._line)
@@ -184,11 +192,11 @@ class ElementReader:
     def _start_below_root(self, name: str, attributes: dict[str, str]) -> None:
         namespace, local = _split(name)
         if (namespace, local) == (SITEMAP_NS, self._entry_name):
-            self._entry = Entry(self._line, local)
+            self._entries += 1
+            self._entry = Entry(self._line, local, self._entries)
             self._links = 0
             if any(_PART not in attribute for attribute in attributes):
-                detail = ", ".join(attributes)
-                self._listener.broken("entry-attributes", self._line, local, detail)
+                self._broken("entry-attributes", local, ", ".join(attributes))
             return
         self._within = 1
         if (namespace, local) == (RS_NS, "md"):
@@ -204,7 +212,7 @@ class ElementReader:
         self._within = 1
         if (namespace, local) == (RS_NS, "md"):
             if entry.md is not None:
-                self._listener.broken("md-repeated", self._line, "rs:md")
+                self._broken("md-repeated", "rs:md")
             else:
                 entry.md = Element(attributes, self._line)
         elif (namespace, local) == (RS_NS, "ln"):
@@ -217,7 +225,7 @@ class ElementReader:
 
     def _start_text(self, entry: Entry, local: str) -> None:
         if local in entry.texts:
-            self._listener.broken("element-repeated", self._line, local)
+            self._broken("element-repeated", local)
             return
         self._text_of, self._text_line = local, self._line
         self._text.clear()
@@ -226,9 +234,9 @@ class ElementReader:
     def _start_unknown(self, name: str) -> None:
         namespace, local = _split(name)
         if namespace == SITEMAP_NS and (local in _ROOTS or local in _ROOTS.values()):
-            self._listener.broken("element-misplaced", self._line, local)
+            self._broken("element-misplaced", local)
         elif namespace in (SITEMAP_NS, RS_NS, ""):
-            self._listener.broken("element-unknown", self._line, _shown(name))
+            self._broken("element-unknown", _shown(name))
 
     def _count_link(self) -> None:
         self._links += 1

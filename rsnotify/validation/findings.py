@@ -50,6 +50,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
         line: The line at which the element at fault begins; None if there is none.
         element: The element at fault, such as `rs:md`.
         message: What is wrong and what to do, as a sentence.
+        entry: The 1-based position of the `url` or `sitemap` at fault, if one is.
     """
 
     rule: str
@@ -58,6 +59,7 @@ class Finding(Struct, frozen=True, omit_defaults=True):
     line: int | None
     element: str
     message: str
+    entry: int | None = None
 
     @property
     def is_error(self) -> bool:

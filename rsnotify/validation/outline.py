@@ -21,6 +21,7 @@ class Reference(Struct, frozen=True):
     Args:
         uri: What it names.
         line: Its line.
+        entry: The position of the entry.
         capability: Which kind of document it says that this is.
         times: `at`, `completed`, `from` and `until`, as far as it has them.
         contents: Where it says that the Manifest of a package is.
@@ -31,6 +32,7 @@ class Reference(Struct, frozen=True):
 
     uri: str
     line: int
+    entry: int | None = None
     capability: str | None = None
     times: dict[str, str] = {}
     contents: str | None = None
@@ -83,7 +85,7 @@ def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
     if manifest:
         for element in ({**attributes, "href": uri}, *(link.attributes for link in entry.links)):
             if "path" in element:
-                yield _bitstream(element, entry.line)
+                yield _bitstream(element, entry)
         return
     contents = (
         link.attributes.get("href")
@@ -93,6 +95,7 @@ def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
     yield Reference(
         uri,
         entry.line,
+        entry.number,
         capability=attributes.get("capability"),
         times=times_of(attributes),
         contents=next(contents, None),
@@ -101,10 +104,11 @@ def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
     )
 
 
-def _bitstream(attributes: dict[str, str], line: int) -> Reference:
+def _bitstream(attributes: dict[str, str], entry: Entry) -> Reference:
     return Reference(
         attributes.get("href", ""),
-        line,
+        entry.md_line,
+        entry.number,
         hash=attributes.get("hash"),
         length=attributes.get("length"),
         path=attributes["path"],

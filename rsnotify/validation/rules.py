@@ -70,7 +70,9 @@ RULES: dict[str, Rule] = {
 }
 
 
-def broken(rule: str, line: int | None, element: str, detail: str = "") -> Finding:
+def broken(
+    rule: str, line: int | None, element: str, detail: str = "", entry: int | None = None
+) -> Finding:
     """Tell where a rule is broken.
 
     Args:
@@ -78,7 +80,8 @@ def broken(rule: str, line: int | None, element: str, detail: str = "") -> Findi
         line: The line of the element at fault.
         element: The element at fault.
         detail: What is there, if the sentence of the rule does not tell.
+        entry: The position of the entry at fault.
     """
     known = RULES[rule]
     message = f"{known.sentence} ({detail})" if detail else known.sentence
-    return Finding(rule, known.section, known.severity, line, element, message)
+    return Finding(rule, known.section, known.severity, line, element, message, entry)

@@ -137,7 +137,9 @@ def _check_part(parent: Place, reference: Reference, child: Place) -> Iterator[L
     """Check a part against its index (core §6.2, §10.2)."""
     outline = child.outline
     if outline.kind is not None and outline.kind.index:
-        finding = broken("tree-index-nested", reference.line, "sitemap", child.name)
+        finding = broken(
+            "tree-index-nested", reference.line, "sitemap", child.name, reference.entry
+        )
         yield Located(parent.name, finding)
         return
     index = outline.links.get(Rel.INDEX)
@@ -155,7 +157,7 @@ def _check_times(parent: Place, reference: Reference, child: Place) -> Iterator[
         return
 
     def at_fault(rule: str, detail: str) -> Located:
-        return Located(parent.name, broken(rule, reference.line, "rs:md", detail))
+        return Located(parent.name, broken(rule, reference.line, "rs:md", detail, reference.entry))
 
     kind = parent.outline.kind
     if kind is not None and kind.id in _UNTIL_IS_TOLD:
@@ -173,6 +175,7 @@ def check_copy(
     dump: Place, reference: Reference, manifest: Place, copy: Place
 ) -> Iterator[Located]:
     """Check that the Manifest that `contents` leads to is that of the package (core §11.1)."""
-    if manifest.outline.fingerprint != copy.outline.fingerprint:
-        finding = broken("tree-contents", reference.line, "rs:ln", copy.name)
+    both_read = manifest.outline.kind is not None and copy.outline.kind is not None
+    if both_read and manifest.outline.fingerprint != copy.outline.fingerprint:
+        finding = broken("tree-contents", reference.line, "rs:ln", copy.name, reference.entry)
         yield Located(dump.name, finding)

@@ -108,14 +108,22 @@ class _Document:
         self._entry_check: EntryCheck | None = None
         self._sequence: SequenceCheck | None = None
         self._digest = hashlib.sha256()
+        self._number: int | None = None
         self.outline = Outline()
 
     def take(self) -> list[Finding]:
         found, self._found = self._found, []
         return found
 
-    def broken(self, rule: str, line: int | None, element: str, detail: str = "") -> None:
-        self._found.append(broken(rule, line, element, detail))
+    def broken(
+        self,
+        rule: str,
+        line: int | None,
+        element: str,
+        detail: str = "",
+        entry: int | None = None,
+    ) -> None:
+        self._found.append(broken(rule, line, element, detail, entry or self._number))
 
     # What the reader tells
 
@@ -221,13 +229,16 @@ class _Document:
             self._check(entry)
 
     def _check(self, entry: Entry) -> None:
-        kind = self.outline.kind
+        self._number = entry.number
         if self._entry_check is not None:
             self._entry_check.check(entry)
         if self._sequence is not None:
             self._sequence.add(entry)
-        if kind is None:
-            return
+        self._number = None
+        if self.outline.kind is not None:
+            self._remember(self.outline.kind, entry)
+
+    def _remember(self, kind: Kind, entry: Entry) -> None:
         if kind.is_manifest:
             said = [entry.text("loc"), *(entry.attribute(name) for name in ("path", "change"))]
             self._digest.update(repr(said).encode())

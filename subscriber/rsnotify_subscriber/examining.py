@@ -148,20 +148,26 @@ class Examiner:
         try:
             package = await asyncio.to_thread(Package, path, name)
         except MalformedDocument as error:
-            self._checked[name].add([broken("package-format", None, "package", error.reason)])
-            return Place(uri, name, Outline())
+            return self._unusable(uri, name, "package-format", error.reason)
         check = PackageCheck(package, self._spec)
         try:
-            outline, faults, found = await asyncio.to_thread(check.manifest)
-            self._checked[name].add(faults)
+            if not check.has_manifest:
+                return self._unusable(uri, name, "package-manifest-missing")
+            outline, found = await asyncio.to_thread(check.manifest)
             manifest = self._begin(Checked(f"{name}!{MANIFEST}"))
             manifest.capability, manifest.entries = outline.capability, outline.entries
             manifest.add(found)
             for finding in await asyncio.to_thread(list, check.bitstreams(outline)):
                 (manifest if finding.line else self._checked[name]).add([finding])
+        except ContentMismatch as error:
+            return self._unusable(uri, name, "package-unsafe", error.reason)
         finally:
             await asyncio.to_thread(package.close)
         return Place(uri, manifest.name, outline)
+
+    def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> Place:
+        self._checked[name].add([broken(rule, None, "package", detail)])
+        return Place(uri, name, Outline())
 
 
 def _digested(content: Content, announced: str | None) -> Digester:

@@ -29,23 +29,26 @@ class PackageCheck:
         self._spec = spec
         self._inflated = 0
 
-    def manifest(self) -> tuple[Outline, list[Finding], list[Finding]]:
+    def manifest(self) -> tuple[Outline, list[Finding]]:
         """Validate the Manifest.
 
         Returns:
-            What it says, what is wrong with the package that has it, and with itself.
+            What it says, and what is wrong with it.
+
+        Raises:
+            ContentMismatch: It cannot be unpacked.
         """
-        if MANIFEST not in self._package.names:
-            return Outline(), [broken("package-manifest-missing", None, "package")], []
         validator = Validator(self._spec)
         found: list[Finding] = []
-        try:
-            for piece in self._package.pieces(MANIFEST):
-                found += validator.feed(piece)
-        except ContentMismatch as error:
-            return Outline(), [broken("package-unsafe", None, "package", error.reason)], found
+        for piece in self._package.pieces(MANIFEST):
+            found += validator.feed(piece)
         found += validator.close()
-        return validator.outline, [], found
+        return validator.outline, found
+
+    @property
+    def has_manifest(self) -> bool:
+        """Whether there is a Manifest at the top level."""
+        return MANIFEST in self._package.names
 
     def bitstreams(self, manifest: Outline) -> Iterator[Finding]:
         """Compare each bitstream with what the Manifest says of it.
@@ -62,7 +65,9 @@ class PackageCheck:
                 yield from self._bitstream(reference)
             else:
                 detail = f"path is {reference.path!r}"
-                yield broken("package-path-missing", reference.line, "rs:md", detail)
+                yield broken(
+                    "package-path-missing", reference.line, "rs:md", detail, reference.entry
+                )
         for name in sorted(present - described):
             yield broken("package-not-described", None, "package", repr(name))
 
@@ -75,7 +80,7 @@ class PackageCheck:
                 digester.update(piece)
                 self._inflated += len(piece)
         except ContentMismatch as error:
-            yield broken("package-unsafe", reference.line, "rs:md", error.reason)
+            yield broken("package-unsafe", reference.line, "rs:md", error.reason, reference.entry)
             return
         yield from compare(reference, digester, f"path {reference.path!r}", reference.line)
 
@@ -91,7 +96,7 @@ def compare(told: Reference, content: Digester, what: str, line: int | None) -> 
     """
     if agree(told.hash, content.hashes) is False:
         detail = f"{what} has hash {content.hashes}, not {told.hash}"
-        yield broken("package-content", line, "rs:md", detail)
+        yield broken("package-content", line, "rs:md", detail, told.entry)
     elif told.length is not None and told.length != str(content.length):
         detail = f"{what} has {content.length} bytes, not {told.length}"
-        yield broken("package-content", line, "rs:md", detail)
+        yield broken("package-content", line, "rs:md", detail, told.entry)

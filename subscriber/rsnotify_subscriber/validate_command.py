@@ -55,9 +55,10 @@ def validate(
 
     try:
         result = run(main)
-    except (RsnotifyError, OSError) as error:
-        typer.echo(f"rsnotify: {error}", err=True)
-        raise typer.Exit(2) from None
+    except RsnotifyError as error:
+        raise _not_had(str(error)) from None
+    except OSError as error:
+        raise _not_had(f"{target}: {error.strerror or error}") from None
     if result is None:
         raise typer.Exit(2)
     if json:
@@ -69,22 +70,30 @@ def validate(
     raise typer.Exit(0 if result.valid else 1)
 
 
+def _not_had(sentence: str) -> typer.Exit:
+    typer.echo(f"rsnotify: {sentence}", err=True)
+    return typer.Exit(2)
+
+
 def plain_lines(result: Validation) -> Iterator[str]:
     """Write the outcome of a validation, a finding on each line."""
     for document in result.documents:
         for line in _lines(document):
             # The text is a stranger's: leave no control character to the terminal.
             yield "".join(one if one.isprintable() else "\ufffd" for one in line)
-    count = len(result.documents)
-    looked = "1 document" if count == 1 else f"{count:,} documents"
-    verdict = "valid" if result.valid else "not valid"
-    errors, warnings = result.count(Severity.ERROR), result.count(Severity.WARNING)
-    yield f"{verdict}: {looked}, {errors:,} errors, {warnings:,} warnings"
+    counts = (
+        (len(result.documents), "document"),
+        (result.count(Severity.ERROR), "error"),
+        (result.count(Severity.WARNING), "warning"),
+    )
+    told = ", ".join(f"{count:,} {what if count == 1 else what + 's'}" for count, what in counts)
+    yield f"{'valid' if result.valid else 'not valid'}: {told}"
 
 
 def _lines(document: Checked) -> Iterator[str]:
     for found in document.findings:
         place = document.name if found.line is None else f"{document.name}:{found.line}"
-        yield f"{place}: {found.severity} {found.section} {found.rule}: {found.message}"
+        element = found.element if found.entry is None else f"{found.element}, entry {found.entry}"
+        yield f"{place}: {found.severity} {found.section} {found.rule}: {found.message} [{element}]"
     for rule, number in document.more.items():
         yield f"{document.name}: {rule}: at {number:,} more places"

@@ -131,7 +131,7 @@ class _Walk:
         return place
 
     def _at_fault(self, parent: Place, rule: str, reference: Reference, detail: str) -> None:
-        finding = broken(rule, reference.line, "loc", detail)
+        finding = broken(rule, reference.line, "loc", detail, reference.entry)
         self._examiner.note([Located(parent.name, finding)])
 
     async def _copy(self, dump: Place, reference: Reference, manifest: Place) -> None:

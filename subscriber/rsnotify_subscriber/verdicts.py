@@ -33,6 +33,8 @@ class Checked(Struct):
     def add(self, findings: Iterable[Finding]) -> None:
         """Note what was found, in bounded memory."""
         for finding in findings:
+            if finding in self.findings[-_MOST_PLACES:]:
+                continue  # two documents lead here, and both have found the same
             places = sum(one.rule == finding.rule for one in self.findings)
             if places < _MOST_PLACES:
                 self.findings.append(finding)

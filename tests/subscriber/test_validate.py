@@ -1,0 +1,276 @@
+"""`rsnotify validate`: files, URLs, packages, and the tree below a document."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from rsnotify.errors import NotFound
+from rsnotify.validation import RULES, Severity
+from rsnotify_subscriber import validating
+from rsnotify_subscriber.validating import validate
+from rsnotify_subscriber.verdicts import Validation
+from tests.subscriber.processes import outcome, rsnotify
+from tests.subscriber.source import Server
+from tests.subscriber.tree import Tree, package
+
+DESCRIPTION = ".well-known/resourcesync"
+CHANGE_LIST = """<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"
+ xmlns:rs="http://www.openarchives.org/rs/terms/">
+<rs:ln rel="up" href="http://example.com/capabilitylist.xml"/>
+<rs:md capability="changelist" from="2013-01-03T00:00:00Z"/>
+<url><loc>http://example.com/res1</loc><rs:md change="made"/></url>
+</urlset>
+"""
+
+
+@pytest.fixture
+async def tree() -> AsyncIterator[Tree]:
+    """A valid Source that is served."""
+
+    async def answer(request: web.Request) -> web.Response:
+        found = tree.files().get(request.path[1:])
+        return web.Response(status=404) if found is None else web.Response(body=found)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", answer)
+    server = Server(application)
+    await server.start()
+    tree = Tree(f"http://127.0.0.1:{server.port}/")
+    yield tree
+    await server.stop()
+
+
+async def found_in(tree: Tree, name: str = DESCRIPTION) -> list[tuple[str, str]]:
+    """Validate deeply; return the documents at fault and the rules."""
+    return found(await validate(tree.base + name, deep=True), tree.base)
+
+
+def found(result: Validation, base: str = "") -> list[tuple[str, str]]:
+    return [
+        (document.name.removeprefix(base), finding.rule)
+        for document in result.documents
+        for finding in document.findings
+    ]
+
+
+async def test_a_tree_in_which_everything_agrees_is_valid(tree: Tree) -> None:
+    result = await validate(tree.base + DESCRIPTION, deep=True)
+    assert found(result) == []
+    looked_at = {document.name.removeprefix(tree.base) for document in result.documents}
+    assert looked_at == set(tree.documents) | set(tree.members)
+    assert len(result.documents) == len(looked_at)
+
+
+@pytest.mark.parametrize("name", ["capabilitylist.xml", "changelist.xml", "dump.zip"])
+async def test_any_part_of_the_tree_is_valid_by_itself(tree: Tree, name: str) -> None:
+    assert await found_in(tree, name) == []
+
+
+async def test_a_description_at_a_second_place_is_as_good(tree: Tree) -> None:
+    tree.documents["description.xml"] = tree.documents[DESCRIPTION]
+    assert await found_in(tree, "description.xml") == []
+
+
+Edit = Callable[[Tree], object]
+BETWEEN: dict[str, tuple[str, Edit]] = {
+    "tree-unreachable": (
+        "capabilitylist.xml",
+        lambda tree: tree.edit("capabilitylist.xml", "}archive.xml", "}gone.xml"),
+    ),
+    "tree-not-followed": (
+        "capabilitylist.xml",
+        lambda tree: tree.edit("capabilitylist.xml", "{base}archive", "http://10.0.0.1/archive"),
+    ),
+    "tree-up": ("old.xml", lambda tree: tree.edit("old.xml", "}capabilitylist", "}otherlist")),
+    "tree-capability": (
+        "old.xml",
+        lambda tree: tree.edit("old.xml", '"changelist"', '"changedump"'),
+    ),
+    "tree-index": ("changes1.xml", lambda tree: tree.edit("changes1.xml", "}changelist", "}other")),
+    "tree-index-missing": (
+        "resources1.xml",
+        lambda tree: tree.edit("resources1.xml", 'rel="index"', 'rel="related"'),
+    ),
+    "tree-index-nested": (
+        "resourcelist.xml",
+        lambda tree: tree.edit("resourcelist.xml", "}resources1.xml", "}resourcelist.xml"),
+    ),
+    "tree-times": (
+        "resourcelist.xml",
+        lambda tree: tree.edit("resources1.xml", "T09:00:00Z", "T09:30:00Z"),
+    ),
+    "tree-until-missing": (
+        "changelist.xml",
+        lambda tree: tree.edit("changelist.xml", 'until="2013-01-03T00:00:00Z"', ""),
+    ),
+    "tree-until-early": (
+        "changelist.xml",
+        lambda tree: tree.edit("changes1.xml", 'until="2013-01-03T00:00:00Z"', ""),
+    ),
+    "tree-contents": (
+        "resourcedump.xml",
+        lambda tree: tree.edit("manifest.xml", "}res1", "}res2"),
+    ),
+    "package-format": (
+        "changes.zip",
+        lambda tree: tree.instead.update({"changes.zip": b"PK\x03\x04 no ZIP"}),
+    ),
+    "package-unsafe": (
+        "dump.zip!manifest.xml",
+        lambda tree: tree.members["dump.zip"].update(res1=b"0" * 2_000_000),
+    ),
+    "package-manifest-missing": (
+        "changes.zip",
+        lambda tree: tree.documents.pop("changes.zip!manifest.xml"),
+    ),
+    "package-path-missing": (
+        "changes.zip!manifest.xml",
+        lambda tree: tree.members.update({"changes.zip": {}}),
+    ),
+    "package-not-described": (
+        "changes.zip",
+        lambda tree: tree.members["changes.zip"].update(more=b""),
+    ),
+    "package-content": (
+        "dump.zip!manifest.xml",
+        lambda tree: tree.members["dump.zip"].update(res1=b"two"),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", BETWEEN)
+async def test_a_contradiction_between_documents_is_found_and_nothing_else(
+    tree: Tree, rule: str
+) -> None:
+    name, edit = BETWEEN[rule]
+    edit(tree)
+    assert await found_in(tree) == [(name, rule)]
+
+
+async def test_a_description_that_is_not_at_the_well_known_place_is_told(tree: Tree) -> None:
+    tree.documents["description.xml"] = tree.documents.pop(DESCRIPTION)
+    tree.edit("capabilitylist.xml", DESCRIPTION, "description.xml")
+    assert await found_in(tree, "description.xml") == [("description.xml", "tree-well-known")]
+
+
+def test_every_rule_between_documents_is_broken_by_some_test() -> None:
+    between = {name for name in RULES if name.startswith(("tree-", "package-"))}
+    assert set(BETWEEN) | {"tree-well-known"} == between
+
+
+async def test_a_package_is_compared_with_what_its_dump_says(tree: Tree) -> None:
+    tree.edit("changedump.xml", "{length of changes.zip}", "5")
+    assert await found_in(tree) == [("changes.zip", "package-content")]
+
+
+async def test_a_capability_list_must_be_listed_above(tree: Tree) -> None:
+    tree.edit(DESCRIPTION, "}capabilitylist.xml", "}resourcelist.xml")
+    expected = ("capabilitylist.xml", "tree-up")
+    assert expected in await found_in(tree, "capabilitylist.xml")
+
+
+async def test_only_so_many_documents_are_looked_at(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validating, "_MOST_FETCHED", 3)
+    assert await found_in(tree) == [("capabilitylist.xml", "tree-not-followed")]
+
+
+async def test_what_is_compressed_is_read(tree: Tree, tmp_path: Path) -> None:
+    file = tmp_path / "changes.xml.gz"
+    file.write_bytes(gzip.compress(CHANGE_LIST.encode()))
+    assert found(await validate(str(file))) == [(str(file), "change-value")]
+    file.write_bytes(gzip.compress(CHANGE_LIST.encode())[:-20])
+    assert (str(file), "not-well-formed") in found(await validate(str(file)))
+
+
+async def test_a_package_that_is_a_file_is_validated_and_stays(tmp_path: Path) -> None:
+    file = tmp_path / "dump.zip"
+    file.write_bytes(package({"manifest.xml": CHANGE_LIST.encode(), "more": b""}))
+    rules = {rule for _, rule in found(await validate(str(file)))}
+    assert rules == {"change-value", "package-not-described"}
+    assert file.exists()
+
+
+async def test_the_tree_below_a_file_is_followed_as_far_as_it_is_on_the_web(
+    tree: Tree, tmp_path: Path
+) -> None:
+    file = tmp_path / "description.xml"
+    file.write_bytes(tree.files()[DESCRIPTION])
+    result = await validate(str(file), deep=True, allow_private_addresses=True)
+    assert found(result) == []
+    assert len(result.documents) > 10
+    # Nobody named the host, so that documents may not lead to it.
+    assert found(await validate(str(file), deep=True)) == [(str(file), "tree-not-followed")]
+
+
+async def test_many_places_of_one_rule_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "changes.xml"
+    entry = '<url><loc>http://example.com/res1</loc><rs:md change="made"/></url>\n'
+    file.write_text(CHANGE_LIST.replace(entry, entry * 250))
+    result = await validate(str(file))
+    assert len(result.documents[0].findings) == 100
+    assert result.documents[0].more == {"change-value": 150}
+    assert result.count(Severity.ERROR) == 250
+
+
+async def test_what_is_not_there_is_an_error(tree: Tree, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        await validate(tree.base + "nothing.xml")
+    with pytest.raises(FileNotFoundError):
+        await validate(str(tmp_path / "nothing.xml"))
+
+
+# The command
+
+
+async def test_the_command_writes_a_line_for_each_finding(tmp_path: Path) -> None:
+    file = tmp_path / "changes.xml"
+    file.write_text(CHANGE_LIST)
+    code, output, _ = await outcome(await rsnotify("validate", file))
+    assert code == 1
+    first, verdict = output.splitlines()
+    assert first.startswith(f"{file}:5: error core §7 change-value: change must be one of")
+    assert verdict == "not valid: 1 document, 1 error, 0 warnings"
+
+
+async def test_the_command_writes_json_for_programs(tree: Tree) -> None:
+    tree.edit("capabilitylist.xml", 'rel="describedby"', 'rel="related"')
+    uri = tree.base + DESCRIPTION
+    code, output, _ = await outcome(await rsnotify("validate", uri, "--deep", "--json"))
+    facts = msgspec.json.decode(output)
+    assert (code, facts["valid"]) == (0, True)
+    (finding,) = [one for document in facts["documents"] for one in document.get("findings", [])]
+    assert finding == {
+        "rule": "capabilitylist-describedby-missing",
+        "section": "core §9",
+        "severity": "warning",
+        "line": 1,
+        "element": "urlset",
+        "message": RULES["capabilitylist-describedby-missing"].sentence,
+    }
+
+
+async def test_the_command_holds_a_document_against_the_version_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "changes.xml"
+    file.write_text(CHANGE_LIST.replace('"made"', '"updated"'))
+    assert (await outcome(await rsnotify("validate", file)))[0] == 0
+    code, output, _ = await outcome(await rsnotify("validate", file, "--spec", "1.0"))
+    assert code == 1
+    assert "changelist-entry-lastmod-missing" in output
+
+
+@pytest.mark.parametrize("target", ["nothing.xml", "http://127.0.0.1:1/nothing.xml"])
+async def test_what_cannot_be_had_gets_one_sentence(target: str) -> None:
+    code, output, errors = await outcome(await rsnotify("validate", target))
+    assert (code, output) == (2, "")
+    assert errors.startswith(f"rsnotify: {target}: ")
+    assert len(errors.splitlines()) == 1
