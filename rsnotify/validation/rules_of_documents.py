@@ -8,11 +8,11 @@ OF_DOCUMENTS: tuple[Rule, ...] = (
     # The document as XML.
     must("not-well-formed", "core §7", "the document is not well-formed XML; correct it"),
     must(
-        "doctype", "core §7", "the document has a DOCTYPE, which no reader should follow; remove it"
+        "doctype", "safety", "the document has a DOCTYPE, which no reader should follow; remove it"
     ),
     must(
         "limit",
-        "core §7",
+        "safety",
         "the document is beyond what can be read safely, and was read no further; make it smaller",
     ),
     must(
@@ -176,7 +176,7 @@ OF_DOCUMENTS: tuple[Rule, ...] = (
     should(
         "change-not-unique",
         "core §12.1",
-        "two changes of one resource should not have one datetime; use fractions of a second",
+        "in version 1.0 two changes of one resource should not have one datetime; use fractions of a second",
     ),
     # The document as a whole.
     must(

@@ -1,0 +1,35 @@
+"""docs/validation.md shows the rules that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rsnotify.validation import RULES, Rule
+from rsnotify.validation.rules_of_documents import OF_DOCUMENTS
+from rsnotify.validation.rules_of_trees import OF_TREES
+from rsnotify.validation.rules_of_values import OF_VALUES
+
+PAGE = Path(__file__).resolve().parents[3] / "docs/validation.md"
+
+
+def table(rules: Iterable[Rule]) -> str:
+    rows = [f"| `{r.id}` | {r.section} | {r.severity} | {r.sentence} |\n" for r in rules]
+    head = "| rule | section | severity | what is wrong, and what to do |\n"
+    return head + "| --- | --- | --- | --- |\n" + "".join(rows)
+
+
+def tables() -> str:
+    """Return the part of the page that has the rules."""
+    apart = {rule.id for rule in (*OF_DOCUMENTS, *OF_VALUES, *OF_TREES)}
+    parts = {
+        "Rules on every document": OF_DOCUMENTS,
+        "Rules on values and links": OF_VALUES,
+        "Rules on each kind of document": [r for r in RULES.values() if r.id not in apart],
+        "Rules between documents, and on packages": OF_TREES,
+    }
+    return "\n".join(f"## {title}\n\n{table(rules)}" for title, rules in parts.items())
+
+
+def test_the_page_shows_every_rule() -> None:
+    assert PAGE.read_text().endswith(tables())
