@@ -176,7 +176,8 @@ OF_DOCUMENTS: tuple[Rule, ...] = (
     should(
         "change-not-unique",
         "core §12.1",
-        "in version 1.0 two changes of one resource should not have one datetime; use fractions of a second",
+        "in version 1.0 two changes of one resource should not have one datetime; use fractions "
+        "of a second",
     ),
     # The document as a whole.
     must(
