@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from base64 import b64encode
@@ -243,12 +244,18 @@ async def test_where_a_patch_fails_the_resource_is_fetched(
 async def test_what_was_changed_behind_our_back_is_not_patched(
     source: SmallSource, destination: Destination
 ) -> None:
+    called = []
+
+    def function(before: bytes, patch: bytes) -> bytes:
+        called.append(before)
+        return AFTER
+
     await held(source, destination, BEFORE)
     (destination.folder / "a").write_bytes(BEFORE.replace(b"x", b"y"))
-    source.put("a", AFTER, links=(inline(PATCH),))
-    await destination.catch_up()
+    source.put("a", AFTER, links=(inline(PATCH, "application/x-new"),))
+    await destination.catch_up(patches={"application/x-new": function})
     assert destination.equals_source()
-    assert source.gets[path_of("a")] == 1
+    assert (called, source.gets[path_of("a")]) == ([], 1)
 
 
 async def test_without_a_hash_no_patch_is_asked_for(
@@ -428,8 +435,10 @@ async def test_a_timegate_that_is_none_is_not_believed(
     source.answers["/data/gate"] = body(b"whatever")
     gate = Link(Rel.TIMEGATE, source.base + "gate")
     source.put("a", b"one", lastmod=source.last, links=(gate,))
-    await destination.catch_up(exact=True)
-    assert destination.equals_source()
+    source.changes[-1] = replace(source.changes[-1], hash=None, length=None)
+    with pytest.raises(RsnotifyError, match="no version of a certain time"):
+        await destination.catch_up(exact=True)
+    assert destination.files() == {}
 
 
 # What is asked for only if it has changed
@@ -446,19 +455,39 @@ async def test_what_is_listed_without_a_hash_is_asked_for_with_a_condition(
             return web.Response(status=304)
         return web.Response(body=b"content", headers={"ETag": '"1"'})
 
+    def list_at(day: int) -> None:
+        listed(source, Resource(source.base + "a", lastmod=datetime(2026, 1, day, tzinfo=UTC)))
+
     source.put("a", b"content")
     source.changes.clear()
-    listed(source, Resource(source.base + "a"))
     source.answers[path_of("a")] = answer
+    list_at(1)
     await destination.catch_up()
+    list_at(2)
     await destination.catch_up(selection=ANEW)
     assert conditions == [None, '"1"']
-    source.changes.append(
-        Resource(source.base + "a", change=ChangeType.UPDATED, datetime=datetime.now(UTC))
-    )
-    await destination.catch_up(selection=ANEW)
-    await destination.catch_up(selection=ANEW)
-    assert conditions == [None, '"1"', '"1"']
+    await destination.catch_up()  # and then it is held as it is listed now
+    assert conditions == [None, '"1"']
+    assert destination.equals_source()
+
+
+async def test_what_a_hash_tells_apart_is_asked_for_without_a_condition(
+    source: SmallSource, destination: Destination
+) -> None:
+    conditions = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        conditions.append(request.headers.get("If-None-Match"))
+        return web.Response(body=source.contents["a"], headers={"ETag": '"the same"'})
+
+    await destination.catch_up()
+    source.answers[path_of("a")] = answer
+    source.put("a", b"one")
+    source.changes[-1] = replace(source.changes[-1], hash=None, length=None)
+    await destination.catch_up()
+    source.put("a", b"two")
+    await destination.catch_up()
+    assert conditions == [None, None]
     assert destination.equals_source()
 
 
@@ -545,11 +574,26 @@ async def test_a_host_is_asked_again_after_the_time_that_it_named(
 async def test_no_more_connections_go_to_a_host_than_are_allowed(
     source: SmallSource, destination: Destination
 ) -> None:
+    both, others = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if source.in_flight == 2:
+            both.set()
+        await others.wait()
+        return web.Response(body=b"content")
+
     for number in range(20):
         source.put(f"r{number}", b"content")
-    await destination.catch_up(per_host=2)
+        source.answers[path_of(f"r{number}")] = answer
+    catching_up = asyncio.create_task(destination.catch_up(per_host=2))
+    async with asyncio.timeout(10):
+        await both.wait()
+    for _ in range(200):
+        await asyncio.sleep(0)  # the others would come now
+    others.set()
+    await catching_up
     assert destination.equals_source()
-    assert source.most_in_flight <= 2
+    assert source.most_in_flight == 2
 
 
 async def test_content_without_a_length_may_not_fill_the_disk(
