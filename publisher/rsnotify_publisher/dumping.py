@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from rsnotify.datetimes import from_microseconds
+from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability
@@ -106,7 +107,11 @@ class Dumping:
             now=lambda: from_microseconds(self._promise()),
             check=self._check,
         )
-        contents.check()
+        try:
+            contents.check()
+        except StorageError:
+            self._remove(packages)
+            raise
         end = self._promise()
         parts = self._writer.write_resource_dump(
             f"{own}.xml",
@@ -118,6 +123,11 @@ class Dumping:
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
         volume = self._volume(Capability.RESOURCE_DUMP, at, end, parts, packages)
         self._archives.replace(journal, volume)
+
+    def _remove(self, packages: list[Package]) -> None:
+        for package in packages:
+            for name in package.files:
+                (self._folder / name).unlink(missing_ok=True)
 
     def _volume(
         self, kind: str, begin: int, end: int, parts: list[str], packages: list[Package]

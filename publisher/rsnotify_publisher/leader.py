@@ -53,6 +53,7 @@ class Leader:
         self._library = Library(source, recorder)
         self._emitter = Emitter(source.documents.topic, ())
         self._noted: dict[str, int] = {}
+        self._left_behind: set[str] = set()
 
     def wake(self) -> None:
         """Say that the journal has something new."""
@@ -173,6 +174,8 @@ class Leader:
         """Persist how far the hubs are; late is well, since what is sent twice is kept once."""
         cursors = self._emitter.cursors
         through = journal.prunable(cursors)
+        if through is not None:
+            self._leave_behind({hub for hub, cursor in cursors.items() if cursor < through})
         if cursors == self._noted and through is None:
             return
 
@@ -184,6 +187,16 @@ class Leader:
 
         await asyncio.wrap_future(self._recorder.submit(note))
         self._noted = cursors
+
+    def _leave_behind(self, hubs: set[str]) -> None:
+        """Warn once of hubs that lack what is not kept for them any more."""
+        for hub in hubs - self._left_behind:
+            _log.warning(
+                "%s lacks changes that are no longer kept; it will have a gap, which "
+                "Destinations fill from the documents",
+                hub,
+            )
+        self._left_behind = hubs
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         """Do what takes long where nothing waits for it."""
