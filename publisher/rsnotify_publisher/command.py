@@ -11,6 +11,7 @@ import typer
 from aiohttp import web
 
 from rsnotify.commands import run
+from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.configuration import Configuration, load_configuration
 from rsnotify_publisher.description import SourceDescription
@@ -124,9 +125,8 @@ def source(
 
 
 def _publish(root: Path | None, settings: Configuration) -> None:
-    with _listen(settings.host, settings.port) as listening:
-        address = f"http://{_authority(settings.host)}:{listening.getsockname()[1]}/"
-        base_url = settings.base_url or address
+    with listen(settings.host, settings.port) as listening:
+        base_url = settings.base_url or address(settings.host, listening)
         published: Publisher | SourceDescription
         if root is None:
             published, folders = several_folders(base_url, settings)
@@ -135,21 +135,6 @@ def _publish(root: Path | None, settings: Configuration) -> None:
         for folder in folders:
             load(folder)
         run(lambda stop: _serve(published, folders, listening, stop))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=512)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigurationError(
-            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port"
-        ) from None
-
-
-def _authority(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 async def _serve(

@@ -226,6 +226,16 @@ class State:
             self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
             self._writer.execute("UPDATE resources SET validator = NULL")  # of another URI
 
+    def forget(self) -> None:
+        """Forget how far one is and what is held: all of it comes anew."""
+
+        def delete() -> None:
+            self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
+            self._writer.execute("DELETE FROM resources")
+            self.resources = 0
+
+        self._transact(delete)
+
     def _fact(self, name: str, kind: type[T]) -> T | None:
         with _storage(self._path):
             row = self._writer.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()

@@ -1,0 +1,117 @@
+"""`rsnotify relay`: follow a Source, and publish the copy as a Source of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from aiohttp import web
+
+from rsnotify.commands import run
+from rsnotify.commands.listening import address, listen
+from rsnotify.errors import ConfigurationError
+from rsnotify.pace import Pace
+from rsnotify_publisher.configuration import load_configuration
+from rsnotify_relay.relay import Relay
+from rsnotify_subscriber import Via
+from rsnotify_subscriber.command_options import (
+    Change,
+    Collection,
+    Except,
+    Only,
+    Private,
+    Type,
+    selection,
+)
+
+
+def relay(
+    url: Annotated[str, typer.Argument(help="The Source: a site, a Capability List, ...")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder of the copy.", file_okay=False)
+    ],
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="URL of the copy for others; http://HOST:PORT/ if not given."),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Port to listen on; 0 takes a free one.", show_default="8000"),
+    ] = None,
+    hub: Annotated[
+        list[str] | None, typer.Option(help="URL of a hub to push to; may be repeated.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A file with settings, .toml or .json, as for `rsnotify source`."),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder for the state.", show_default="DIR.rsnotify")
+    ] = None,
+    token: Annotated[str | None, typer.Option(help="Bearer token for the hubs.")] = None,
+    described_by: Annotated[
+        str | None, typer.Option(help="URL of a document about the copy.")
+    ] = None,
+    via: Annotated[Via, typer.Option(help="How changes are heard of.")] = Via.AUTO,
+    poll: Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)] = 10,
+    only: Only = None,
+    excluded: Except = None,
+    type: Type = None,
+    change: Change = None,
+    collection: Collection = None,
+    allow_private_addresses: Private = False,
+) -> None:
+    """Follow the Source at URL into DIR, and publish DIR as a Source with its provenance."""
+    settings = load_configuration(
+        config,
+        base_url=base_url,
+        host=host,
+        port=port,
+        hubs=hub or None,
+        data=None if data is None else str(data),
+        token=token,
+        described_by=described_by,
+    )
+    if settings.sets:
+        raise ConfigurationError(f"a relay has one set of resources; {config} names several")
+    with listen(settings.host, settings.port) as listening:
+        relaying = Relay(
+            url,
+            folder,
+            settings.base_url or address(settings.host, listening),
+            state=Path(settings.data) if settings.data else None,
+            hubs=settings.hubs,
+            token=settings.token,
+            selection=selection(only, excluded, type, change, collection),
+            via=via,
+            pace=Pace(poll=poll),
+            options=settings.options_of(),
+            described_by=settings.described_by,
+            allow_private_addresses=allow_private_addresses,
+        )
+        run(lambda stop: _relay(relaying, listening, stop))
+
+
+async def _relay(relaying: Relay, listening: socket.socket, stop: asyncio.Event) -> None:
+    runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
+    await runner.setup()
+
+    async def serve() -> None:
+        await web.SockSite(runner, listening).start()
+        typer.echo(f"rsnotify relay serving {relaying.publisher.source.base_url}")
+
+    work = asyncio.create_task(relaying.run(serve))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        relaying.stop()
+        await work
+    finally:
+        stopped.cancel()
+        await runner.cleanup()

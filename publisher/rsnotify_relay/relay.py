@@ -1,0 +1,121 @@
+"""The library: a Source to follow and a base URL in, a Source of its own out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from aiohttp import web
+
+from rsnotify.pace import Pace
+from rsnotify.selection import Selection
+from rsnotify_publisher import Hub, Options, Publisher
+from rsnotify_relay.republisher import Republisher
+from rsnotify_relay.serve import server
+from rsnotify_subscriber import FolderMirror, Subscriber, Via, default_state
+from rsnotify_subscriber.state import State
+
+_LOOK_EVERY = 0.2
+
+
+class Relay:
+    """Follows one set of resources of a Source and publishes its copy as another Source.
+
+    Args:
+        url: The Source, as for `Subscriber`.
+        folder: The mirror, which holds the copy and nothing else.
+        base_url: Below which the copy and its documents are served.
+        state: The folder of the state; None for the place where `rsnotify follow` keeps it.
+        hubs: Where the copy's changes are pushed to.
+        token: The bearer token for hubs given as URLs.
+        selection: What of the set is followed, and so published.
+        via: How changes are heard of.
+        pace: How fast one follows.
+        options: Tuning of the publishing half.
+        described_by: A document about the copy.
+        allow_private_addresses: Whether documents of the Source may name private addresses.
+
+    Raises:
+        ConfigurationError: A URL or an option is unusable.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        base_url: str,
+        *,
+        state: Path | None = None,
+        hubs: Sequence[str | Hub] = (),
+        token: str | None = None,
+        selection: Selection | None = None,
+        via: Via = Via.AUTO,
+        pace: Pace | None = None,
+        options: Options | None = None,
+        described_by: str | None = None,
+        allow_private_addresses: bool = False,
+    ) -> None:
+        self._stopping = False
+        self._state = state or default_state(folder)
+        mirror = FolderMirror(folder)
+        self.publisher = Publisher(
+            self._state / "source",
+            base_url,
+            hubs=hubs,
+            token=token,
+            content=self._content,
+            described_by=described_by,
+            options=options,
+        )
+        self._republisher = Republisher(mirror, self.publisher)
+        self.subscriber = Subscriber(
+            url,
+            self._republisher,
+            state=self._state,
+            via=via,
+            pace=pace,
+            selection=selection,
+            allow_private_addresses=allow_private_addresses,
+        )
+
+    def application(self) -> web.Application:
+        """Make the application that serves the copy and its documents, while `run` runs."""
+        return server(self.publisher, self._republisher)
+
+    async def run(self, on_published: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Follow and publish until `stop` is called.
+
+        Args:
+            on_published: Called when all documents are there to be served, before anything is
+                followed.
+
+        Raises:
+            RsnotifyError: It cannot begin, or cannot go on.
+        """
+        await asyncio.to_thread(self._begin)
+        async with self.publisher:
+            while not await asyncio.to_thread(self.publisher.wait_published, _LOOK_EVERY):
+                if self._stopping:
+                    return
+            if on_published is not None:
+                await on_published()
+            await self.subscriber.run()
+
+    def stop(self) -> None:
+        """Let `run` end in order."""
+        self._stopping = True
+        self.subscriber.stop()
+
+    def _begin(self) -> None:
+        """Take a mirror that was only followed so far for one of which nothing is held yet.
+
+        What is held comes no more, and so would never be published.
+        """
+        if self.publisher.is_empty():
+            with closing(State(self._state)) as state:
+                state.forget()
+
+    def _content(self, uri: str) -> Path | None:
+        return self._republisher.content(uri)

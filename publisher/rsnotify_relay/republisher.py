@@ -1,0 +1,94 @@
+"""The handler that publishes what it has applied."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Publisher
+from rsnotify_relay.naming import Naming
+from rsnotify_relay.provenance import republished
+from rsnotify_subscriber import FolderMirror, Received
+
+_log = logging.getLogger("rsnotify.relay")
+
+
+class Republisher:
+    """Mirrors a set of resources and publishes the copy; a `Handler`.
+
+    First the mirror is durable, then the record, and then, as `apply` has returned, T. After a
+    crash in between the changes come again: none is lost, some are published twice.
+
+    Args:
+        mirror: Holds the copy.
+        publisher: Publishes it, and nothing else; started by the caller.
+    """
+
+    def __init__(self, mirror: FolderMirror, publisher: Publisher) -> None:
+        self._mirror = mirror
+        self._publisher = publisher
+        self._naming: Naming | None = None
+
+    def prepare(self, base: str, temporary: Path) -> None:
+        """Hear where the set of resources begins, once, before the first `apply`.
+
+        Raises:
+            ConfigurationError: It is that of the relay itself, or as `FolderMirror.prepare`.
+        """
+        base_url = self._publisher.source.base_url
+        if base == base_url:
+            raise ConfigurationError(
+                f"a relay cannot follow itself: both it and the Source are at {base}"
+            )
+        self._mirror.prepare(base, temporary)
+        self._naming = Naming(base, base_url)
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        """Put changes into the mirror, then record them, both durably."""
+        await self._mirror.apply(changes)
+        records = await asyncio.to_thread(self._records, changes)
+        await self._publisher.arecord(records)
+
+    def _records(self, changes: Sequence[Received]) -> list[Resource]:
+        assert self._naming is not None, "prepare comes first"
+        records = []
+        with self._publisher.source.open_journal() as journal:
+            for change in changes:
+                uri = self._naming.ours(change.uri)
+                if uri is None:
+                    _log.warning("%s is not published: its URI would be too long", change.uri)
+                    continue
+                known = journal.resource(uri)
+                if known is not None or change.change is not ChangeType.DELETED:
+                    records.append(republished(change, uri, known[0] if known else None))
+        return records
+
+    # What is asked of the copy
+
+    def content(self, uri: str) -> Path | None:
+        """Return the file that holds what is published under a URI, if something is.
+
+        It blocks on the disk, and may be called in any thread.
+        """
+        found = self.find(uri)
+        return None if found is None else found[1]
+
+    def find(self, uri: str) -> tuple[Resource, Path] | None:
+        """Return what is published under a URI, as it was last recorded, and its file."""
+        if self._naming is None:
+            return None
+        with self._publisher.source.open_journal() as journal:
+            known = journal.resource(uri)
+        if known is None:
+            return None
+        path = self.held_content(self._naming.theirs(uri))
+        return None if path is None else (known[0], path)
+
+    def held_content(self, uri: str) -> Path | None:
+        """Return the file of a resource of the Source, if there is one."""
+        return self._mirror.held_content(uri)

@@ -1,0 +1,45 @@
+"""The copy over HTTP, beside the documents that describe it."""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import urlsplit
+
+from aiohttp import hdrs, web
+
+from rsnotify.mediatypes import guess
+from rsnotify_publisher import Publisher, link_header, routes
+from rsnotify_publisher.answers import answer, hold_file
+from rsnotify_publisher.web import LIVE, robots
+from rsnotify_relay.republisher import Republisher
+
+_UNKNOWN = "application/octet-stream"
+
+
+def server(publisher: Publisher, republisher: Republisher) -> web.Application:
+    """Make the application that serves a copy and its documents.
+
+    Args:
+        publisher: Started by the caller.
+        republisher: Knows the copy.
+    """
+    base_url = publisher.source.base_url
+    prefix = urlsplit(base_url).path
+    headers = LIVE | {hdrs.LINK: link_header(publisher)}
+
+    async def content(request: web.Request) -> web.StreamResponse:
+        # The path as it was sent, with its query: decoded it might be that of another resource.
+        uri = base_url + request.raw_path[len(prefix) :]
+        found = await asyncio.to_thread(republisher.find, uri)
+        if found is None:
+            raise web.HTTPNotFound
+        resource, path = found
+        media_type = resource.type or guess(uri) or _UNKNOWN
+        told = headers | {hdrs.CONTENT_TYPE: media_type}
+        return await answer(request, lambda: hold_file(path), told)
+
+    app = web.Application()
+    app.add_routes(routes(publisher, prefix))
+    app.router.add_get("/robots.txt", robots(publisher))
+    app.router.add_get(prefix + r"{name:[\s\S]+}", content)
+    return app

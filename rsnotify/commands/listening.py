@@ -1,0 +1,33 @@
+"""Taking a port before anything else is done, so that a wrong one is told of at once."""
+
+from __future__ import annotations
+
+import socket
+
+from rsnotify.errors import ConfigurationError
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Args:
+        host: The address.
+        port: The port; 0 takes a free one.
+
+    Raises:
+        ConfigurationError: It cannot be had.
+    """
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=512)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigurationError(
+            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port"
+        ) from None
+
+
+def address(host: str, listening: socket.socket) -> str:
+    """Return the URL at which a socket is reached."""
+    authority = f"[{host}]" if ":" in host else host
+    return f"http://{authority}:{listening.getsockname()[1]}/"
