@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from rsnotify.validation.elements import Entry
 from rsnotify.validation.kinds import Kind
-from rsnotify.vocabulary import Rel
+from rsnotify.vocabulary import MAX_ENTRIES, Rel
 
-#: Of how many entries an outline keeps where they lead.
-MOST_REFERENCES = 50_000
+#: Of how many entries an outline keeps where they lead; nobody follows more.
+_MOST_FOLLOWED = 2_000
 _TIMES = ("at", "completed", "from", "until")
 
 
@@ -51,7 +51,7 @@ class Outline(Struct):
         times: `at`, `completed`, `from` and `until`, as far as it has them.
         links: The target of the first link of each relation, with its line.
         references: Where its entries lead, if they lead to documents, packages or, in a
-            Manifest, bitstreams.
+            Manifest, bitstreams. Only so many are kept.
         entries: How many entries it has.
         fingerprint: A digest of its entries; equal for two copies of one Manifest.
     """
@@ -64,6 +64,11 @@ class Outline(Struct):
     references: list[Reference] = []
     entries: int = 0
     fingerprint: str = ""
+
+
+def most_references(kind: Kind) -> int:
+    """Return how many references an outline of this kind of document keeps."""
+    return MAX_ENTRIES if kind.is_manifest else _MOST_FOLLOWED
 
 
 def times_of(attributes: dict[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from rsnotify.validation.entries import (
 )
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import CAPABILITIES, ELSEWHERE, Kind, kind_of
-from rsnotify.validation.outline import MOST_REFERENCES, Outline, references_of, times_of
+from rsnotify.validation.outline import Outline, most_references, references_of, times_of
 from rsnotify.validation.rules import broken
 from rsnotify.validation.sequence import SequenceCheck
 from rsnotify.validation.values import shown
@@ -243,6 +243,6 @@ class _Document:
             said = [entry.text("loc"), *(entry.attribute(name) for name in ("path", "change"))]
             self._digest.update(repr(said).encode())
         if kind.documents or kind.packages or kind.is_manifest:
-            room = MOST_REFERENCES - len(self.outline.references)
+            room = most_references(kind) - len(self.outline.references)
             found = references_of(entry, manifest=kind.is_manifest)
-            self.outline.references += islice(found, room)
+            self.outline.references += islice(found, max(0, room))

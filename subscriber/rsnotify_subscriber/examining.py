@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import aiohttp
@@ -44,14 +44,23 @@ class Examiner:
         folder: Where packages are downloaded to.
         result: Where the findings go.
         spec: The version of the specification to hold documents against.
+        progress: Is told the name of each document or package when it was read.
     """
 
-    def __init__(self, sessions: Sessions, folder: Path, result: Validation, spec: Profile) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        folder: Path,
+        result: Validation,
+        spec: Profile,
+        progress: Callable[[str], None],
+    ) -> None:
         self._sessions = sessions
         self._folder = folder
         self._fetcher = Fetcher(sessions, folder)
         self._result = result
         self._spec = spec
+        self._progress = progress
         self._checked: dict[str, Checked] = {}
 
     def note(self, found: Iterable[Located]) -> None:
@@ -118,12 +127,13 @@ class Examiner:
     def _begin(self, checked: Checked) -> Checked:
         self._checked[checked.name] = checked
         self._result.documents.append(checked)
+        self._progress(checked.name)
         return checked
 
     async def _document(self, name: str, uri: str, chunks: AsyncIterator[bytes]) -> Place:
         outline, checked = await self._read(name, chunks)
         self._begin(checked)
-        return Place(uri, name, outline)
+        return _placed(uri, name, outline)
 
     async def _read(self, name: str, chunks: AsyncIterator[bytes]) -> tuple[Outline, Checked]:
         validator = Validator(self._spec)
@@ -163,11 +173,18 @@ class Examiner:
             return self._unusable(uri, name, "package-unsafe", error.reason)
         finally:
             await asyncio.to_thread(package.close)
-        return Place(uri, manifest.name, outline)
+        return _placed(uri, manifest.name, outline)
 
     def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> Place:
         self._checked[name].add([broken(rule, None, "package", detail)])
         return Place(uri, name, Outline())
+
+
+def _placed(uri: str, name: str, outline: Outline) -> Place:
+    """Place a document, without the bitstreams of a Manifest: they are checked by now."""
+    if outline.kind is not None and outline.kind.is_manifest:
+        outline.references.clear()
+    return Place(uri, name, outline)
 
 
 def _digested(content: Content, announced: str | None) -> Digester:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Annotated
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from rsnotify.commands import run
 from rsnotify.errors import RsnotifyError
@@ -36,11 +39,16 @@ def validate(
     ] = False,
 ) -> None:
     """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
+    status = Console(stderr=True).status(Text(_shown(target)))
 
     async def main(stop: asyncio.Event) -> Validation | None:
         work = asyncio.create_task(
             validate_target(
-                target, deep=deep, spec=spec, allow_private_addresses=allow_private_addresses
+                target,
+                deep=deep,
+                spec=spec,
+                allow_private_addresses=allow_private_addresses,
+                progress=lambda name: status.update(Text(_shown(name))),
             )
         )
         stopper = asyncio.create_task(stop.wait())
@@ -54,7 +62,8 @@ def validate(
         return work.result()
 
     try:
-        result = run(main)
+        with status if sys.stderr.isatty() else nullcontext():
+            result = run(main)
     except RsnotifyError as error:
         raise _not_had(str(error)) from None
     except OSError as error:
@@ -75,12 +84,16 @@ def _not_had(sentence: str) -> typer.Exit:
     return typer.Exit(2)
 
 
+def _shown(text: str) -> str:
+    """Leave no control character to the terminal: the text is a stranger's."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
 def plain_lines(result: Validation) -> Iterator[str]:
     """Write the outcome of a validation, a finding on each line."""
     for document in result.documents:
         for line in _lines(document):
-            # The text is a stranger's: leave no control character to the terminal.
-            yield "".join(one if one.isprintable() else "\ufffd" for one in line)
+            yield _shown(line)
     counts = (
         (len(result.documents), "document"),
         (result.count(Severity.ERROR), "error"),

@@ -7,6 +7,7 @@ often it is named, and only so many of them: a document may name a hundred thous
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urljoin, urlsplit
@@ -44,6 +45,7 @@ async def validate(
     deep: bool = False,
     spec: Profile = Profile.V1_1,
     allow_private_addresses: bool = False,
+    progress: Callable[[str], None] = lambda name: None,
 ) -> Validation:
     """Validate a document, or with it the tree that it leads to.
 
@@ -52,6 +54,7 @@ async def validate(
         deep: Whether to follow what it leads to, and to check each against the other.
         spec: The version of the specification to hold it against.
         allow_private_addresses: Whether documents may name hosts at private addresses.
+        progress: Is told the name of each document or package when it was read.
 
     Raises:
         FetchError: The document could not be had.
@@ -61,7 +64,7 @@ async def validate(
     result = Validation(target, str(spec))
     with TemporaryDirectory(prefix="rsnotify-validate-") as temporary:
         async with Sessions(uri, allow_private_addresses=allow_private_addresses) as sessions:
-            examiner = Examiner(sessions, Path(temporary), result, spec)
+            examiner = Examiner(sessions, Path(temporary), result, spec, progress)
             root = await (examiner.fetch(uri) if uri else examiner.file(Path(target)))
             if deep:
                 await _Walk(examiner, root).down()

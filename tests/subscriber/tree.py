@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from zipfile import ZIP_DEFLATED, ZipFile
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 _OPEN = (
     '<{root} xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" '
@@ -82,11 +82,11 @@ MEMBERS = {"dump.zip": {"res1": b"one"}, "changes.zip": {"res1": b"two"}}
 
 
 def package(members: dict[str, bytes]) -> bytes:
-    """Make a ZIP."""
+    """Make a ZIP; the same bytes each time, so without the time of day."""
     data = io.BytesIO()
-    with ZipFile(data, "w", ZIP_DEFLATED) as file:
+    with ZipFile(data, "w") as file:
         for name, content in members.items():
-            file.writestr(name, content)
+            file.writestr(ZipInfo(name), content, ZIP_DEFLATED)
     return data.getvalue()
 
 
