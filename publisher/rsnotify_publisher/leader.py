@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC
 
+from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import RsnotifyError
@@ -100,7 +101,8 @@ class Leader:
     @asynccontextmanager
     async def _working(self, journal: Journal) -> AsyncIterator[None]:
         """Feed the hubs and keep the documents while the caller waits."""
-        scheduler = AsyncIOScheduler(timezone=UTC)
+        # This executor calls a job right away, in the event loop: it only sets an event.
+        scheduler = AsyncIOScheduler(executors={"default": DebugExecutor()}, timezone=UTC)
         options = self._source.options
         library = self._library
         dumps = options.resource_dump_every
@@ -134,11 +136,7 @@ class Leader:
     ) -> Coroutine[None, None, None]:
         """Do some work now and at every interval, but never twice at a time."""
         due = asyncio.Event()
-
-        async def trigger() -> None:
-            due.set()
-
-        scheduler.add_job(trigger, "interval", seconds=seconds)
+        scheduler.add_job(due.set, "interval", seconds=seconds)
         return self._repeat(due, work)
 
     async def _repeat(self, due: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from rsnotify.vocabulary import MAX_BYTES, MAX_ENTRIES
+
+# Checked where options come from outside, as in the configuration of `rsnotify source`.
+_Seconds = Annotated[float, Meta(gt=0)]
+_Positive = Annotated[int, Meta(ge=1)]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -17,6 +23,8 @@ class Options(Struct, frozen=True, kw_only=True):
         keep: How long what is closed stays offered, in each archive by itself, such as
             "30 days, 1000 lists, 2 GB". What ended within the age stays, however much it is;
             what is older stays while it is among the newest within the count and the size.
+            With an age, changes in the open Change List are also closed at that age, if
+            `rotate` states none.
         linger: Seconds that a file stays readable after its document was replaced, or dropped
             from an archive, for those that have just read where it is.
         resource_list_archive: Keep former Resource Lists, in an archive.
@@ -40,23 +48,23 @@ class Options(Struct, frozen=True, kw_only=True):
         grace: Seconds that `close` gives the hubs to take what is left.
     """
 
-    heartbeat: float = 10.0
+    heartbeat: _Seconds = 10.0
     rotate: str = "10,000 changes or 25 MB"
     keep: str = "1000 lists"
-    linger: float = 600.0
+    linger: Annotated[float, Meta(ge=0)] = 600.0
     resource_list_archive: bool = False
-    resource_dump_every: float | None = None
+    resource_dump_every: _Seconds | None = None
     resource_dump_archive: bool = False
     change_dump: bool = False
     change_dump_archive: bool = False
     gzip: bool = False
     profile: str = "1.1"
     change_memory: bool = False
-    max_entries: int = MAX_ENTRIES
-    max_bytes: int = MAX_BYTES
-    refresh: float = 1.0
-    resource_list_every: float = 900.0
-    fragment_entries: int = 1_000
-    fragment_bytes: int = 500_000
-    poll: float = 0.015
-    grace: float = 1.0
+    max_entries: _Positive = MAX_ENTRIES
+    max_bytes: _Positive = MAX_BYTES
+    refresh: _Seconds = 1.0
+    resource_list_every: _Seconds = 900.0
+    fragment_entries: _Positive = 1_000
+    fragment_bytes: _Positive = 500_000
+    poll: _Seconds = 0.015
+    grace: Annotated[float, Meta(ge=0)] = 1.0

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
 from rsnotify_publisher.changes import check_uri
@@ -56,8 +58,11 @@ class Source:
         self.base_url = normalize_base_url(base_url)
         self.hubs = hubs
         self.options = options
-        self.rotation = parse_rotation(options.rotate)
         self.retention = parse_retention(options.keep)
+        self.rotation = parse_rotation(options.rotate)
+        if self.rotation.age is None:
+            # Nothing stays offered for ever only because little happens.
+            self.rotation = replace(self.rotation, age=self.retention.age)
         self.contents = None if content is None else Contents(content)
         self.resources = resources
         if self.contents is None and (options.change_dump or options.resource_dump_every):

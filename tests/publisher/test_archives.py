@@ -184,6 +184,22 @@ def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(
         eventually(lambda: not any(source.has(uri) for uri in closed))
 
 
+def test_old_changes_leave_the_open_list_too_where_little_happens(tmp_path: Path) -> None:
+    source = Published(tmp_path, replace(QUIET, keep="1 h", linger=0, resource_list_every=0.05))
+    with source:
+        source.update("a")
+        source.clock.pass_seconds(3_700)
+        eventually(lambda: names([source.read("changelist.xml")]) == [])
+        eventually(
+            lambda: (
+                not source.read("changelist-archive.xml").resources
+                or (source.clock.pass_seconds(60) or False)
+            )
+        )
+        source.update("b")
+    assert names([source.read("changelist.xml")]) == ["b"]
+
+
 def test_changes_that_a_baseline_still_needs_are_not_dropped(tmp_path: Path) -> None:
     # The Resource List stays as it was at the start, so each later change is needed.
     source = Published(tmp_path, replace(QUIET, rotate="4 changes", keep="1 list", refresh=0.01))

@@ -1,0 +1,272 @@
+"""Links to related resources (core §14) pass through every document as they were given."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.writing import Profile
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.fragments import FragmentWriter
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+
+HTTP = "http://example.com/"
+MD5 = "md5:1584abdf8ebdc9802ac0c6a7402c03b6"
+SHA = "sha-256:f4OxZX_x_FO5LcGBSKHWXfwtSx-j1ncoSt3SABJtkGk"
+
+
+def at(day: int, hour: int) -> datetime:
+    return datetime(2013, 1, day, hour, tzinfo=UTC)
+
+
+def updated(name: str, hour: int, *links: Link, **metadata: object) -> Resource:
+    return Resource(
+        HTTP + name,
+        lastmod=at(3, hour),
+        change=ChangeType.UPDATED,
+        links=links,
+        **metadata,  # type: ignore[arg-type]
+    )
+
+
+#: What stands in the examples of the section, by their numbers.
+EXAMPLES = {
+    "24 mirrored content": [
+        updated(
+            "res1",
+            18,
+            Link("duplicate", "http://mirror1.example.com/res1", pri=1, modified=at(3, 18)),
+            Link("duplicate", "http://mirror2.example.com/res1", pri=2, modified=at(3, 18)),
+            Link("duplicate", "gsiftp://gridftp.example.com/res1", pri=3, modified=at(3, 18)),
+            hash=MD5,
+            length=8876,
+            type="text/html",
+        )
+    ],
+    "25 alternates of a generic URI": [
+        updated(
+            "res1",
+            18,
+            Link("alternate", HTTP + "res1.html", modified=at(3, 18), type="text/html"),
+            Link("alternate", HTTP + "res1.pdf", modified=at(3, 18), type="application/pdf"),
+        )
+    ],
+    "26 a specific URI": [
+        updated(
+            "res1.html",
+            18,
+            Link("canonical", HTTP + "res1", modified=at(3, 18)),
+            hash=MD5,
+            length=8876,
+        )
+    ],
+    "27 patches": [
+        updated(
+            "res4",
+            17,
+            Link(
+                Rel.PATCH,
+                HTTP + "res4-json-patch",
+                modified=at(3, 17),
+                hash="sha-256:y66dER_t_HWEIKpesdkeb7rtSc-ippjf9823742opld",
+                length=73,
+                type="application/json-patch",
+            ),
+            hash=SHA,
+            length=56778,
+            type="application/json",
+        ),
+        updated(
+            "res5-full.tiff",
+            18,
+            Link(
+                Rel.PATCH,
+                HTTP + "res5-diff",
+                modified=at(3, 18),
+                length=4533,
+                type="application/x-tiff-diff",
+            ),
+            hash=SHA,
+            length=9788456778,
+            type="image/tiff",
+        ),
+    ],
+    "28 resources and metadata": [
+        updated(
+            "res2.pdf",
+            18,
+            Link("describedby", HTTP + "res2_dc.xml", modified=at(1, 12), type="application/xml"),
+            hash=MD5,
+            length=8876,
+            type="application/pdf",
+        ),
+        updated(
+            "res2_dc.xml",
+            19,
+            Link("describes", HTTP + "res2.pdf", modified=at(3, 18), hash=MD5, length=8876),
+            Link("profile", "http://purl.org/dc/elements/1.1/"),
+            type="application/xml",
+        ),
+    ],
+    "29 prior versions": [
+        updated(
+            "res1",
+            18,
+            Link("memento", HTTP + "20130103070000/res1", modified=at(2, 18), hash=MD5),
+            Link("timegate", HTTP + "timegate/http://example.com/res1"),
+            Link(
+                "timemap", HTTP + "timemap/http://example.com/res1", type="application/link-format"
+            ),
+            hash=MD5,
+            length=8876,
+            type="text/html",
+        )
+    ],
+    "30 collections": [
+        updated("res1", 7, Link("collection", HTTP + "aggregation/0601007"), hash=MD5, length=8876)
+    ],
+    "31 an original": [updated("res1.html", 7, hash=MD5, length=8876, type="text/html")],
+    "32 republished": [
+        updated(
+            "res1.html",
+            20,
+            Link(
+                "via",
+                "http://original.example.com/res1.html",
+                modified=at(3, 7),
+                hash=MD5,
+                length=8876,
+                type="text/html",
+            ),
+        )
+    ],
+    "any other relation": [
+        updated(
+            "res1",
+            20,
+            Link("https://example.org/rel?a=1&b=2", "urn:isbn:0451450523", encoding="gzip"),
+            Link("version-history", HTTP + "history", attributes=(("{urn:x}note", "a < b"),)),
+        )
+    ],
+}
+
+
+def recorded(entry: Resource) -> Resource:
+    """Take away the datetime that an entry got when it was recorded."""
+    assert entry.datetime is not None
+    return replace(entry, datetime=None)
+
+
+def as_set(resource: Resource) -> Resource:
+    """Return what a Resource List says, to which a change from one version is nothing."""
+    links = tuple(link for link in resource.links if link.rel != Rel.PATCH)
+    return replace(resource, change=None, links=links)
+
+
+def told(entry: Resource) -> tuple[object, ...]:
+    """Return what a manifest says as it was given: what its package holds decides of the rest.
+
+    A patch stands in a manifest only together with its path (core §14.4).
+    """
+    return entry.uri, entry.type, as_set(entry).links
+
+
+def manifest(publisher: Publisher, dump: Document) -> tuple[Resource, ...]:
+    (package,) = dump.resources
+    path = publisher.source.documents_folder / package.uri.removeprefix(BASE)
+    with zipfile.ZipFile(path) as archive:
+        return read_document(archive.read("manifest.xml")).resources
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_links_stand_in_every_document_as_they_were_given(tmp_path: Path, example: str) -> None:
+    resources = EXAMPLES[example]
+    options = replace(
+        QUICK, change_dump=True, resource_dump_every=0.05, rotate=f"{len(resources) + 1} changes"
+    )
+    publisher = Publisher(tmp_path, BASE, options=options, content=lambda uri: uri.encode())
+
+    def read(name: str) -> Document:
+        return read_document((publisher.source.documents_folder / name).read_bytes())
+
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        changes = publisher.record(resources)
+        eventually(lambda: len(read("resourcelist.xml").resources) == len(resources))
+        eventually(
+            lambda: (
+                b"dump" in (publisher.source.documents_folder / "capabilitylist.xml").read_bytes()
+            )
+        )
+        eventually(
+            lambda: [e.uri for e in read("changelist.xml").resources] == [r.uri for r in resources]
+        )
+        listed = read("changelist.xml").resources
+        # One more closes them.
+        publisher.deleted(HTTP + "other")
+        eventually(lambda: bool(read("changedump.xml").resources))
+        changed = manifest(publisher, read("changedump.xml"))
+        held = lambda: manifest(publisher, read("resourcedump.xml"))  # noqa: E731
+        eventually(lambda: len(held()) == len(resources))
+    assert [recorded(entry) for entry in listed] == resources
+    by_uri = sorted(resources, key=lambda resource: resource.uri)
+    assert list(read("resourcelist.xml").resources) == list(map(as_set, by_uri))
+    assert list(map(told, changed)) == list(map(told, resources))[: len(changed)]
+    assert list(map(told, held())) == list(map(told, by_uri))
+    writer = FragmentWriter(BASE, max_entries=9, max_bytes=10**6, profile=Profile.V1_1)
+    (fragment,) = writer.fragments(at(1, 0), changes, {})
+    assert [recorded(entry) for entry in read_document(fragment.body).resources] == resources
+
+
+def test_what_exists_already_keeps_its_links(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    links = (Link("duplicate", "http://mirror.example/a", pri=1), Link("via", "http://x.example/"))
+    publisher.load([Resource(BASE + "a", lastmod=at(1, 1), links=links)])
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    (entry,) = read_document(
+        (publisher.source.documents_folder / "resourcelist.xml").read_bytes()
+    ).resources
+    assert entry.links == links
+
+
+def test_what_was_deleted_may_still_lead_to_what_it_was(tmp_path: Path) -> None:
+    link = Link("memento", HTTP + "2013/res1")
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        publisher.deleted(HTTP + "res1", links=[link])
+    (entry,) = read_document(
+        (publisher.source.documents_folder / "changelist.xml").read_bytes()
+    ).resources
+    assert (entry.change, entry.links) == (ChangeType.DELETED, (link,))
+
+
+@pytest.mark.parametrize(
+    ("link", "complaint"),
+    [
+        (Link("duplicate", "mirror/res1"), "'mirror/res1' is not an absolute URI"),
+        (Link("duplicate", HTTP, pri=0), "pri is 0; give 1 (first) to 999999"),
+        (Link("duplicate", HTTP, pri=1_000_000), "pri is 1000000"),
+        (Link("duplicate", HTTP, pri="1"), "pri is '1'"),  # type: ignore[arg-type]
+        (Link("no such", HTTP), "rel is 'no such'; give a registered relation type, or a URI"),
+        (Link("via", HTTP, hash="00ff"), "hash is '00ff'"),
+        (Link("via", HTTP, length=-1), "length is -1"),
+        (Link("via", HTTP, modified=datetime(2013, 1, 1)), "modified is"),
+    ],
+)
+def test_a_link_that_no_document_could_carry_is_refused(
+    tmp_path: Path, link: Link, complaint: str
+) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    with pytest.raises(ConfigurationError, match=re.escape(complaint)):
+        publisher.updated(HTTP + "res1", links=[link])
+    with pytest.raises(ConfigurationError, match=re.escape(complaint)):
+        publisher.load([Resource(HTTP + "res1", links=(link,))])
