@@ -7,6 +7,7 @@ costs neither memory nor the patience of the event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 import zlib
@@ -19,8 +20,10 @@ from typing import BinaryIO
 from aiohttp import hdrs, web
 from msgspec import Struct
 
+from rsnotify.errors import StorageError
 from rsnotify_publisher.conditions import Version, accepts_gzip, decide
 
+_log = logging.getLogger("rsnotify.publisher")
 _PIECE = 256 * 1024
 #: Below this many bytes an answer fits into one packet anyway.
 _WORTH_COMPRESSING = 1_400
@@ -90,11 +93,15 @@ async def answer(
 
     Raises:
         HTTPNotFound: `hold` raised OSError.
+        HTTPServiceUnavailable: It raised StorageError.
     """
     try:
         reply = await asyncio.to_thread(_prepare, request, hold, headers, compressible)
     except OSError:
         raise web.HTTPNotFound from None
+    except StorageError as error:
+        _log.error("%s is answered by 503: %s", request.rel_url, error)
+        raise web.HTTPServiceUnavailable from None
     try:
         if reply.rest is None:
             return web.Response(status=reply.status, headers=reply.headers, body=reply.body)

@@ -21,7 +21,7 @@ from rsnotify.datetimes import parse_datetime, to_microseconds
 from rsnotify.links import format_links
 from rsnotify.model import Document
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Rel
-from rsnotify.writing import Profile, write_document
+from rsnotify.writing import write_document
 from rsnotify_publisher.answers import Held, answer, hold_chunks, hold_file
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import robots_lines
@@ -176,14 +176,13 @@ class _FreshList:
 
 def _change_memory(source: Source) -> Handler:
     memory = ChangeMemory(source)
-    profile = Profile(source.options.profile)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         since, limit = _question(request)
 
         def hold() -> Held:
             page = memory.page(since, limit)
-            body = write_document(page, profile=profile)
+            body = source.documents.write(page)
             return hold_chunks(_tag(body), _modified(page), [body])
 
         try:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from rsnotify.reading import read_document
 from tests.publisher.helpers import PATIENCE, SourceProcess, eventually
 
 
@@ -27,6 +28,55 @@ def content(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def test_resync_sync_follows_a_source_with_compressed_documents(
+    folder: Path, tmp_path: Path, source: Callable[..., SourceProcess]
+) -> None:
+    process = source(folder, "--port", "0", "--gzip", "--rotate", "4 changes")
+    copy = tmp_path / "client" / "copy"
+    copy.mkdir(parents=True)
+    for number in range(10):
+        (folder / str(number)).write_text(f"{number}")
+        process.told("created", str(number))
+
+    def archived() -> list[str]:
+        archive = read_document(process.get("changelist-archive.xml"))
+        return [entry.uri for entry in archive.resources]
+
+    eventually(lambda: len(archived()) > 1)
+    here = [process.url.rstrip("/"), str(copy)]
+    for closed in archived():
+        # It cannot inflate, and needs not to.
+        assert closed.endswith(".xml.gz")
+        resync(copy, "--incremental", "--from", "2000", "--changelist-uri", closed, *here)
+    resync(copy, "--incremental", *here)
+    assert content(copy) == content(folder)
+
+
+def test_resync_sync_follows_a_set_of_a_source_of_two(
+    tmp_path: Path, source: Callable[..., SourceProcess], unused_tcp_port: int
+) -> None:
+    for name in ("texts", "images"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one").write_text(name)
+    file = tmp_path / "source.toml"
+    sets = (
+        f'[[set]]\nname = "{name}"\nfolder = "{tmp_path / name}"\n' for name in ("texts", "images")
+    )
+    file.write_text(f'port = {unused_tcp_port}\ndata = "{tmp_path / "state"}"\n' + "".join(sets))
+    source(None, "--config", str(file))
+    host = f"http://127.0.0.1:{unused_tcp_port}"
+    for name in ("texts", "images"):
+        copy = tmp_path / "client" / name
+        copy.mkdir(parents=True)
+        resync(copy, "--baseline", "--hash", "sha-256", f"{host}/{name}", str(copy))
+        assert content(copy) == content(tmp_path / name)
+        # The way that it has for a Source of several sets.
+        listed = ["--capabilitylist", f"{host}/{name}/capabilitylist.xml"]
+        audit = resync(copy, "--audit", *listed, f"{host}/{name}", str(copy))
+        assert "IN SYNC" in audit
+        assert "NOT IN SYNC" not in audit
 
 
 def test_resync_sync_follows(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from io import BytesIO
 from pathlib import Path
+from random import Random
+from zipfile import ZipFile
 
 import aiohttp
 import pytest
@@ -12,9 +15,11 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.links import parse_links
+from rsnotify.model import Resource
 from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, application, routes
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, serving
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, serving
 
 NAMES = [
     "capabilitylist.xml",
@@ -104,7 +109,7 @@ async def test_the_channel_names_itself_and_its_hubs(
 async def test_closed_lists_are_served_and_join_the_fresh_open_one(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
-    options = replace(QUICK, max_open=4)
+    options = replace(QUICK, rotate="4 changes")
     publisher = Publisher(tmp_path, BASE, options=options)
     with publisher:
         for number in range(20):
@@ -167,3 +172,99 @@ async def test_routes_bring_the_well_known_uri_of_the_host(
         for place in ("/", "/data/"):
             async with client.get(f"{url}{place}.well-known/resourcesync") as answer:
                 assert read_document(await answer.read()).capability == "description"
+
+
+async def test_what_is_closed_is_kept_by_caches_and_what_is_live_is_asked_for_again(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    options = replace(QUICK, rotate="4 changes", max_entries=5)
+    publisher = Publisher(tmp_path, BASE, options=options)
+    publisher.load(Resource(f"{BASE}base{number}") for number in range(20))
+    with publisher:
+        for number in range(20):
+            publisher.updated(BASE + str(number))
+    async with serving(application(publisher)) as url:
+        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        caching = {}
+        for name in NAMES:
+            async with client.get(f"{url}/{name}") as answer:
+                caching[name] = answer.headers["Cache-Control"]
+        assert set(caching.values()) == {"no-cache"}
+        for name in ("changelist-archive.xml", "resourcelist.xml"):
+            async with client.get(f"{url}/{name}") as answer:
+                parts = read_document(await answer.read()).resources
+            async with client.get(parts[0].uri.replace(BASE, url + "/")) as answer:
+                assert "immutable" in answer.headers["Cache-Control"]
+
+
+async def test_a_package_is_resumed_where_it_broke_off(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    held = {f"{BASE}{number}": Random(number).randbytes(100_000) for number in range(5)}
+    options = replace(QUICK, resource_dump_every=900)
+    publisher = Publisher(tmp_path, BASE, options=options, content=held.get)
+    publisher.load(Resource(uri, length=len(body)) for uri, body in held.items())
+    async with serving(application(publisher)) as url:
+        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        dump = publisher.source.documents_folder / "resourcedump.xml"
+        await asyncio.to_thread(eventually, dump.exists)
+        async with client.get(f"{url}/resourcedump.xml") as answer:
+            (package,) = read_document(await answer.read()).resources
+        there = package.uri.replace(BASE, url + "/")
+        async with client.get(there) as answer:
+            assert answer.content_type == "application/zip"
+            assert "Content-Encoding" not in answer.headers
+            tag = answer.headers["ETag"]
+            whole = await answer.read()
+        asked = {"Range": "bytes=300000-", "If-Range": tag}
+        async with client.get(there, headers=asked) as answer:
+            assert answer.status == 206
+            rest = await answer.read()
+    with ZipFile(BytesIO(whole[:300_000] + rest)) as found:
+        assert found.testzip() is None
+
+
+async def test_a_long_list_is_compressed_for_those_who_accept_it(
+    publisher: Publisher, site: str, client: aiohttp.ClientSession
+) -> None:
+    changes = [Resource(f"{BASE}{number}", change=ChangeType.UPDATED) for number in range(500)]
+    await publisher.arecord(changes)
+    for name in ("changelist.xml", "channel.xml"):
+        async with client.get(site + name) as answer:
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert len(read_document(await answer.read()).resources) == 500
+            tag = answer.headers["ETag"]
+        plain = {"Accept-Encoding": "identity"}
+        async with client.get(site + name, headers=plain) as answer:
+            assert "Content-Encoding" not in answer.headers
+            assert len(read_document(await answer.read()).resources) == 500
+            assert answer.headers["ETag"] != tag
+        async with client.get(site + name, headers={"If-None-Match": tag}) as answer:
+            assert answer.status == 304
+
+
+async def test_the_channel_names_its_hubs_to_those_who_have_it_already(
+    site: str, client: aiohttp.ClientSession
+) -> None:
+    async with client.get(site + "channel.xml") as answer:
+        tag = answer.headers["ETag"]
+        date = answer.headers["Last-Modified"]
+    for headers in ({"If-None-Match": tag}, {"If-Modified-Since": date}):
+        async with client.get(site + "channel.xml", headers=headers) as answer:
+            assert answer.status in (200, 304)
+            assert [rel for rel, _ in parse_links(answer.headers.getall("Link"))] == [
+                "self",
+                "hub",
+                "hub",
+            ]
+
+
+async def test_a_journal_that_cannot_be_read_is_no_crash(
+    publisher: Publisher, site: str, client: aiohttp.ClientSession
+) -> None:
+    publisher.close()
+    (publisher.source.folder / "journal.sqlite3").write_bytes(b"no database" * 1000)
+    for name in ("changelist.xml", "resourcesync/changes"):
+        async with client.get(site + name) as answer:
+            assert answer.status == 503
+            assert "sqlite" not in await answer.text()

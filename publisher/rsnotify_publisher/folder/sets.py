@@ -14,7 +14,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.configuration import Configuration
 from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.folder.names import Names
 from rsnotify_publisher.folder.scan import Scanner
 from rsnotify_publisher.folder.serve import Folder
@@ -108,7 +107,7 @@ def check_folders(folders: Sequence[Folder]) -> None:
             raise ConfigurationError(
                 f"the state in {state} would be published; choose another --data"
             )
-        check_writable(folder.publisher.source.documents_folder)
+        folder.publisher.source.check_folders()
 
 
 def load(folder: Folder) -> None:

@@ -1,0 +1,246 @@
+"""The change memory: pages of what changed since an instant, as standard Change Lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.model import Document, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify_publisher import Options, Publisher, application
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, serving
+
+MEMORY = "resourcesync/changes"
+SECOND = timedelta(seconds=1)
+
+
+class Memory:
+    """The change memory of a Source that runs, and the Source."""
+
+    def __init__(self, publisher: Publisher, url: str, session: aiohttp.ClientSession) -> None:
+        self.publisher = publisher
+        self.url = url
+        self._session = session
+
+    async def ask(self, query: str = "") -> tuple[int, str]:
+        async with self._session.get(f"{self.url}/{MEMORY}{query}") as answer:
+            assert answer.charset or answer.status == 200
+            return answer.status, await answer.text()
+
+    async def page(self, query: str = "") -> Document:
+        status, text = await self.ask(query)
+        assert status == 200, text
+        return read_document(text.encode())
+
+    async def since(self, instant: Instant, **more: int) -> Document:
+        rest = "".join(f"&{name}={value}" for name, value in more.items())
+        return await self.page(f"?since={format_datetime(instant)}{rest}")
+
+    async def walk(self, page: Document) -> list[Document]:
+        pages = [page]
+        while following := pages[-1].link(Rel.NEXT):
+            assert following.startswith(BASE + MEMORY)
+            pages.append(await self.page(following.removeprefix(BASE + MEMORY)))
+        return pages
+
+    async def record(self, count: int) -> list[Resource]:
+        names = (f"{BASE}{number}" for number in range(count))
+        return await self.publisher.arecord(
+            Resource(name, change=ChangeType.UPDATED) for name in names
+        )
+
+
+@asynccontextmanager
+async def remembering(
+    tmp_path: Path, options: Options = QUICK, **settings: object
+) -> AsyncIterator[Memory]:
+    publisher = Publisher(tmp_path, BASE, options=options, **settings)  # type: ignore[arg-type]
+    async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
+        yield Memory(publisher, url, session)
+
+
+def joined(pages: list[Document]) -> list[Resource]:
+    """Check that pages join without a hole, and return all their entries."""
+    for one, following in pairwise(pages):
+        assert following.from_ == (one.until or one.resources[-1].changed_at)
+    return [entry for page in pages for entry in page.resources]
+
+
+async def test_a_page_is_a_change_list_of_what_is_later(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as memory:
+        first, second, third = await memory.record(3)
+        assert first.datetime is not None
+        page = await memory.since(first.datetime)
+    assert page.capability == "changelist"
+    assert page.link("up") == BASE + "capabilitylist.xml"
+    assert page.from_ == first.datetime
+    assert page.until is None
+    assert [entry.uri for entry in page.resources] == [second.uri, third.uri]
+    assert [entry.datetime for entry in page.resources] == [second.datetime, third.datetime]
+
+
+async def test_the_last_page_leads_to_one_that_is_empty_until_something_changes(
+    tmp_path: Path,
+) -> None:
+    async with remembering(tmp_path) as memory:
+        (change,) = await memory.record(1)
+        *_, last = await memory.walk(await memory.page())
+        assert last.resources == ()
+        assert last.from_ == change.datetime
+        assert last.link(Rel.NEXT) is None
+        await memory.record(2)
+        assert change.datetime is not None
+        assert len((await memory.since(change.datetime)).resources) == 2
+
+
+async def test_full_pages_are_closed_and_join(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as memory:
+        changes = await memory.record(7)
+        pages = await memory.walk(await memory.page("?limit=3"))
+    assert [len(page.resources) for page in pages] == [3, 3, 1, 0]
+    assert [page.until for page in pages] == [changes[2].datetime, changes[5].datetime, None, None]
+    assert [entry.datetime for entry in joined(pages)] == [change.datetime for change in changes]
+
+
+async def test_a_page_that_is_just_full_is_the_last(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as memory:
+        await memory.record(3)
+        page = await memory.page("?limit=3")
+    assert len(page.resources) == 3
+    assert page.until is None
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("profile", ["1.0", "1.1"])
+@pytest.mark.parametrize("limit", [4, 1000])
+async def test_what_is_closed_is_remembered_too(
+    tmp_path: Path, compressed: bool, profile: str, limit: int
+) -> None:
+    options = replace(QUICK, rotate="10 changes", gzip=compressed, profile=profile)
+    async with remembering(tmp_path, options) as memory:
+        changes = []
+        for _ in range(5):
+            changes += await memory.record(10)
+        await pruned(memory.publisher)
+        pages = await memory.walk(await memory.page(f"?limit={limit}"))
+        middle = changes[3].datetime
+        assert middle is not None
+        rest = await memory.walk(await memory.since(middle, limit=limit))
+    assert [entry.changed_at for entry in joined(pages)] == [change.datetime for change in changes]
+    assert [entry.changed_at for entry in joined(rest)] == [
+        change.datetime for change in changes[4:]
+    ]
+
+
+def archived(documents: Path) -> int:
+    return len(read_document((documents / "changelist-archive.xml").read_bytes()).resources)
+
+
+async def pruned(publisher: Publisher) -> None:
+    """Wait until the journal has forgotten what is closed."""
+
+    def is_pruned() -> bool:
+        with publisher.source.open_journal() as journal:
+            return len(journal.changes(0)) < 10
+
+    await asyncio.to_thread(eventually, is_pruned)
+
+
+async def test_what_is_no_longer_known_is_gone_with_a_sentence(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as memory:
+        (change,) = await memory.record(1)
+        assert change.datetime is not None
+        beginning = (await memory.page()).from_
+        assert beginning is not None
+        status, text = await memory.ask(f"?since={format_datetime(beginning - SECOND)}")
+    assert status == 410
+    assert f"since {format_datetime(beginning)} only" in text
+    assert BASE + "resourcelist.xml" in text
+    assert text.count("\n") == 1
+
+
+async def test_what_retention_dropped_is_gone(tmp_path: Path) -> None:
+    options = replace(QUICK, rotate="10 changes", keep="1 lists")
+    async with remembering(tmp_path, options) as memory:
+        changes = []
+        for _ in range(5):
+            changes += await memory.record(10)
+        await pruned(memory.publisher)
+        assert changes[0].datetime is not None
+        query = f"?since={format_datetime(changes[0].datetime)}"
+        documents = memory.publisher.source.documents_folder
+        await asyncio.to_thread(eventually, lambda: archived(documents) == 1)
+        assert (await memory.ask(query))[0] == 410
+        pages = await memory.walk(await memory.page())
+    assert [entry.uri for entry in joined(pages)][-1] == changes[-1].uri
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("?since=yesterday", "since"),
+        ("?since=", "since"),
+        ("?since=2026-13-01", "since"),
+        ("?since=2026-01-01T00:00:00Z&limit=0", "limit"),
+        ("?limit=-1", "limit"),
+        ("?limit=many", "limit"),
+        ("?limit=", "limit"),
+        (f"?limit={'9' * 5000}", "limit"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(
+    tmp_path: Path, query: str, named: str
+) -> None:
+    async with remembering(tmp_path) as memory:
+        status, text = await memory.ask(query)
+    assert status == 400
+    assert text.startswith(named)
+    assert text.count("\n") == 1
+
+
+async def test_every_w3c_datetime_is_understood(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as memory:
+        (change,) = await memory.record(1)
+        for since in ("2100", "2100-01-01", "2100-01-01T00:00:00+01:00", "2100-01-01T00:00Z"):
+            assert (await memory.page(f"?since={since}")).resources == ()
+            assert (await memory.page(f"?since={quote(since)}")).resources == ()
+        begin = (await memory.page()).from_
+        assert begin is not None
+        assert [e.uri for e in (await memory.since(begin)).resources] == [change.uri]
+
+
+async def test_a_page_is_sent_once_to_who_has_it(tmp_path: Path) -> None:
+    async with remembering(tmp_path) as memory, aiohttp.ClientSession() as session:
+        await memory.record(1)
+        url = f"{memory.url}/{MEMORY}"
+        async with session.get(url) as answer:
+            tag = answer.headers["ETag"]
+            assert answer.headers["Cache-Control"] == "no-cache"
+        async with session.get(url, headers={"If-None-Match": tag}) as answer:
+            assert answer.status == 304
+        await memory.record(1)
+        async with session.get(url, headers={"If-None-Match": tag}) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize("offered", [False, True])
+async def test_the_capability_list_names_it_where_it_is_served(
+    tmp_path: Path, offered: bool
+) -> None:
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, change_memory=offered))
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    body = (publisher.source.documents_folder / "capabilitylist.xml").read_bytes()
+    named = read_document(body).link(Rel.CHANGE_SET)
+    assert named == (BASE + MEMORY if offered else None)

@@ -1,0 +1,193 @@
+"""`rsnotify source --config`: several folders as one Source, and what is refused at the start."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.model import Document
+from rsnotify.reading import read_document
+from rsnotify_publisher.command import source as command
+from tests.publisher.helpers import SourceProcess, eventually
+
+Start = Callable[..., SourceProcess]
+
+TWO_SETS = """
+data = "state"
+described_by = "https://about.example/source"
+
+[options]
+rotate = "500 changes or 1 h"
+keep = "30 days, 1000 lists"
+resource_list_every = 0.1
+
+[[set]]
+name = "texts"
+folder = "t"
+described_by = "https://about.example/texts"
+
+[[set]]
+name = "images"
+folder = "i"
+[set.options]
+gzip = true
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, content in {"t": "text", "i": "image"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "one").write_text(content)
+    return tmp_path
+
+
+def configure(place: Path, text: str = TWO_SETS) -> Path:
+    file = place / "source.toml"
+    file.write_text(text)
+    return file
+
+
+def read(url: str) -> Document:
+    with urllib.request.urlopen(url) as answer:
+        return read_document(answer.read())
+
+
+def test_a_file_names_several_sets(place: Path, source: Start, unused_tcp_port: int) -> None:
+    process = source(None, "--config", str(configure(place)), "--port", str(unused_tcp_port))
+    host = f"http://127.0.0.1:{unused_tcp_port}/"
+    assert process.ready == f"rsnotify source serving {host}texts/ (1 resources)"
+    description = read(host + ".well-known/resourcesync")
+    assert description.link("describedby") == "https://about.example/source"
+    lists = [entry.uri for entry in description.resources]
+    assert lists == [host + "texts/capabilitylist.xml", host + "images/capabilitylist.xml"]
+    texts = read(lists[0])
+    assert texts.link("up") == host + ".well-known/resourcesync"
+    assert texts.link("describedby") == "https://about.example/texts"
+    for name, content in {"texts": b"text", "images": b"image"}.items():
+        with urllib.request.urlopen(f"{host}{name}/one") as answer:
+            assert answer.read() == content
+    (place / "i" / "two").write_text("another")
+
+    def told() -> bool:
+        changed = read(host + "images/changelist.xml").resources
+        return [entry.uri for entry in changed] == [host + "images/two"]
+
+    eventually(told)
+    assert read(host + "texts/changelist.xml").resources == ()
+    assert sorted(path.name for path in (place / "state").iterdir()) == ["images", "texts"]
+    code, errors = process.end()
+    assert (code, "Traceback" in errors) == (0, False)
+
+
+def refused(place: Path, text: str) -> str:
+    """Return the sentence with which the command refuses a file."""
+    port = None if "port = " in text else 0
+    with pytest.raises(RsnotifyError) as raised:
+        command(None, config=configure(place, text), port=port)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot = 1\n" + SET.format("a", "t"), "unknown field `prot`"),
+        (SET.format("a", "t") + "fodler = 1", "unknown field `fodler`"),
+        ("[options]\nrotat = 1\n" + SET.format("a", "t"), "unknown field `rotat`"),
+        (SET.format("a", "t") + "options = {kep = 1}", "of the set a are wrong"),
+        (SET.format("a", "t") + 'options = {rotate = "often"}', "often"),
+        (SET.format("a", "t") + "options = {heartbeat = 0}", "heartbeat"),
+        (SET.format("a", "t") + 'options = {profile = "2.0"}', "2.0"),
+        ("port = 70000\n" + SET.format("a", "t"), "port"),
+        (SET.format("../a", "t"), "name"),
+        ('[[set]]\nname = "a"', "folder"),
+        ("", "[[set]]"),
+        ("port = ", "source.toml"),
+        ('base_url = "ftp://x/"\n' + SET.format("a", "t"), "ftp://x/"),
+        ('hubs = ["mqtt://x"]\n' + SET.format("a", "t"), "is no hub"),
+        (SET.format("a", "none"), "is not a folder"),
+        (SET.format("a", "t") + SET.format("a", "i"), "overlap"),
+        (
+            SET.format("a", "t") + SET.format("b", "i") + 'base_url = "http://127.0.0.1:1/a/b/"\n',
+            "is not below",
+        ),
+        ('data = "i/state"\n' + SET.format("a", "t") + SET.format("b", "i"), "would be published"),
+        ('data = "t/one"\n' + SET.format("a", "i"), "would be published|written"),
+        ('described_by = "about"\n' + SET.format("a", "t"), "absolute URI"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(place: Path, text: str, said: str) -> None:
+    message = refused(place, text)
+    assert any(part in message for part in said.split("|")), message
+
+
+def test_sets_of_which_one_is_below_another_are_refused(place: Path) -> None:
+    inner = 'base_url = "https://x.example/a/b/"\n'
+    text = 'base_url = "https://x.example/"\n' + SET.format("a", "t") + SET.format("b", "i") + inner
+    assert "overlap" in refused(place, text)
+
+
+def test_a_state_that_cannot_be_written_is_refused(place: Path) -> None:
+    (place / "state").write_text("in the way")
+    assert "state" in refused(place, 'data = "state"\n' + SET.format("a", "t"))
+
+
+def test_documents_that_cannot_be_written_are_refused(place: Path) -> None:
+    (place / "state").mkdir()
+    (place / "state" / "documents").write_text("in the way")
+    with pytest.raises(RsnotifyError, match="documents is no folder"):
+        command(place / "t", data=place / "state", port=0)
+
+
+def test_a_file_that_cannot_be_read_is_refused(place: Path) -> None:
+    with pytest.raises(RsnotifyError, match="cannot read"):
+        command(None, config=place / "none.toml", port=0)
+
+
+def test_a_folder_and_a_file_at_once_or_neither_are_refused(place: Path) -> None:
+    with pytest.raises(RsnotifyError, match="either a folder"):
+        command(place / "t", config=configure(place), port=0)
+    with pytest.raises(RsnotifyError, match="either a folder"):
+        command(None, port=0)
+
+
+def test_a_token_is_not_told(place: Path) -> None:
+    text = 'token = "a secret"\nprot = 1\n' + SET.format("a", "t")
+    assert "secret" not in refused(place, text)
+
+
+def test_the_options_of_one_folder_are_options_of_the_command(
+    place: Path, source: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RSNOTIFY_DESCRIBED_BY", "https://about.example/")
+    process = source(place / "t", "--port", "0", "--rotate", "4 changes", "--gzip")
+    offered = read(process.url + "capabilitylist.xml")
+    assert offered.link("describedby") == "https://about.example/"
+    for number in range(8):
+        (place / "t" / str(number)).write_text("x")
+        process.told("created", str(number))
+
+    def closed() -> list[str]:
+        archive = read(process.url + "changelist-archive.xml")
+        return [entry.uri for entry in archive.resources]
+
+    eventually(lambda: bool(closed()))
+    assert closed()[0].endswith(".xml.gz")
+    assert read(closed()[0]).resources[0].uri == process.url + "0"
+
+
+def test_the_port_of_a_file_may_be_in_use(place: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RsnotifyError, match=f"port {port}"):
+            command(None, config=configure(place, f"port = {port}\n{SET.format('a', 't')}"))
