@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DATA ?=
 
-.PHONY: demo test check format bench replay clean
+.PHONY: demo test check format bench replay returning clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -28,6 +28,9 @@ bench: $(VENV)/ready-dev ## how fast it is, beside what it is made on
 
 replay: $(VENV)/ready-dev ## replay a history while hub and Destination are killed: make replay DATA=history.jsonl.xz
 	$(BIN)/python tests/end_to_end/replay.py $(if $(DATA),--data $(DATA)) $(ARGS)
+
+returning: $(VENV)/ready-dev ## let a Destination come back at random points: make returning DATA=history.jsonl.xz
+	$(BIN)/python tests/end_to_end/returning.py $(if $(DATA),--data $(DATA)) $(ARGS)
 
 clean:
 	rm -rf $(VENV)
