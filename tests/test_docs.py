@@ -172,6 +172,10 @@ def test_every_command_of_the_other_pages_runs(sandbox: Sandbox, page: str, comm
         follow = f"rsnotify follow {command.split()[2]} {command.split()[3]} --once"
         sandbox.start(follow).communicate(timeout=60)
     (sandbox.folder / "hub.toml").write_text(blocks("hub/README.md", "toml")[0])
+    several = sandbox.adapt(blocks("publisher/README.md", "toml")[0])
+    (sandbox.folder / "source.toml").write_text(several)
+    for one in tomllib.loads(several)["set"]:
+        (sandbox.folder / one["folder"]).mkdir()
     runs(sandbox.start(command))
 
 
