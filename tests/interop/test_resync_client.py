@@ -1,0 +1,90 @@
+"""The client of PyPI's `resync`, a Destination that only pulls, follows our Source."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import MAX_ENTRIES
+from tests.interop.clients import ResyncClient, contents
+from tests.publisher.helpers import SourceProcess, eventually
+
+Start = Callable[..., SourceProcess]
+OFTEN = ("--resource-list-every", "0.1")
+
+
+def write(folder: Path, *numbers: int, text: str = "first") -> None:
+    (folder / "sub").mkdir(exist_ok=True)
+    for number in numbers:
+        (folder / "sub" / f"{number}.ttl").write_text(f"<{text}> <b> {number} .")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--profile", "1.0"), ("--gzip",), ("--resource-dump-every", "1", "--change-dump")],
+    ids=["as it is", "profile 1.0", "gzip", "with dumps"],
+)
+def test_it_copies_follows_and_audits(
+    folder: Path, source: Start, client: ResyncClient, options: tuple[str, ...]
+) -> None:
+    write(folder, *range(10))
+    process = source(*OFTEN, *options)
+    client.baseline(process.url)
+    assert contents(client.copy) == contents(folder)
+    assert client.is_in_sync(process.url)
+
+    (folder / "new.ttl").write_text("<new> <b> <c> .")
+    write(folder, 1, text="changed")
+    (folder / "sub" / "2.ttl").unlink()
+    for change in (("created", "new.ttl"), ("updated", "sub/1.ttl"), ("deleted", "sub/2.ttl")):
+        process.told(*change)
+    version = ("--spec-version", "1.0") if "1.0" in options else ()
+    client.incremental(process.url, *version)
+    assert contents(client.copy) == contents(folder)
+
+    eventually(lambda: b"new.ttl" in process.get("resourcelist.xml"))
+    assert client.is_in_sync(process.url)
+
+
+def test_rotation_takes_nothing_from_a_client_that_polls_now_and_then(
+    folder: Path, source: Start, client: ResyncClient
+) -> None:
+    write(folder, 0)
+    process = source("--rotate", "8 changes")
+    client.baseline(process.url)
+    # The older half of a list is closed, so that what came since the last poll stays open.
+    for begin in (1, 4, 7, 10):
+        for number in range(begin, begin + 3):
+            write(folder, number)
+            process.told("created", f"sub/{number}.ttl")
+        client.incremental(process.url)
+        assert contents(client.copy) == contents(folder)
+    eventually(lambda: b"changelist-2" in process.get("changelist-archive.xml"))
+    assert len(process.changes()) < 12
+
+
+def test_fifty_thousand_resources_are_one_list_and_one_more_makes_an_index(
+    folder: Path, source: Start, client: ResyncClient
+) -> None:
+    for number in range(MAX_ENTRIES):
+        if number % 1_000 == 0:
+            (folder / f"{number:05}").mkdir()
+        (folder / f"{number - number % 1_000:05}" / f"{number}.ttl").write_bytes(b"%d" % number)
+    process = source("--resource-list-every", "1")
+    assert not read_document(process.get("resourcelist.xml")).index
+    # All but one are there already: the client GETs one after the other.
+    shutil.copytree(folder, client.copy, copy_function=os.link, dirs_exist_ok=True)
+    missing = client.copy / "07000/7777.ttl"
+    missing.unlink()
+    assert "same=49999, to create=1, to update=0" in client.baseline(process.url)
+    assert missing.read_text() == "7777"
+
+    (folder / "more.ttl").write_text("x")
+    eventually(lambda: read_document(process.get("resourcelist.xml")).index)
+    assert "same=50000, to create=1, to update=0" in client.baseline(process.url)
+    assert (client.copy / "more.ttl").read_text() == "x"
