@@ -18,9 +18,10 @@ _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _TEXTS = frozenset({"loc", "lastmod", "changefreq", "priority"})
 #: How namespace and name are parted; no URI holds a space.
 _PART = " "
+#: Expat scans a long tag again with each piece that it is given, so pieces are not small, and
+#: tags not endless; an inline representation has room in one.
 _SLICE = 65_536
-#: A start tag, or anything else that expat must see whole, is not longer than this.
-_TOKEN_BYTES = 10_000_000
+_TOKEN_BYTES = 2_000_000
 
 
 class Element(NamedTuple):
@@ -107,9 +108,14 @@ class ElementReader:
     def __init__(self, listener: Listener, limits: Limits) -> None:
         self._listener = listener
         self._limits = limits
+        #: How many bytes came in.
         self.bytes = 0
-        #: Whether no more is read, since something was found that ends it.
+        self._parsed = 0
+        self._pending = bytearray()
+        #: Whether no more is read, at the end or since something was found that ends it.
         self.ended = False
+        #: Whether it was read to its end.
+        self.complete = False
         self._entry_name = ""
         self._entry: Entry | None = None
         self._entries = 0
@@ -128,24 +134,28 @@ class ElementReader:
 
     def feed(self, chunk: bytes) -> None:
         """Read on."""
-        for start in range(0, len(chunk), _SLICE):
-            if self.ended:
-                return
-            self._parse(chunk[start : start + _SLICE], final=False)
+        if self.ended:
+            return
+        self.bytes += len(chunk)
+        self._pending += chunk
+        while len(self._pending) >= _SLICE and not self.ended:
+            self._parse(bytes(self._pending[:_SLICE]), final=False)
+            del self._pending[:_SLICE]
 
     def close(self) -> None:
         """Say that the input ended."""
         if not self.ended:
-            self._parse(b"", final=True)
+            self._parse(bytes(self._pending), final=True)
+            self.complete = not self.ended
             self.ended = True
 
     def _parse(self, data: bytes, *, final: bool) -> None:
-        self.bytes += len(data)
+        self._parsed += len(data)
         try:
-            if self.bytes > self._limits.document_bytes:
+            if self._parsed > self._limits.document_bytes:
                 raise self._beyond(f"more than {self._limits.document_bytes} bytes")
             self._parser.Parse(data, final)
-            if self.bytes - self._parser.CurrentByteIndex > _TOKEN_BYTES:
+            if self._parsed - self._parser.CurrentByteIndex > _TOKEN_BYTES:
                 raise self._beyond(f"a tag of more than {_TOKEN_BYTES} bytes")
         except expat.ExpatError as error:
             self.ended = True

@@ -48,15 +48,15 @@ class Validator:
         self._reader.feed(chunk)
         if self._reader.bytes > MAX_BYTES and not self._told_large:
             self._told_large = True
-            self._document.overflow()
+            self._document.wait_no_more()
             self._document.broken("too-large", 1, "document")
         return self._document.take()
 
     def close(self) -> list[Finding]:
         """Say that the document ended, and return what is still to be told."""
-        complete = not self._reader.ended
         self._reader.close()
-        if complete:
+        self._document.wait_no_more()
+        if self._reader.complete:
             self._document.end()
         return self._document.take()
 
@@ -161,21 +161,19 @@ class _Document:
         self._is_resourcesync |= entry.md is not None or bool(entry.links)
         if self.outline.entries == MAX_ENTRIES + 1:
             self.broken("too-many-entries", entry.line, entry.name)
-            self.overflow()
+            self.wait_no_more()
         if self._waiting is not None:
             self._waiting.append(entry)
         else:
             self._check(entry)
 
-    def overflow(self) -> None:
-        """Stop waiting for the `rs:md`: the document is too long by now, and not valid."""
+    def wait_no_more(self) -> None:
+        """Take it that no `rs:md` comes: the document ended, or is too long to be valid."""
         if self._waiting is not None:
             self._settle(None, None)
 
     def end(self) -> None:
         """Check what only the end shows."""
-        if self._waiting is not None:
-            self._settle(None, None)
         kind = self.outline.kind
         if self._head is None:
             rule = "md-missing" if self._is_resourcesync else "plain-sitemap"

@@ -344,7 +344,7 @@ _OF_SIZE = [
         "too-large",
         "resourcelist",
         "</urlset>",
-        f"<!--{' ' * (MAX_BYTES // 8)}-->" * 9 + "</urlset>",
+        f"<!--{' ' * (MAX_BYTES // 50)}-->" * 50 + "</urlset>",
         line=1,
     ),
 ]

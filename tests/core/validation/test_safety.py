@@ -74,6 +74,12 @@ def test_memory_stays_flat() -> None:
     assert peak < 500_000
 
 
+@pytest.mark.parametrize("text", ["", "{}", "<urlset", VALID["changelist"][:-30], urlset("")[:-9]])
+def test_of_what_is_cut_off_nothing_is_said_that_only_its_end_would_show(text: str) -> None:
+    text = text.replace(UP, "")
+    assert [finding.rule for finding in validate(text.encode())] == ["not-well-formed"]
+
+
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_input_makes_it_raise(data: bytes) -> None:
     assert validate(data)
