@@ -15,6 +15,7 @@ from rsnotify.reading import DEFAULT_LIMITS, Limits
 from rsnotify.validation.elements import Element, ElementReader, Entry
 from rsnotify.validation.entries import (
     HEAD_ATTRIBUTES,
+    LINK_ATTRIBUTES,
     EntryCheck,
     check_attributes,
     check_link,
@@ -150,8 +151,7 @@ class _Document:
         self._is_resourcesync = True
         check_link(link, self.broken)
         relation, href = link.attributes.get("rel"), link.attributes.get("href")
-        others = [name for name in link.attributes if " " not in name]
-        for name in sorted(set(others) - {"rel", "href"}):
+        for name in sorted((LINK_ATTRIBUTES & set(link.attributes)) - {"rel", "href"}):
             self.broken("document-link-attribute", link.line, "rs:ln", name)
         if relation and href:
             self.outline.links.setdefault(relation, (href, link.line))

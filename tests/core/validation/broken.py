@@ -177,6 +177,7 @@ _OF_XML = [
     Break("attribute-unknown", "resourcelist", ' length="8876"', ' size="8876"'),
     Break("attribute-unknown", "resourcelist", ' pri="1"', ' priority="1"'),
     Break("attribute-unknown", "resourcelist", ' completed="', ' finished="'),
+    Break("attribute-unknown", "resourcelist", '<rs:ln rel="up"', '<rs:ln rel="up" title="a"'),
     Break("attribute-prefixed", "resourcelist", ' length="8876"', ' rs:length="8876"'),
     Break("entry-attributes", "resourcelist", "<url>", '<url id="1">'),
     Break(
