@@ -3,12 +3,13 @@
 from rsnotify_subscriber.auditing import Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.patching import Patch, PatchError
-from rsnotify_subscriber.received import Each, Handler, Holding, Received
+from rsnotify_subscriber.received import Blocking, Each, Handler, Holding, Received
 from rsnotify_subscriber.status import PushState, Status
 from rsnotify_subscriber.subscriber import Subscriber, Via
 
 __all__ = [
     "Audit",
+    "Blocking",
     "Each",
     "FolderMirror",
     "Handler",

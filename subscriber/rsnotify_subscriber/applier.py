@@ -24,7 +24,7 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import Wanted
 from rsnotify_subscriber.bringing import Bringer
 from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.received import Handler, Received
+from rsnotify_subscriber.received import Blocking, Handler, Received
 from rsnotify_subscriber.state import Held, State
 from rsnotify_subscriber.tasks import Tasks
 
@@ -119,6 +119,7 @@ class Applier:
         self._bringer = bringer
         self._state = state
         self._handler = handler
+        self._blocking = handler if isinstance(handler, Blocking) else None
         self._outcome = outcome
         self._worker = worker
         self._tasks = tasks
@@ -218,8 +219,7 @@ class Applier:
 
     async def _call(self, batch: list[_Ready], failed: dict[str, RsnotifyError]) -> bool:
         try:
-            await self._in_worker(_write, batch)
-            await self._handler.apply([ready.received() for ready in batch])
+            await self._apply_with_handler(batch, [ready.received() for ready in batch])
         except Exception as error:
             # The handler is not ours: whatever it raises, the rest must go on.
             logger.debug("the handler failed", exc_info=True)
@@ -228,6 +228,13 @@ class Applier:
                 failed[uri] = StorageError(f"{uri} could not be applied: {error}")
             return False
         return True
+
+    async def _apply_with_handler(self, batch: list[_Ready], received: list[Received]) -> None:
+        if self._blocking is not None:
+            await self._in_worker(_write_and, batch, self._blocking.apply_blocking, received)
+        else:
+            await self._in_worker(_write, batch)
+            await self._handler.apply(received)
 
     def _commit(
         self, batch: Sequence[_Ready], held: Sequence[Held], progress: Progress | None
@@ -240,6 +247,15 @@ class Applier:
 
     async def _in_worker(self, work: Callable[..., None], *arguments: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+
+def _write_and(
+    batch: Sequence[_Ready],
+    apply: Callable[[Sequence[Received]], None],
+    received: Sequence[Received],
+) -> None:
+    _write(batch)
+    apply(received)
 
 
 def _write(batch: Sequence[_Ready]) -> None:

@@ -140,9 +140,10 @@ class FolderMirror:
 
     async def apply(self, changes: Sequence[Received]) -> None:
         """Put each resource in its place, or remove it, durably."""
-        await asyncio.to_thread(self._apply, changes)
+        await asyncio.to_thread(self.apply_blocking, changes)
 
-    def _apply(self, changes: Sequence[Received]) -> None:
+    def apply_blocking(self, changes: Sequence[Received]) -> None:
+        """Put each resource in its place, or remove it, durably."""
         assert self._tree is not None, "prepare comes first"
         touched: set[Path] = set()
         deleted = [one for one in changes if one.content is None]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import threading
 from base64 import b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -633,3 +634,39 @@ async def test_what_a_package_does_not_have_is_fetched(
     assert content is not None
     assert content.data == b"content"
     assert "http://p/dump.zip has no /a" in caplog.text
+
+
+# Handing over
+
+
+class Blocked:
+    """A handler in a thread, which cannot take one of the resources at first."""
+
+    def __init__(self) -> None:
+        self.applied: dict[str, bytes] = {}
+        self.threads: set[int] = set()
+        self.failures = 2  # together with others, and alone
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        raise AssertionError("it would be in the way of the event loop")
+
+    def apply_blocking(self, changes: Sequence[Received]) -> None:
+        self.threads.add(threading.get_ident())
+        for change in changes:
+            if change.uri.endswith("bad") and self.failures:
+                self.failures -= 1
+                raise OSError("the disk is full")
+            assert change.content is not None
+            self.applied[change.uri] = change.content.read_bytes()
+
+
+async def test_a_handler_that_blocks_is_called_in_another_thread(
+    source: SmallSource, tmp_path: Path
+) -> None:
+    for name in ("good", "bad"):
+        source.put(name, name.encode())
+    handler = Blocked()
+    await Subscriber(source.url, handler, state=tmp_path / "state", pace=PACE).catch_up()
+    assert handler.applied == {source.base + name: name.encode() for name in ("good", "bad")}
+    assert handler.failures == 0
+    assert threading.get_ident() not in handler.threads
