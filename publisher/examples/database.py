@@ -1,0 +1,141 @@
+"""A Source whose resources stand in a database, not in files.
+
+    python publisher/examples/database.py --count 1000000
+
+The publisher asks the database for the set when it writes a Resource List or a Resource Dump,
+and for the content of a resource when it needs that. It keeps neither, so its memory does not
+grow with the database, as the last line shows. Changes are recorded as they are made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import resource
+import sqlite3
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rsnotify.model import Resource
+from rsnotify_publisher import Options, Publisher
+
+BASE = "https://source.example/data/"
+PAGE = 1_000
+
+
+class Database:
+    """A table of records, each of which is a resource.
+
+    Args:
+        path: The SQLite file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        """The connection of this thread: the publisher asks from threads of its own."""
+        if not hasattr(self._local, "connection"):
+            self._local.connection = sqlite3.connect(self._path)
+        connection: sqlite3.Connection = self._local.connection
+        return connection
+
+    def fill(self, count: int) -> None:
+        """Make the table, with so many records."""
+        bodies = (f"record {number}, as it was at first\n" for number in range(1, count + 1))
+        with self._connection as connection:
+            connection.execute(
+                "CREATE TABLE records (id INTEGER PRIMARY KEY, body TEXT, hash TEXT)"
+            )
+            connection.executemany(
+                "INSERT INTO records (body, hash) VALUES (?, ?)",
+                ((body, digest(body)) for body in bodies),
+            )
+
+    def resources(self) -> Iterator[Resource]:
+        """Describe every record. Read in pages, so that no transaction lasts long."""
+        after = 0
+        query = "SELECT id, length(body), hash FROM records WHERE id > ? ORDER BY id LIMIT ?"
+        while rows := self._connection.execute(query, (after, PAGE)).fetchall():
+            for number, length, found in rows:
+                yield described(number, length, found)
+            after = rows[-1][0]
+
+    def content(self, uri: str) -> bytes | None:
+        """Return what a resource holds now, or None if there is no such record."""
+        query = "SELECT body FROM records WHERE id = ?"
+        number = int(uri.removeprefix(BASE))
+        row = self._connection.execute(query, (number,)).fetchone()
+        return None if row is None else row[0].encode()
+
+    def rewrite(self, number: int) -> Resource:
+        """Change a record, and describe it as it now is."""
+        body = f"record {number}, changed at {time.time()}\n"
+        with self._connection as connection:
+            connection.execute(
+                "UPDATE records SET body = ?, hash = ? WHERE id = ?", (body, digest(body), number)
+            )
+        return described(number, len(body), digest(body))
+
+
+def digest(body: str) -> str:
+    """Return the hash as it stands in documents."""
+    return "sha-256:" + hashlib.sha256(body.encode()).hexdigest()
+
+
+def described(number: int, length: int, found: str) -> Resource:
+    """Describe a record as a resource."""
+    return Resource(f"{BASE}{number}", length=length, hash=found, type="text/plain")
+
+
+def publish(database: Database, folder: Path, *, changes: int, dump: bool) -> None:
+    """Write all documents, and record some changes."""
+    options = Options(
+        gzip=True, change_dump=True, resource_dump_every=86_400 if dump else None, refresh=0.2
+    )
+    publisher = Publisher(
+        folder, BASE, resources=database.resources, content=database.content, options=options
+    )
+    with publisher:
+        publisher.wait_published()
+        for number in range(1, changes + 1):
+            told = database.rewrite(number)
+            publisher.updated(told.uri, length=told.length, hash=told.hash, type=told.type)
+        while dump and not (folder / "documents/resourcedump.xml").exists():
+            time.sleep(0.1)
+
+
+def peak_megabytes() -> float:
+    """Return the most memory that this process ever had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def main() -> None:
+    """Fill a database, publish it, and say what that took."""
+    parser = argparse.ArgumentParser(description="Publish a database of generated records.")
+    parser.add_argument("--count", type=int, default=100_000, help="how many records")
+    parser.add_argument("--changes", type=int, default=1_000, help="how many are changed")
+    parser.add_argument("--dump", action="store_true", help="write a Resource Dump, too")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        database = Database(Path(folder, "records.sqlite3"))
+        database.fill(arguments.count)
+        began = time.monotonic()
+        state = Path(folder, "state")
+        publish(database, state, changes=arguments.changes, dump=arguments.dump)
+        took = time.monotonic() - began
+        size = sum(path.stat().st_size for path in state.rglob("*") if path.is_file())
+    print(f"{arguments.count:,} resources and {arguments.changes:,} changes published")
+    print(f"in {took:.1f} s; documents and state take {size / 1e6:.1f} MB")
+    print(f"peak memory: {peak_megabytes():.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

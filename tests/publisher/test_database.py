@@ -1,0 +1,136 @@
+"""A Source whose set and contents come from callbacks: nothing of it is kept, or held."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify_publisher import Publisher
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "publisher/examples/database.py"
+
+
+def read(publisher: Publisher, name: str) -> Document:
+    return read_document((publisher.source.documents_folder / name).read_bytes())
+
+
+def peak(count: int) -> float:
+    """Run the example and return the most memory it had, in megabytes."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLE, "--count", str(count), "--changes", "20", "--dump"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 4,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{count:,} resources and 20 changes published" in done.stdout
+    found = re.search(r"peak memory: ([\d.]+) MB", done.stdout)
+    assert found is not None
+    return float(found[1])
+
+
+def test_memory_does_not_grow_with_the_database() -> None:
+    few, many = peak(5_000), peak(20_000)
+    assert many - few < 15
+
+
+def test_the_resource_list_shows_what_the_source_says(tmp_path: Path) -> None:
+    held = {"b": 1, "a": 2}
+
+    def resources() -> Iterator[Resource]:
+        for name, length in held.items():
+            yield Resource(BASE + name, length=length)
+
+    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        entries = read(publisher, "resourcelist.xml").resources
+        assert entries == (Resource(BASE + "b", length=1), Resource(BASE + "a", length=2))
+        held["c"] = 3
+        publisher.created(BASE + "c", length=3)
+        eventually(lambda: len(read(publisher, "resourcelist.xml").resources) == 3)
+    with publisher.source.open_journal() as journal:
+        assert journal.count() == 0
+    changes = read(publisher, "changelist.xml").resources
+    assert [(entry.uri, entry.change) for entry in changes] == [(BASE + "c", ChangeType.CREATED)]
+
+
+def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path) -> None:
+    links = (Link(Rel.PATCH, BASE + "diff"), Link(Rel.MEMENTO, BASE + "a/1"))
+    told = Resource(BASE + "a", change=ChangeType.UPDATED, links=links)
+    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=lambda: [told])
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    (entry,) = read(publisher, "resourcelist.xml").resources
+    assert entry == Resource(BASE + "a", links=links[1:])
+
+
+@pytest.mark.parametrize("failing", ["at once", "in the middle", "with a bad resource"])
+def test_a_database_that_fails_costs_nothing_but_the_resource_list(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, failing: str
+) -> None:
+    broken = True
+
+    def resources() -> Iterator[Resource]:
+        if broken and failing == "at once":
+            raise ZeroDivisionError
+        yield Resource(BASE + "a")
+        if broken and failing == "in the middle":
+            raise ZeroDivisionError
+        yield Resource("no URI" if broken else BASE + "b")
+
+    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
+    with publisher:
+        publisher.updated(BASE + "a")
+        changed = publisher.source.documents_folder / "changelist.xml"
+        eventually(lambda: "tried again" in caplog.text)
+        eventually(lambda: changed.exists() and b"/a<" in changed.read_bytes())
+        assert not (changed.parent / "resourcelist.xml").exists()
+        broken = False
+        assert publisher.wait_published(PATIENCE)
+    assert len(read(publisher, "resourcelist.xml").resources) == 2
+    assert not list((changed.parent / "resourcesync").iterdir())
+
+
+def test_a_resource_without_content_in_the_dump_is_taken_for_deleted(tmp_path: Path) -> None:
+    def content(uri: str) -> bytes | None:
+        return None if uri.endswith("b") else b"x"
+
+    publisher = Publisher(
+        tmp_path,
+        BASE,
+        options=replace(QUICK, resource_dump_every=3600),
+        resources=lambda: [Resource(BASE + name) for name in ("a", "b", "c")],
+        content=content,
+    )
+    dump = publisher.source.documents_folder / "resourcedump.xml"
+    with publisher:
+        eventually(dump.exists)
+    (package,) = read(publisher, "resourcedump.xml").resources
+    (contents,) = [link.href for link in package.links if link.rel == Rel.CONTENTS]
+    manifest = read(publisher, contents.removeprefix(BASE))
+    assert [entry.uri for entry in manifest.resources] == [BASE + "a", BASE + "c"]
+
+
+def test_there_is_nothing_to_load_where_the_source_gives_the_set(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=list)
+    with pytest.raises(ConfigurationError, match="nothing to load"):
+        publisher.load([Resource(BASE + "a")])
+
+
+def test_a_set_that_was_given_before_must_be_given_again(tmp_path: Path) -> None:
+    with Publisher(tmp_path, BASE, options=QUICK, resources=list) as publisher:
+        publisher.created(BASE + "a")
+    with pytest.raises(ConfigurationError, match="give it again"):
+        Publisher(tmp_path, BASE, options=QUICK).start()
