@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rsnotify.model import Link
-from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import Wanted
 from rsnotify_subscriber.contents import Content
 from rsnotify_subscriber.digests import parse_hashes, verifies
@@ -47,7 +46,7 @@ class Patcher:
             held: How its resource is held.
         """
         entry = wanted.entry
-        if held is None or held.change == ChangeType.DELETED or not parse_hashes(entry.hash):
+        if held is None or not held.is_there or held.hash is None or not parse_hashes(entry.hash):
             return
         if max(held.length or 0, entry.length or 0) > _MOST:
             return
