@@ -123,12 +123,9 @@ class Documents:
         dump = options.resource_dump_every is not None
         wanted = {
             Capability.RESOURCE_LIST: (True, options.resource_list_archive),
-            Capability.RESOURCE_DUMP: (dump, dump and options.resource_dump_archive),
+            Capability.RESOURCE_DUMP: (dump, options.resource_dump_archive),
             Capability.CHANGE_LIST: (True, True),
-            Capability.CHANGE_DUMP: (
-                options.change_dump,
-                options.change_dump and options.change_dump_archive,
-            ),
+            Capability.CHANGE_DUMP: (options.change_dump, options.change_dump_archive),
         }
         live = {kind: f"{kind}.xml" for kind, (offered, _) in wanted.items() if offered}
         archives = {f"{kind}-archive": ARCHIVES[kind] for kind, (_, kept) in wanted.items() if kept}

@@ -67,6 +67,10 @@ class Source:
         self.resources = resources
         if self.contents is None and (options.change_dump or options.resource_dump_every):
             raise ConfigurationError("a dump holds what resources hold; give `content`, too")
+        if options.resource_dump_archive and options.resource_dump_every is None:
+            raise ConfigurationError("resource_dump_archive needs resource_dump_every, too")
+        if options.change_dump_archive and not options.change_dump:
+            raise ConfigurationError("change_dump_archive needs change_dump, too")
         self.documents = Documents(
             self.base_url,
             advertised(hubs),

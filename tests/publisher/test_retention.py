@@ -88,6 +88,8 @@ def test_a_wrong_policy_is_refused_with_an_example(text: str, complaint: str) ->
         (Options(profile="2.0"), "profile '2.0' is unknown; write 1.1 or 1.0"),
         (Options(change_dump=True), "give `content`"),
         (Options(resource_dump_every=60), "give `content`"),
+        (Options(resource_dump_archive=True), "resource_dump_archive needs resource_dump_every"),
+        (Options(change_dump_archive=True), "change_dump_archive needs change_dump"),
     ],
 )
 def test_a_wrong_option_stops_before_the_start(options: Options, complaint: str) -> None:
