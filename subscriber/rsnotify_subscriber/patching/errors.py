@@ -6,7 +6,7 @@ from rsnotify.errors import InvalidDocument
 
 #: Nodes that all operations of one patch together may look at. A patch is there to save time:
 #: one that takes longer than a GET would is not worth it, and one that takes for ever is an attack.
-WORK = 5_000_000
+WORK = 2_000_000
 
 
 class PatchError(InvalidDocument):
