@@ -27,6 +27,7 @@ from rsnotify_subscriber.bringing import Bringer
 from rsnotify_subscriber.contents import Content
 from rsnotify_subscriber.fetching import Fetcher
 from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.state import Held
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, sha256, status
 
@@ -142,7 +143,7 @@ def inline(patch: bytes, media_type: str = MERGE_PATCH, **fields: Any) -> Link:
     return Link(Rel.PATCH, href, type=media_type, length=len(patch), **fields)
 
 
-async def held(source: SmallSource, destination: Destination, content: bytes) -> None:
+async def hold(source: SmallSource, destination: Destination, content: bytes) -> None:
     """Let the Destination hold a resource, and the Source forget that it was asked for it."""
     source.put("a", content)
     await destination.catch_up()
@@ -181,7 +182,7 @@ async def test_a_patch_is_fetched_instead_of_the_resource(
     patch: bytes,
     after: bytes,
 ) -> None:
-    await held(source, destination, before)
+    await hold(source, destination, before)
     source.answers["/data/patch"] = body(patch)
     link = Link(Rel.PATCH, source.base + "patch", type=media_type, hash=sha256(patch))
     source.put("a", after, links=(link,))
@@ -193,7 +194,7 @@ async def test_a_patch_is_fetched_instead_of_the_resource(
 async def test_a_patch_may_travel_inside_the_document(
     source: SmallSource, destination: Destination
 ) -> None:
-    await held(source, destination, BEFORE)
+    await hold(source, destination, BEFORE)
     source.put("a", AFTER, links=(inline(PATCH),))
     await destination.catch_up()
     assert destination.equals_source()
@@ -201,7 +202,7 @@ async def test_a_patch_may_travel_inside_the_document(
 
 
 async def test_one_patch_follows_the_other(source: SmallSource, destination: Destination) -> None:
-    await held(source, destination, BEFORE)
+    await hold(source, destination, BEFORE)
     for number in range(3):
         after = json.dumps({"title": number, "text": "x" * 200}).encode()
         source.put("a", after, links=(inline(b'{"title": %d}' % number),))
@@ -213,7 +214,7 @@ async def test_one_patch_follows_the_other(source: SmallSource, destination: Des
 async def test_a_patch_of_another_version_is_of_no_use(
     source: SmallSource, destination: Destination
 ) -> None:
-    await held(source, destination, BEFORE)
+    await hold(source, destination, BEFORE)
     source.put("a", b'{"title": "two", "text": "y"}')
     source.put("a", b'{"title": "three", "text": "y"}', links=(inline(b'{"title": "three"}'),))
     await destination.catch_up()
@@ -235,7 +236,7 @@ async def test_a_patch_of_another_version_is_of_no_use(
 async def test_where_a_patch_fails_the_resource_is_fetched(
     source: SmallSource, destination: Destination, link: Link
 ) -> None:
-    await held(source, destination, BEFORE)
+    await hold(source, destination, BEFORE)
     source.put("a", AFTER, links=(link,))
     await destination.catch_up()
     assert destination.equals_source()
@@ -251,7 +252,7 @@ async def test_what_was_changed_behind_our_back_is_not_patched(
         called.append(before)
         return AFTER
 
-    await held(source, destination, BEFORE)
+    await hold(source, destination, BEFORE)
     (destination.folder / "a").write_bytes(BEFORE.replace(b"x", b"y"))
     source.put("a", AFTER, links=(inline(PATCH, "application/x-new"),))
     await destination.catch_up(patches={"application/x-new": function})
@@ -262,7 +263,7 @@ async def test_what_was_changed_behind_our_back_is_not_patched(
 async def test_without_a_hash_no_patch_is_asked_for(
     source: SmallSource, destination: Destination
 ) -> None:
-    await held(source, destination, BEFORE)
+    await hold(source, destination, BEFORE)
     source.put("a", AFTER, links=(Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH),))
     source.changes[-1] = replace(source.changes[-1], hash=None)
     await destination.catch_up()
@@ -273,7 +274,7 @@ async def test_without_a_hash_no_patch_is_asked_for(
 async def test_a_patch_larger_than_the_resource_is_not_asked_for(
     source: SmallSource, destination: Destination
 ) -> None:
-    await held(source, destination, BEFORE)
+    await hold(source, destination, BEFORE)
     link = Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH, length=10_000)
     source.put("a", AFTER, links=(link,))
     await destination.catch_up()
@@ -291,7 +292,7 @@ async def test_nothing_is_patched_before_something_is_held(
 
 
 async def test_a_user_may_add_a_media_type(source: SmallSource, destination: Destination) -> None:
-    await held(source, destination, b"one")
+    await hold(source, destination, b"one")
     source.put("a", b"one two", links=(inline(b" two", "application/x-appended"),))
     patches = {"application/x-appended": lambda before, patch: before + patch}
     await destination.catch_up(patches=patches)
@@ -634,6 +635,41 @@ async def test_what_a_package_does_not_have_is_fetched(
     assert content is not None
     assert content.data == b"content"
     assert "http://p/dump.zip has no /a" in caplog.text
+
+
+class Packed:
+    """Packages with one member, and what is held."""
+
+    def __init__(self, fetcher: Fetcher, path: str, member: bytes, held: Path) -> None:
+        self._fetcher = fetcher
+        self._member = (path, member)
+        self._held = held
+
+    async def member(self, package: str, entry: Resource) -> Content:
+        path, member = self._member
+        assert entry.path == path
+        return self._fetcher.at_hand(member, entry.hash)
+
+    def held_content(self, uri: str) -> Path | None:
+        return self._held
+
+
+async def test_a_patch_may_be_in_the_package_of_a_change_dump(
+    source: SmallSource, tmp_path: Path
+) -> None:
+    (tmp_path / "held").write_bytes(BEFORE)
+    link = Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH, path="/changes/patch")
+    entry = Resource(source.base + "a", hash=sha256(AFTER), links=(link,))
+    change = Change(entry.uri, ChangeType.UPDATED, datetime.now(UTC), entry, "http://p/dump.zip")
+    held = Held(entry.uri, 0, "created", sha256(BEFORE), len(BEFORE))
+    async with Sessions(source.url) as sessions:
+        fetcher = Fetcher(sessions, tmp_path)
+        packed = Packed(fetcher, "/changes/patch", PATCH, tmp_path / "held")
+        bringer = Bringer(fetcher, packages=packed, holding=packed)
+        content = await bringer.bring(bringer.wanted(change), held)
+    assert content is not None
+    assert content.data == AFTER
+    assert not source.gets
 
 
 # Handing over
