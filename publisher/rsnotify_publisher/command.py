@@ -23,7 +23,7 @@ from rsnotify_publisher.publisher import Publisher
 
 def source(
     folder: Annotated[
-        Path | None, typer.Argument(metavar="[DIR]", help="The folder to publish.")
+        Path | None, typer.Argument(metavar="DIR", help="The folder to publish.")
     ] = None,
     base_url: Annotated[
         str | None,
@@ -44,7 +44,11 @@ def source(
         typer.Option(help="A file with settings, .toml or .json, for several sets of resources."),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder for the state; DIR.rsnotify/source if not given.")
+        Path | None,
+        typer.Option(
+            help="Folder for the state.",
+            show_default="DIR.rsnotify/source; with --config, rsnotify-source",
+        ),
     ] = None,
     token: Annotated[str | None, typer.Option(help="Bearer token for the hubs.")] = None,
     described_by: Annotated[

@@ -106,7 +106,8 @@ class Documents:
 
     def description(self) -> Document:
         """Say what stands in the Source Description of this set alone (core §8)."""
-        return Document(Capability.DESCRIPTION, (self.described(),))
+        # What is about the only set is about the Source.
+        return Document(Capability.DESCRIPTION, (self.described(),), links=self._described_by)
 
     def described(self) -> Resource:
         """Say what a Source Description says of this set: its Capability List (core §8)."""

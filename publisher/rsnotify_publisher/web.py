@@ -59,7 +59,7 @@ def application(source: Publisher | SourceDescription) -> web.Application:
     app = web.Application()
     app.cleanup_ctx.append(running)
     app.add_routes(routes(source))
-    if _path_of(source) == "/":
+    if path_of(source) == "/":
         app.router.add_get("/robots.txt", robots(source))
     return app
 
@@ -76,7 +76,7 @@ def routes(source: Publisher | SourceDescription, prefix: str = "/") -> list[web
         table |= _routes_of_set(source.source, prefix)
     else:
         for publisher in source.sets:
-            below = _path_of(publisher).removeprefix(_path_of(source))
+            below = path_of(publisher).removeprefix(path_of(source))
             table |= _routes_of_set(publisher.source, prefix + below)
         table[prefix + DESCRIPTION] = _constant(write_document(source.document()))
     # core §6.3.2: the well-known URI belongs to the host, not to the base URL.
@@ -90,7 +90,8 @@ def robots(source: Publisher | SourceDescription) -> Handler:
     return _constant(robots_lines(sets).encode(), {hdrs.CONTENT_TYPE: "text/plain"})
 
 
-def _path_of(source: Publisher | SourceDescription) -> str:
+def path_of(source: Publisher | SourceDescription) -> str:
+    """Return the path of a base URL."""
     base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
     return urlsplit(base_url).path
 

@@ -111,8 +111,9 @@ def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: P
     documents = publisher.source.documents_folder
     up = read_document((documents / "capabilitylist.xml").read_bytes()).link("up")
     assert up == f"{HOST}a/.well-known/resourcesync"
-    (entry,) = read_document((documents / ".well-known/resourcesync").read_bytes()).resources
-    assert entry.links[0].href == f"{HOST}about-a"
+    description = read_document((documents / ".well-known/resourcesync").read_bytes())
+    (entry,) = description.resources
+    assert entry.links[0].href == description.link("describedby") == f"{HOST}about-a"
 
 
 def test_the_source_description_can_be_written_for_any_web_server(

@@ -13,6 +13,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.model import Document
 from rsnotify.reading import read_document
 from rsnotify_publisher.command import source as command
+from rsnotify_publisher.configuration import load_configuration
 from tests.publisher.helpers import SourceProcess, eventually
 
 Start = Callable[..., SourceProcess]
@@ -122,6 +123,7 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
             "is not below",
         ),
         ('data = "i/state"\n' + SET.format("a", "t") + SET.format("b", "i"), "would be published"),
+        ('data = "."\n' + SET.format("t", "i") + SET.format("b", "t"), "would be published"),
         ('data = "t/one"\n' + SET.format("a", "i"), "would be published|written"),
         ('described_by = "about"\n' + SET.format("a", "t"), "absolute URI"),
     ],
@@ -159,6 +161,19 @@ def test_a_folder_and_a_file_at_once_or_neither_are_refused(place: Path) -> None
         command(place / "t", config=configure(place), port=0)
     with pytest.raises(RsnotifyError, match="either a folder"):
         command(None, port=0)
+
+
+def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_source(
+    place: Path,
+) -> None:
+    file = configure(place, TWO_SETS + 'keep = "5 lists"\nheartbeat = 5')
+    settings = load_configuration(file, port=1, options={"heartbeat": 7.0, "rotate": None})
+    texts, images = map(settings.options_of, settings.sets)
+    assert settings.port == 1
+    assert (texts.heartbeat, images.heartbeat) == (7.0, 7.0)
+    assert (texts.keep, images.keep) == ("30 days, 1000 lists", "5 lists")
+    assert (texts.gzip, images.gzip) == (False, True)
+    assert texts.rotate == images.rotate == "500 changes or 1 h"
 
 
 def test_a_token_is_not_told(place: Path) -> None:

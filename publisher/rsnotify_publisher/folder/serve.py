@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -15,7 +14,7 @@ from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.names import Names, media_type
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.web import LIVE, robots, routes
+from rsnotify_publisher.web import LIVE, path_of, robots, routes
 
 
 class Folder(Struct, frozen=True):
@@ -32,7 +31,7 @@ class Folder(Struct, frozen=True):
     @property
     def prefix(self) -> str:
         """The path of the base URL."""
-        return urlsplit(self.names.base_url).path
+        return path_of(self.publisher)
 
 
 def server(source: Publisher | SourceDescription, folders: Sequence[Folder]) -> web.Application:
@@ -42,9 +41,8 @@ def server(source: Publisher | SourceDescription, folders: Sequence[Folder]) -> 
         source: Started by the caller.
         folders: All that are its sets.
     """
-    base_url = source.source.base_url if isinstance(source, Publisher) else source.base_url
     app = web.Application()
-    app.add_routes(routes(source, urlsplit(base_url).path))
+    app.add_routes(routes(source, path_of(source)))
     app.router.add_get("/robots.txt", _robots(source, folders))
     for folder in folders:
         app.router.add_get(folder.prefix + r"{name:[\s\S]+}", _files(folder))
