@@ -36,7 +36,8 @@ class Wanted(Struct, frozen=True):
         home: The place that is its own; what it answers counts if no place has it.
         places: Where it may be had, the one to be tried first in front.
         inline: `data:` URIs that hold it.
-        package: The URI of the package that has it at `entry.path`.
+        package: The URI of the package whose manifest had the entry; it has the representation
+            at `entry.path`, if there is one, and a patch at the `path` of its link.
         patches: Documents that make it from the version before.
         alternate: The link by which it was chosen, if it is not that of `loc`.
     """
@@ -60,17 +61,16 @@ def wanted(change: Change, prefer: Sequence[str] = (), *, exact: bool = False) -
     """
     resource = change.resource
     alternate = preferred(resource, prefer)
-    package = change.package
     if alternate is not None:
         entry = _as_linked(resource, alternate)
-        return _linked(entry, alternate, package, alternate=alternate)
+        return _linked(entry, alternate, change.package, alternate=alternate)
     home = Place(resource.uri)
     return Wanted(
         resource,
         home,
         _places(resource, home, exact),
         inline=tuple(link.href for link in _links(resource, Rel.DUPLICATE) if _is_data(link)),
-        package=package if resource.path is not None else None,
+        package=change.package,
         patches=_links(resource, Rel.PATCH),
     )
 
@@ -135,7 +135,7 @@ def _linked(
         home,
         () if _is_data(link) else (home,),
         inline=(link.href,) if _is_data(link) else (),
-        package=package if link.path is not None else None,
+        package=package,
         alternate=alternate,
     )
 

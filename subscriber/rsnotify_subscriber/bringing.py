@@ -122,7 +122,7 @@ class Bringer:
         )
 
     async def _member(self, wanted: Wanted) -> Content | None:
-        if self._packages is None or wanted.package is None:
+        if self._packages is None or wanted.package is None or wanted.entry.path is None:
             return None
         try:
             return await self._packages.member(wanted.package, wanted.entry)

@@ -84,7 +84,7 @@ def test_an_alternate_is_checked_by_its_own_hash_and_not_had_by_the_ways_of_loc(
     )
     assert (what.entry.hash, what.entry.length) == (TURTLE.hash, None)
     assert uris(what) == [TURTLE.href]
-    assert (what.inline, what.patches, what.package) == ((), (), None)
+    assert (what.inline, what.patches, what.entry.path) == ((), (), None)
 
 
 def test_an_alternate_in_a_package_has_a_path_of_its_own() -> None:
@@ -123,6 +123,7 @@ def test_a_patch_is_had_like_anything_else() -> None:
     plain = wanted_link(Link(Rel.PATCH, "http://source.example/p", hash=HASH, length=9))
     assert uris(plain) == ["http://source.example/p"]
     assert (plain.entry.hash, plain.entry.length, plain.package) == (HASH, 9, None)
+    assert plain.entry.path is None
     packed = wanted_link(Link(Rel.PATCH, "http://source.example/p", path="/p"), "http://p")
     assert (packed.package, packed.entry.path) == ("http://p", "/p")
     inline = wanted_link(Link(Rel.PATCH, "data:,x", length=1))
