@@ -12,7 +12,7 @@ read as an empty list), an entry without `loc`, a datetime that is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lxml import etree
@@ -21,6 +21,7 @@ from msgspec import Struct
 from rsnotify.datetimes import parse_datetime
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
 from rsnotify.model import Attributes, Document, Link, Resource
+from rsnotify.plainform import ATTRIBUTES, PlainForm
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS, ChangeType
 
 _SITEMAP = f"{{{SITEMAP_NS}}}"
@@ -116,6 +117,14 @@ _LINK: dict[str, tuple[str, _Convert]] = {
     "pri": ("pri", _priority),
     "type": ("type", None),
 }
+
+
+#: What a plain entry has, as (field, conversion).
+_PLAIN: tuple[tuple[str, _Convert], ...] = (
+    ("uri", None),
+    ("lastmod", parse_datetime),
+    *(_RESOURCE_MD[name] for name in ATTRIBUTES),
+)
 
 
 class _Target(_ParserTarget):
@@ -229,6 +238,20 @@ class _Target(_ParserTarget):
         elif tag == self._entry_tag:
             self._end_entry()
 
+    def plain_entry(self, values: Sequence[str | None]) -> None:
+        """Take an entry that needed no parser, as `PlainForm` gives it."""
+        self._count += 1
+        self._entry = entry = {}
+        field = ""
+        try:
+            for (field, convert), value in zip(_PLAIN, values, strict=True):
+                if value is not None:
+                    entry[field] = convert(value) if convert is not None else value
+        except ValueError as error:
+            place = field if field == "lastmod" else f"rs:md/@{field}"
+            raise self._invalid(f"{place}: {error}") from None
+        self._end_entry()
+
     def _end_text(self, field: str) -> None:
         assert self._entry is not None
         self._text_of = None
@@ -298,6 +321,7 @@ class SitemapReader:
             remove_comments=True,
             remove_pis=True,
         )
+        self._plain = PlainForm(self._target.plain_entry, self._parser.feed)
 
     def feed(self, chunk: bytes) -> list[Resource]:
         """Read on.
@@ -313,7 +337,7 @@ class SitemapReader:
             raise InvalidDocument(f"it is larger than {self._limits.document_bytes} bytes")
         try:
             for start in range(0, len(chunk), _SLICE):
-                self._parser.feed(chunk[start : start + _SLICE])
+                self._plain.feed(chunk[start : start + _SLICE])
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"not well-formed XML: {error}") from None
         completed = self._target.completed
@@ -330,6 +354,7 @@ class SitemapReader:
             MalformedDocument: The input ended before the document did.
         """
         try:
+            self._plain.close()
             return self._parser.close()
         except etree.XMLSyntaxError as error:
             raise MalformedDocument(f"it ended too early: {error}") from None

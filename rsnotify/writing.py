@@ -182,7 +182,8 @@ def write_document(document: Document, *, profile: Profile | None = None) -> byt
     Raises:
         ValueError: A text holds a character that XML cannot carry.
     """
-    entries = [
-        entry(resource, index=document.index, profile=profile) for resource in document.resources
-    ]
-    return b"".join([opening(document), *entries, closing(document)])
+    written = bytearray(opening(document))
+    for resource in document.resources:
+        written += entry(resource, index=document.index, profile=profile)
+    written += closing(document)
+    return bytes(written)
