@@ -182,9 +182,8 @@ def main() -> None:
             compare(kind, path)
     for count in (STREAMED // 100, STREAMED):
         seconds, peak = _measure("stream", "", str(count))
-        print(
-            f"streaming {count:9,} entries, written and read: {seconds:5.1f} s, {peak / 1024:.1f} MiB"
-        )
+        told = f"{seconds:5.1f} s, {peak / 1024:.1f} MiB"
+        print(f"streaming {count:9,} entries, written and read: {told}")
 
 
 if __name__ == "__main__":
