@@ -63,7 +63,7 @@ class Naming(Struct, frozen=True):
         if elsewhere := _ELSEWHERE.fullmatch(relative):
             return f"{elsewhere[1]}://{elsewhere[2]}"
         if relative.startswith(_MARK + "/"):
-            return unquote(relative.removeprefix(_MARK + "/"), errors="surrogatepass")
+            return unquote(relative.removeprefix(_MARK + "/"))
         return self.base + relative
 
 

@@ -109,13 +109,13 @@ class Relay:
         self.subscriber.stop()
 
     def _begin(self) -> None:
-        """Take a mirror that was only followed so far for one of which nothing is held yet.
+        """Let what is held come once more where nothing was published yet.
 
-        What is held comes no more, and so would never be published.
+        A mirror that was only followed so far would otherwise never be published.
         """
         if self.publisher.is_empty():
             with closing(State(self._state)) as state:
-                state.forget()
+                state.distrust()
 
     def _content(self, uri: str) -> Path | None:
         return self._republisher.content(uri)

@@ -226,15 +226,17 @@ class State:
             self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
             self._writer.execute("UPDATE resources SET validator = NULL")  # of another URI
 
-    def forget(self) -> None:
-        """Forget how far one is and what is held: all of it comes anew."""
+    def distrust(self) -> None:
+        """Let everything come anew, as if what is held were not what the Source has."""
 
-        def delete() -> None:
+        def forget() -> None:
             self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
-            self._writer.execute("DELETE FROM resources")
-            self.resources = 0
+            self._writer.execute(
+                "UPDATE resources SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,"
+                " validator = NULL"
+            )
 
-        self._transact(delete)
+        self._transact(forget)
 
     def _fact(self, name: str, kind: type[T]) -> T | None:
         with _storage(self._path):

@@ -1,0 +1,117 @@
+"""A Source, and relays and Destinations behind it, all over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+
+from rsnotify.model import Document, Resource
+from rsnotify.pace import Pace
+from rsnotify.reading import read_document
+from rsnotify.retry import Retry
+from rsnotify_publisher import Options
+from rsnotify_relay import Relay
+from rsnotify_subscriber import FolderMirror, Subscriber, default_state
+from tests.subscriber.source import SmallSource
+
+#: As in life, but in a hurry.
+PACE = Pace(
+    poll=0.1, poll_with_push=0.5, gap_grace=0.02, gone_after=4, retry=Retry(first=0.01, most=0.2)
+)
+OPTIONS = Options(refresh=0.02, resource_list_every=0.05, grace=0.1)
+PATIENCE = 30
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+class Running:
+    """A relay that runs and serves."""
+
+    def __init__(self, url: str, folder: Path, path: str = "/r/", port: int = 0, **given: Any):
+        self._socket = socket.create_server(("127.0.0.1", port))
+        self.port = self._socket.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}{path}"
+        self.folder = folder
+        self.relay = Relay(url, folder, self.url, pace=PACE, options=OPTIONS, **given)
+
+    async def start(self) -> None:
+        self._runner = web.AppRunner(self.relay.application(), shutdown_timeout=0.1)
+        await self._runner.setup()
+        self.work = asyncio.create_task(
+            self.relay.run(lambda: web.SockSite(self._runner, self._socket).start())
+        )
+
+    async def stop(self) -> None:
+        self.relay.stop()
+        await asyncio.wait({self.work})
+        await self._runner.cleanup()
+        self._socket.close()
+
+    async def kill(self) -> None:
+        """End it wherever it is: nothing is committed after this."""
+        self.work.cancel()
+        await asyncio.wait({self.work})
+        await self._runner.cleanup()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            assert await self.relay.subscriber.until(lambda _: condition())
+
+    async def until_level(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            assert await self.relay.subscriber.until(lambda status: status.level)
+
+    async def until_equal(self, source: SmallSource) -> None:
+        await self.until(lambda: files(self.folder) == source.contents)
+
+    async def get(self, name: str) -> tuple[int, str, bytes]:
+        async with ClientSession() as session, session.get(self.url + name) as answer:
+            return answer.status, answer.content_type, await answer.read()
+
+    async def document(self, name: str) -> Document:
+        return read_document((await self.get(name))[2])
+
+    async def published(self) -> list[Resource]:
+        """Return the changes that are published, in their order."""
+        return list((await self.document("changelist.xml")).resources)
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[SmallSource]:
+    source = SmallSource()
+    await source.server.start()
+    yield source
+    await source.server.stop()
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    started: list[Running] = []
+
+    async def start(url: str, name: str = "copy", **given: Any) -> Running:
+        running = Running(url, tmp_path / name, **given)
+        await running.start()
+        started.append(running)
+        return running
+
+    yield start
+    for running in reversed(started):
+        await running.stop()
+
+
+async def catch_up(url: str, folder: Path) -> None:
+    async with asyncio.timeout(PATIENCE):
+        mirror = FolderMirror(folder)
+        await Subscriber(url, mirror, state=default_state(folder), pace=PACE).catch_up()

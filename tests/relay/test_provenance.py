@@ -1,0 +1,127 @@
+"""What a relay says of a resource: the examples of core §14.8, and what it leaves out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.model import Link, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType
+from rsnotify_relay.provenance import republished
+from rsnotify_subscriber import Received
+
+ORIGINAL = "http://original.example.com/res1.html"
+FIRST = "http://aggregator1.example.com/res1.html"
+SECOND = "http://aggregator2.example.com/res1.html"
+MD5 = "md5:1584abdf8ebdc9802ac0c6a7402c03b6"
+EXAMPLE_31 = f"""\
+<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"
+xmlns:rs="http://www.openarchives.org/rs/terms/">
+<rs:md capability="changelist" from="2013-01-03T00:00:00Z"/>
+<url>
+<loc>{ORIGINAL}</loc>
+<lastmod>2013-01-03T07:00:00Z</lastmod>
+<rs:md hash="{MD5}" length="8876" type="text/html" change="updated"/>
+</url>
+</urlset>""".encode()
+VIA = Link(
+    "via",
+    ORIGINAL,
+    hash=MD5,
+    length=8876,
+    modified=datetime(2013, 1, 3, 7, tzinfo=UTC),
+    type="text/html",
+)
+
+
+def received(entry: Resource, change: ChangeType = ChangeType.UPDATED, **fields: Any) -> Received:
+    content = None if change is ChangeType.DELETED else Path("content")
+    given = {"hash": entry.hash, "length": entry.length} | fields
+    return Received(change, entry.uri, datetime(2013, 1, 3, 7, tzinfo=UTC), entry, content, **given)
+
+
+def test_a_chain_of_aggregators_republishes_as_in_the_examples_31_to_33() -> None:
+    original = read_document(EXAMPLE_31).resources[0]
+    known = Resource(FIRST)
+    first = republished(received(original), FIRST, known)
+    updated = ChangeType.UPDATED
+    assert first == Resource(
+        FIRST, change=updated, hash=MD5, length=8876, type="text/html", links=(VIA,)
+    )
+    second = republished(received(first), SECOND, Resource(SECOND))
+    assert second == Resource(
+        SECOND, change=updated, hash=MD5, length=8876, type="text/html", links=(VIA,)
+    )
+
+
+def test_what_is_new_to_the_relay_is_created_whatever_it_was_upstream() -> None:
+    entry = Resource(ORIGINAL, change=ChangeType.UPDATED)
+    assert republished(received(entry), FIRST, None).change is ChangeType.CREATED
+    entry = Resource(ORIGINAL, change=ChangeType.CREATED)
+    assert republished(received(entry), FIRST, Resource(FIRST)).change is ChangeType.UPDATED
+
+
+def test_hash_and_length_are_those_of_the_copy_where_upstream_tells_none() -> None:
+    at = datetime(2013, 1, 3, 7, tzinfo=UTC)
+    entry = Resource(ORIGINAL, change=ChangeType.UPDATED, datetime=at)
+    told = republished(received(entry, hash="sha-256:" + "0" * 64, length=3), FIRST, None)
+    assert (told.hash, told.length, told.lastmod) == ("sha-256:" + "0" * 64, 3, None)
+    assert told.links == (Link("via", ORIGINAL, modified=at),)
+
+
+def test_a_deletion_names_the_original() -> None:
+    gone = received(Resource(ORIGINAL, change=ChangeType.DELETED), ChangeType.DELETED)
+    told = republished(gone, FIRST, Resource(FIRST, links=(VIA,)))
+    assert told == Resource(FIRST, change=ChangeType.DELETED, links=(Link("via", ORIGINAL),))
+
+
+def test_in_a_chain_a_deletion_that_was_found_by_comparing_still_names_the_original() -> None:
+    unlisted = received(Resource(FIRST), ChangeType.DELETED)
+    told = republished(unlisted, SECOND, Resource(SECOND, links=(VIA,)))
+    assert told.links == (Link("via", ORIGINAL),)
+
+
+@pytest.mark.parametrize(
+    ("rel", "inherited"),
+    [
+        ("alternate", True),
+        ("describedby", True),
+        ("describes", True),
+        ("license", True),
+        ("http://terms.example/cites", True),
+        ("canonical", False),
+        ("collection", False),
+        ("duplicate", False),
+        ("memento", False),
+        ("timegate", False),
+        ("timemap", False),
+        ("http://www.openarchives.org/rs/terms/patch", False),
+    ],
+)
+def test_links_are_inherited_where_they_remain_appropriate(rel: str, inherited: bool) -> None:
+    link = Link(rel, "http://original.example.com/other", type="text/turtle", pri=2)
+    told = republished(received(Resource(ORIGINAL, links=(link,))), FIRST, None)
+    assert (link in told.links) is inherited
+
+
+def test_links_that_nobody_could_follow_are_left_out() -> None:
+    links = (Link("alternate", "../relative"), Link("Not A Relation", ORIGINAL))
+    told = republished(received(Resource(ORIGINAL, links=links)), FIRST, None)
+    assert told.links == (Link("via", ORIGINAL),)
+
+
+def test_the_uri_of_a_sloppy_origin_is_escaped() -> None:
+    told = republished(received(Resource("http://original.example.com/ä b%20c")), FIRST, None)
+    assert told.links == (Link("via", "http://original.example.com/%C3%A4%20b%20c"),)
+
+
+def test_a_copy_of_an_alternate_says_so() -> None:
+    alternate = Link("alternate", ORIGINAL + ".ttl", hash=MD5, length=3, type="text/turtle")
+    entry = Resource(ORIGINAL, type="text/html", links=(alternate,))
+    told = republished(received(entry, alternate=alternate), FIRST, None)
+    assert told.type == "text/turtle"
+    assert told.links[0] == Link("via", ORIGINAL + ".ttl", hash=MD5, length=3, type="text/turtle")

@@ -1,0 +1,241 @@
+"""A relay follows one Source and is another, with the provenance of what it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.model import Link, Resource
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Publisher
+from rsnotify_subscriber import audit
+from tests.publisher.helpers import FakeHub
+from tests.relay.conftest import PATIENCE, Running, catch_up, files
+from tests.subscriber.source import SmallSource, body, path_of, sha256, status
+
+Start = Callable[..., Awaitable[Running]]
+
+
+@pytest.fixture(autouse=True)
+def some_content(source: SmallSource) -> None:
+    source.put("maps/a", b"<a> <b> <c> .", type="text/turtle")
+    source.put("b.txt", b"b")
+
+
+def told(changes: Sequence[Resource]) -> list[tuple[str, str]]:
+    return [(str(one.change), one.uri.partition("/r/")[2]) for one in changes]
+
+
+async def test_a_destination_of_the_relay_gets_an_equal_copy(
+    source: SmallSource, start: Start, tmp_path: Path
+) -> None:
+    relay = await start(source.url)
+    await relay.until_level()
+    await catch_up(relay.url, tmp_path / "destination")
+    assert files(tmp_path / "destination") == files(relay.folder)
+    assert files(tmp_path / "destination")["maps/a"] == b"<a> <b> <c> ."
+    source.put("maps/a", b"new")
+    source.delete("b.txt")
+    source.put("more", b"more")
+    await relay.until_equal(source)
+    await relay.until_level()
+    await catch_up(relay.url, tmp_path / "destination")
+    assert files(tmp_path / "destination") == source.contents
+    assert (await audit(source.url, relay.folder, pause=0.1)).in_step is True
+    assert (await audit(relay.url, tmp_path / "destination", pause=0.1)).in_step is True
+
+
+async def test_changes_are_published_as_what_they_are_for_the_copy(
+    source: SmallSource, start: Start
+) -> None:
+    relay = await start(source.url)
+    await relay.until_level()
+    source.put("maps/a", b"new", type="text/turtle")
+    await relay.until(lambda: files(relay.folder)["maps/a"] == b"new")
+    source.delete("maps/a")
+    await relay.until(lambda: "maps/a" not in files(relay.folder))
+    await relay.until_level()
+    changes = told(await relay.published())
+    assert sorted(changes[:2]) == [("created", "b.txt"), ("created", "maps/a")]
+    assert changes[2:] == [("updated", "maps/a"), ("deleted", "maps/a")]
+
+
+async def test_media_types_and_digests_are_those_of_upstream(
+    source: SmallSource, start: Start
+) -> None:
+    relay = await start(source.url)
+    await relay.until_level()
+    assert await relay.get("maps/a") == (200, "text/turtle", b"<a> <b> <c> .")
+    assert (await relay.get("b.txt"))[:2] == (200, "text/plain")
+    entry = next(one for one in await relay.published() if one.uri.endswith("maps/a"))
+    assert (entry.type, entry.length) == ("text/turtle", 13)
+    assert entry.hash == sha256(b"<a> <b> <c> .")
+
+
+async def test_only_what_is_published_is_served(source: SmallSource, start: Start) -> None:
+    relay = await start(source.url)
+    await relay.until_level()
+    (relay.folder / "stray").write_bytes(b"x")
+    assert (await relay.get("stray"))[0] == 404
+    assert (await relay.get("..%2Fcopy.rsnotify%2Fstate.sqlite"))[0] == 404
+
+
+async def test_a_chain_of_relays_keeps_the_link_to_the_original(
+    source: SmallSource, start: Start, tmp_path: Path
+) -> None:
+    first = await start(source.url, "first")
+    second = await start(first.url, "second")
+    await second.until_equal(source)
+    source.put("maps/a", b"new", type="text/turtle")
+    await second.until_equal(source)
+    await second.until_level()
+    one, other = [
+        {one.uri.removeprefix(relay.url): one for one in await relay.published()}
+        for relay in (first, second)
+    ]
+    assert one["maps/a"].links == other["maps/a"].links
+    (via,) = other["maps/a"].links
+    assert (via.rel, via.href) == ("via", source.base + "maps/a")
+    assert (via.hash, via.length, via.type) == (sha256(b"new"), 3, "text/turtle")
+    assert via.modified == source.described["maps/a"].datetime
+    source.delete("maps/a")
+    await second.until_equal(source)
+    await second.until_level()
+    gone = (await second.published())[-1]
+    assert (gone.change, gone.links[0].href) == (ChangeType.DELETED, source.base + "maps/a")
+    await catch_up(second.url, tmp_path / "destination")
+    assert files(tmp_path / "destination") == source.contents
+
+
+async def test_resources_elsewhere_and_with_names_of_documents_are_relayed_too(
+    source: SmallSource, start: Start, tmp_path: Path
+) -> None:
+    source.answers["/elsewhere"] = body(b"e")
+    source.answers[path_of("capabilitylist.xml")] = status(404)
+    entry = source.put("resourcesync/x", b"x")
+    source.changes.append(
+        Resource(source.site + "elsewhere", change=entry.change, datetime=entry.datetime)
+    )
+    relay = await start(source.base + "changelist.xml")
+    await relay.until_level()
+    host = source.site.removeprefix("http://")
+    for name, content in {"elsewhere": b"e", "data/resourcesync/x": b"x"}.items():
+        assert (await relay.get(f"@@http/{host}{name}"))[::2] == (200, content)
+    await catch_up(relay.url, tmp_path / "destination")
+    assert set(files(tmp_path / "destination").values()) == {b"e", b"x", b"b", b"<a> <b> <c> ."}
+
+
+async def test_changes_are_pushed_to_the_hub_of_the_relay_with_content_inline(
+    source: SmallSource, start: Start
+) -> None:
+    hub = FakeHub()
+    await hub.start()
+    try:
+        relay = await start(source.url, hubs=[hub.url])
+        await relay.until_level()
+        source.put("pushed", b"now")
+        async with asyncio.timeout(PATIENCE):
+            await hub.has(relay.url + "pushed")
+        (entry,) = hub.fragments[-1].resources
+        assert Link("duplicate", "data:application/octet-stream;base64,bm93") in entry.links
+    finally:
+        await hub.stop()
+
+
+async def test_what_could_not_be_recorded_is_recorded_later(
+    source: SmallSource, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, failures = Publisher.arecord, []
+
+    async def fail_at_first(publisher: Publisher, changes: Any) -> Any:
+        if len(failures) < 4:
+            failures.append(changes)
+            raise StorageError("the disk is full")
+        return await record(publisher, changes)
+
+    monkeypatch.setattr(Publisher, "arecord", fail_at_first)
+    relay = await start(source.url)
+    await relay.until_level()
+    assert len(failures) == 4
+    assert sorted(told(await relay.published())) == [
+        ("created", "b.txt"),
+        ("created", "maps/a"),
+    ]
+
+
+async def test_a_crash_between_mirror_and_record_loses_no_change(
+    source: SmallSource, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = await start(source.url)
+    await relay.until_level()
+    reached = asyncio.Event()
+
+    async def never(publisher: Publisher, changes: Any) -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Publisher, "arecord", never)
+        source.put("maps/a", b"new")
+        source.delete("b.txt")
+        async with asyncio.timeout(PATIENCE):
+            await reached.wait()
+        await relay.kill()
+    again = await start(source.url, port=relay.port)
+    await again.until_equal(source)
+    await again.until_level()
+    last = {one.uri.removeprefix(again.url): one.change for one in await again.published()}
+    assert last == {"maps/a": ChangeType.UPDATED, "b.txt": ChangeType.DELETED}
+
+
+async def test_a_restart_publishes_nothing_that_has_not_changed(
+    source: SmallSource, start: Start
+) -> None:
+    relay = await start(source.url)
+    await relay.until_level()
+    before = await relay.published()
+    await relay.stop()
+    again = await start(source.url, port=relay.port)
+    await again.until_level()
+    assert await again.published() == before
+
+
+async def test_a_mirror_that_was_only_followed_is_published_whole(
+    source: SmallSource, start: Start, tmp_path: Path
+) -> None:
+    source.put("gone", b"x")
+    await catch_up(source.url, tmp_path / "copy")
+    source.delete("gone")
+    relay = await start(source.url)
+    await relay.until_level()
+    assert sorted(told(await relay.published())) == [
+        ("created", "b.txt"),
+        ("created", "maps/a"),
+    ]
+    assert "gone" not in files(relay.folder)
+
+
+async def test_what_is_selected_no_longer_is_published_as_deleted(
+    source: SmallSource, start: Start
+) -> None:
+    relay = await start(source.url, selection=Selection(types=("text/turtle",)))
+    await relay.until_level()
+    assert told(await relay.published()) == [("created", "maps/a")]
+    source.put("maps/a", b"<p>", type="text/html")
+    await relay.until(lambda: not files(relay.folder))
+    await relay.until_level()
+    assert told(await relay.published())[1:] == [("deleted", "maps/a")]
+
+
+async def test_a_relay_does_not_follow_itself(source: SmallSource, tmp_path: Path) -> None:
+    relay = Running(source.url, tmp_path / "copy", "/data/", port=0)
+    relay._socket.close()
+    itself = type(relay.relay)(source.url, tmp_path / "copy", source.base)
+    with pytest.raises(ConfigurationError, match="cannot follow itself"):
+        await itself.run()
