@@ -154,7 +154,11 @@ class Climb:
         not waited for: it may have changed since the document was made, and only what comes
         after tells how.
         """
-        if self._waiting is not None and self._worklist.untried <= self._pace.in_flight:
+        if self._waiting is None:
+            return
+        # Before another way is compared, all of the first is applied: it need not be fetched.
+        anew = self._baseline is not None and self._waiting is self._baseline.way
+        if self._worklist.untried <= (0 if anew else self._pace.in_flight):
             self._actions.append(self._waiting)
             self._waiting = None
 

@@ -110,7 +110,7 @@ class Follower:
     def stuck(self) -> bool:
         """Whether only what has failed several times keeps this from being level."""
         failing = self._worklist.failing(self._pace.gone_after)
-        if self._climb.busy or len(failing) < len(self._worklist):
+        if self._climb.busy or not self._climb.settled or len(failing) < len(self._worklist):
             return False
         return bool(failing) or self._knowledge.hole is not None
 

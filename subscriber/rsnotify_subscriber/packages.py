@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from urllib.parse import urljoin
 
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
@@ -35,7 +35,7 @@ class Packages:
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
-        self._open: dict[str, Package] = {}
+        self._open: list[Package] = []
 
     @property
     def at_hand(self) -> int:
@@ -72,21 +72,15 @@ class Packages:
 
     async def _manifest(self, entry: Resource) -> Document:
         content = await self._fetcher.content(entry, most=_MOST_BYTES)
+        opening = asyncio.ensure_future(asyncio.to_thread(_opened, content, entry.uri))
         try:
-            package = await asyncio.to_thread(_opened, content, entry.uri)
-        except BaseException:
-            await asyncio.to_thread(content.discard)
+            package, manifest = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            package, _ = await opening  # a thread goes on, and what it opens is to be closed
+            package.close()
             raise
-        try:
-            manifest = await asyncio.to_thread(package.manifest)
-        except BaseException:
-            await asyncio.to_thread(package.close)
-            raise
-        self._open[entry.uri], before = package, self._open.pop(entry.uri, None)
-        surplus = [self._open.pop(uri) for uri in list(self._open)[:-_KEPT]]
-        for old in (before, *surplus):
-            if old is not None:
-                await asyncio.to_thread(old.close)
+        self._open.append(package)
+        await self._close(self._open[:-_KEPT])
         return manifest
 
     async def member(self, package: str, entry: Resource) -> Content:
@@ -100,22 +94,34 @@ class Packages:
             FetchError: It is not to be had from there.
             OSError: It could not be written.
         """
-        opened = self._open.get(package)
+        opened = next((one for one in reversed(self._open) if one.uri == package), None)
         if opened is None or entry.path is None:
             raise Unavailable(entry.uri, f"the package {package} is not at hand any more")
         return await self._fetcher.collect(entry, _asynchronous(opened.pieces(entry.path)))
 
     async def close(self) -> None:
         """Forget all packages, and remove their files."""
-        packages = list(self._open.values())
-        self._open.clear()
+        await self._close(self._open[:])
+
+    async def _close(self, packages: Sequence[Package]) -> None:
         for package in packages:
             await asyncio.to_thread(package.close)
+            if package in self._open:  # forgotten only then, as this may be cancelled
+                self._open.remove(package)
 
 
-def _opened(content: Content, uri: str) -> Package:
-    content.write()
-    return Package(content.path, uri)
+def _opened(content: Content, uri: str) -> tuple[Package, Document]:
+    try:
+        content.write()
+        package = Package(content.path, uri)
+    except BaseException:
+        content.discard()
+        raise
+    try:
+        return package, package.manifest()
+    except BaseException:
+        package.close()
+        raise
 
 
 async def _asynchronous(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -55,8 +55,8 @@ class Package:
     """
 
     def __init__(self, path: Path, uri: str) -> None:
+        self.uri = uri
         self._path = path
-        self._uri = uri
         self._file = _BoundedFile(io.FileIO(path))
         try:
             self._zip = ZipFile(self._file)
@@ -80,7 +80,7 @@ class Package:
             ContentMismatch: It is not there, or damaged.
             DocumentError: It cannot be accepted.
         """
-        return read_document(self.pieces(MANIFEST), source=f"{self._uri} ({MANIFEST})")
+        return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """Give a member piece by piece.
@@ -95,13 +95,13 @@ class Package:
         info = self._members.get(name)
         fault = _fault(info) if info else "is twice in it" if name in self._members else "is not"
         if info is None or fault is not None:
-            raise ContentMismatch(self._uri, f"the package has a member {name!r} that {fault}")
+            raise ContentMismatch(self.uri, f"the package has a member {name!r} that {fault}")
         try:
             with self._zip.open(info) as stream:
                 while piece := stream.read(_PIECE):
                     yield piece
         except _DAMAGE as error:
-            raise ContentMismatch(self._uri, f"the member {name!r} is damaged: {error}") from None
+            raise ContentMismatch(self.uri, f"the member {name!r} is damaged: {error}") from None
 
     def close(self) -> None:
         """Forget the package, and remove its file."""
