@@ -13,21 +13,20 @@ A climb ends settled, or is tried again with backoff:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from random import Random
-
-from msgspec import structs
 
 from rsnotify.actions import Action, BeginBaseline, Compare, Discover, Fetch, Note, Sweep
 from rsnotify.baseline import Baseline, Listed
-from rsnotify.coverage import Change, Coverage
+from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
+from rsnotify.intake import Intake
 from rsnotify.knowledge import EARLIEST, Knowledge
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
-from rsnotify.pace import Pace, Rhythm
+from rsnotify.pace import Pace
 from rsnotify.pull import Pull, Step
+from rsnotify.schedule import Schedule
 from rsnotify.vocabulary import ChangeType
 from rsnotify.worklist import Worklist
 
@@ -44,8 +43,8 @@ class Climb:
         knowledge: What is known, shared with the pushing half.
         worklist: Where changes are owed.
         actions: Where what is to be done is put.
-        pace: How fast.
-        random: The source of jitter.
+        schedule: Where the next climb is put.
+        pace: How much at once.
     """
 
     def __init__(
@@ -54,32 +53,24 @@ class Climb:
         knowledge: Knowledge,
         worklist: Worklist,
         actions: list[Action],
+        schedule: Schedule,
         pace: Pace,
-        random: Random,
     ) -> None:
         self._offer = offer
         self._knowledge = knowledge
         self._worklist = worklist
         self._actions = actions
+        self._schedule = schedule
         self._pace = pace
-        self._random = random
-        self._rhythm = Rhythm(pace)
+        self._intake = Intake(knowledge, worklist, pace.hold)
         self._pull: Pull | None = None
-        self._read: dict[str, Resource] = {}
         self._baseline: Baseline | None = None
         self._walked: Document | None = None
         self._listed: Listed | None = None
         self._waiting: Fetch | Sweep | None = None
         self._baselines = 0
         self._need_baseline = False
-        self._news = False
-        self._until: tuple[str, Instant | None] | None = None
         self._lag_tries = 0
-        self._not_before = 0.0
-        #: When the next climb begins.
-        self.due: float | None = None
-        #: Whether push works, so that polls only confirm it.
-        self.relaxed = False
         #: Whether the last climb came to its end.
         self.settled = False
         #: How often in a row the Source's lists could not be followed, and why at last.
@@ -96,27 +87,15 @@ class Climb:
         """Whether a baseline is under way."""
         return self._baseline is not None
 
-    def soon(self, when: float) -> None:
-        """Climb at this time, if not before; but not before the Source said to come back."""
-        when = max(when, self._not_before)
-        self.due = when if self.due is None else min(self.due, when)
-
-    def push_lost(self, now: float) -> None:
-        """Hear that only polls tell of changes now."""
-        if self.relaxed:
-            self.relaxed = False
-            self._rhythm.quicken()
-            self.soon(now + self._rhythm.next(news=True) * self._random.random())
-
     def offered(self, offer: Offer, now: float) -> None:
         """Take what the Source offers now; it counts from the next climb on."""
         if change_ways(offer) != change_ways(self._offer):
-            self.soon(now)
+            self._schedule.soon(now)
         self._offer = offer
 
     def begin(self, now: float) -> None:
         """Begin a pull, or a baseline where only that helps."""
-        self.due = None
+        self._schedule.due = None
         changes, resources = change_ways(self._offer), resource_ways(self._offer)
         if self._knowledge.known is None and not resources:
             # All there is to know is then what is told of changes.
@@ -125,12 +104,12 @@ class Climb:
         if resources and (pointless or self._need_baseline):
             self._begin_baseline()
         elif changes:
-            self._pull = Pull(self._offer, self._read)
+            self._pull = Pull(self._offer, self._intake.packages)
             self._actions.append(self._pull.current)
         else:
             self._note("the Source offers nothing that can be followed", warning=True)
             self._actions.append(Discover())
-            self.soon(now + self._pace.retry.most)
+            self._schedule.soon(now + self._pace.retry.most)
 
     def fetched(self, fetch: Fetch, document: Document, now: float) -> None:
         """Take a document that was asked for.
@@ -201,21 +180,21 @@ class Climb:
             # that stays broken does not cost a baseline each time.
             doublings = {self._pace.baseline_after << n for n in range(16)}
             self._need_baseline = self._need_baseline or self.failures in doublings
-        wish = error.retry_after or 0.0
-        if self._baseline is not None and self._baseline.by_dump:
-            # Packages are large: what broke in one is not downloaded again and again.
-            wish = max(wish, self._pace.poll * 2.0 ** min(self.failures, 16))
+        costly = 0.0
+        if self._baseline is not None and self._baseline.by_dump and self._baseline.error:
+            # Packages are large: for one that is broken not all are downloaded again and again.
+            costly = self._pace.poll * 2.0 ** min(self.failures, 16)
         self._pull = self._baseline = self._listed = self._waiting = None
         self._worklist.release()
-        self.due = now + self._pace.retry.delay(self.failures, self._random, at_least=wish)
-        if error.retry_after is not None:
-            self._not_before = self.due
+        self._schedule.back_off(now, self.failures, error.retry_after, costly)
 
     # Pull
 
     def _step(self, asked: Fetch, step: Step, now: float) -> None:
         if step.coverage is not None:
-            self._learn(asked, step.coverage, more=step.fetch is not None)
+            new = self._intake.take(asked, step.coverage, more=step.fetch is not None)
+            if new:
+                self._note(f"{new} changes from the {asked.rung} {asked.uri}")
         if step.fetch is not None:
             self._ask(asked, step.fetch)
         elif step.failure is not None:
@@ -238,37 +217,6 @@ class Climb:
         else:
             self._worklist.release()
             self._waiting = fetch
-
-    def _learn(self, asked: Fetch, coverage: Coverage, *, more: bool) -> None:
-        before = self._knowledge.confirmed
-        fresh = self._knowledge.pull(self._believed(asked, coverage))
-        # With more lists to come, a resource may change once more: one GET will do. A package
-        # brings what it has.
-        packaged = asked.package is not None
-        parked = more and not packaged and self._worklist.parked < self._pace.hold
-        for change in fresh:
-            if packaged and change.at < before:
-                # Out of order: something later may have been applied, and forgotten, already.
-                change = structs.replace(change, package=None)
-            self._worklist.add(change, parked=parked)
-        if asked.package is not None:
-            self._read[asked.uri] = asked.package
-        if fresh:
-            self._news = self._news or self._knowledge.confirmed > before
-            self._note(f"{len(fresh)} changes from the {asked.rung} {asked.uri}")
-
-    def _believed(self, asked: Fetch, coverage: Coverage) -> Coverage:
-        """Take the `until` of a list that is rewritten, and so not closed, for what it is.
-
-        A Source that stamps it with the present may append an earlier change a moment later.
-        """
-        if not coverage.closed:
-            return coverage
-        before, self._until = self._until, (asked.uri, coverage.until)
-        if before is None or before[0] != asked.uri or before == self._until:
-            return coverage
-        latest = max((change.at for change in coverage.changes), default=coverage.from_)
-        return structs.replace(coverage, until=latest, closed=False)
 
     def _fall_into_hole(self, begins: Instant) -> None:
         """No document covers the time from what is confirmed until what there is begins."""
@@ -306,16 +254,14 @@ class Climb:
         self.settled = True
 
     def _poll_later(self, now: float) -> None:
-        wait = self._rhythm.next(news=self._news)
-        self._news = False
-        relaxed = self.relaxed and self._knowledge.hole is None
-        self.soon(now + (self._pace.poll_with_push if relaxed else wait))
+        news, self._intake.news = self._intake.news, False
+        self._schedule.poll(now, news=news, anxious=self._knowledge.hole is not None)
 
     def _lag(self, now: float) -> None:
         """The lists do not reach what push announced: they lag behind it, or it lied."""
         self._lag_tries += 1
         if self._lag_tries <= self._pace.lag_tries:
-            self.soon(now + self._pace.retry.delay(self._lag_tries, self._random))
+            self._schedule.retry(now, self._lag_tries)
             return
         self._note("the hub announced changes that the Source's lists do not show", warning=True)
         self._knowledge.forget_announced()
@@ -366,7 +312,7 @@ class Climb:
         for resource in resources:
             change = Change(resource.uri, ChangeType.UPDATED, listed.at, resource, package)
             self._worklist.add(change, since=EARLIEST)
-            self._news = True
+            self._intake.news = True
         self._walk_on(self._baseline, now)
 
     def missing(self, uris: Iterable[str], now: float) -> None:
@@ -377,7 +323,7 @@ class Climb:
         for uri in uris:
             change = Change(uri, ChangeType.DELETED, baseline.at, Resource(uri))
             self._worklist.add(change, since=EARLIEST)
-            self._news = True
+            self._intake.news = True
         for change in self._knowledge.baseline(baseline.at):
             self._worklist.add(change)
         self._walked = baseline.walked or self._walked

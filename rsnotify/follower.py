@@ -20,20 +20,35 @@ change that a hub withheld is found at the next poll. Applying a change twice do
        v                          |              Change List (or Index) --reaches--> apply
      held --grace over--> pull    |                 | begins later
        |                          |                 v
-       +------ known moved -------+              Change List Archive --reaches--> its lists,
-                                                    | begins later, or none       then again
-                                                    v                             the Change List
-                                                 Resource List: compare, sweep what is not
-                                                 listed, known = its `at`; then again the
+       +------ known moved -------+              Change List Archive   each --reaches--> its
+                                                 Change Dump           lists or packages, then
+                                                 Change Dump Archive   again the Change List
+                                                    | each begins later, or none
+                                                    v
+                                                 Resource List or Dump: compare, sweep what is
+                                                 not listed, known = its `at`; then again the
                                                  Change List
 
+Each arrow down costs more than the one before, and may lead to an index, whose members are
+then read. Who holds nothing yet begins at the bottom, with the Resource Dump, as a download
+costs less than a GET for each resource; who holds something compares the Resource List. Where
+one of these two does not do, the other is read, and at last an archived one. A Source need not
+offer all of this: the first that there is takes the place of the Change List.
+
 A document that cannot be had or read ends the pull, which is tried again with backoff; what
-was taken before stays. A list that vanished between two requests (404) starts the pull anew,
-and after some such starts leads to the Resource List. Every way ends at the Resource List,
-which is always right, and costs most.
+was taken before stays. What tells of the past is given up at once, and the next way taken;
+what tells of the present, after some tries; and if the Change List itself stays broken, the
+others are read in its place, and now and then everything is compared. Every way ends at the
+whole set of resources, which is always right, and costs most.
+
+Packages are asked for one at a time, the next when little of the last is still to be applied;
+a change of a package says so, and content that is not to be had from it is fetched.
 
 What is known but not applied is in the `Worklist`. T is just before the earliest change
 owed, so it passes none; when nothing is owed, T is `known`.
+
+The `Schedule` says when: soon after news, then less and less often, hardly at all while push
+works, and never before the Source said to come back.
 
 The program owes an answer to each `Fetch`, `Apply`, `Compare` and `Sweep`, in any order, and
 may stop at any point: begun again from the last `progress` it kept, all ends the same.
@@ -53,6 +68,7 @@ from rsnotify.knowledge import Knowledge
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.schedule import Schedule
 from rsnotify.vocabulary import ChangeType
 from rsnotify.worklist import Worklist
 
@@ -84,7 +100,10 @@ class Follower:
         self._actions: list[Action] = []
         self._knowledge = Knowledge(progress, pace.hold)
         self._worklist = Worklist(pace.retry, random)
-        self._climb = Climb(offer, self._knowledge, self._worklist, self._actions, pace, random)
+        self._schedule = Schedule(pace, random)
+        self._climb = Climb(
+            offer, self._knowledge, self._worklist, self._actions, self._schedule, pace
+        )
         self._gap_due: float | None = None
 
     # What there is to see
@@ -141,7 +160,7 @@ class Follower:
     @property
     def wakeup(self) -> float | None:
         """When `tick` is due, if nothing happens before."""
-        climb = None if self._climb.busy else self._climb.due
+        climb = None if self._climb.busy else self._schedule.due
         due = (self._gap_due, self._worklist.wakeup(), climb)
         return min((time for time in due if time is not None), default=None)
 
@@ -156,8 +175,9 @@ class Follower:
         """Do what has become due."""
         if self._gap_due is not None and self._gap_due <= now:
             self._gap_due = None
-            self._climb.soon(now)
-        if self._climb.due is not None and self._climb.due <= now and not self._climb.busy:
+            self._schedule.soon(now)
+        due = self._schedule.due
+        if due is not None and due <= now and not self._climb.busy:
             self._gap_due = None
             self._climb.begin(now)
         return self._take(now)
@@ -178,7 +198,7 @@ class Follower:
         for change in self._knowledge.push(coverage):
             self._worklist.add(change)
         if coverage.from_ is None:
-            self._climb.soon(now + self._pace.gap_grace)
+            self._schedule.soon(now + self._pace.gap_grace)
         elif not self._knowledge.gap:
             self._gap_due = None
         elif self._gap_due is None and not self._climb.busy:
@@ -188,23 +208,23 @@ class Follower:
     def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that something was pushed which is no fragment."""
         self._note(f"a fragment was refused, so the Change List is read: {error}", warning=True)
-        self._climb.soon(now + self._pace.gap_grace)
+        self._schedule.soon(now + self._pace.gap_grace)
         return self._take(now)
 
     def push_up(self, now: float) -> list[Action]:
         """Hear that fragments arrive from `since` on."""
-        self._climb.relaxed = True
+        self._schedule.relaxed = True
         return self._take(now)
 
     def push_gap(self, now: float) -> list[Action]:
         """Hear that the hub cannot replay from `since` on."""
         self._note("the hub's log does not reach back far enough, so the Change List is read")
-        self._climb.soon(now)
+        self._schedule.soon(now)
         return self.tick(now)
 
     def push_down(self, now: float) -> list[Action]:
         """Hear that no fragments arrive any more."""
-        self._climb.push_lost(now)
+        self._schedule.push_lost(now)
         return self._take(now)
 
     # Events: documents
@@ -250,7 +270,7 @@ class Follower:
         elif attempts:
             self._note(f"could not apply, try {attempts}: {error}", warning=attempts == 3)
             # It may have changed or gone since: then the lists say so.
-            self._climb.soon(now + self._pace.retry.delay(attempts, self._random))
+            self._schedule.soon(now + self._pace.retry.delay(attempts, self._random))
         return self._take(now)
 
     # Actions

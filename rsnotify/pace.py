@@ -32,37 +32,3 @@ class Pace(Struct, frozen=True):
     lag_tries: int = 8
     baseline_after: int = 3
     retry: Retry = Retry()
-
-
-class Rhythm:
-    """When to poll next: soon after there was something new, then less and less often.
-
-    Changes come in bursts, so the best guess at when the next one comes is that the last one
-    was just now.
-
-    Args:
-        pace: `pace.poll` is the longest wait.
-    """
-
-    #: How much sooner than otherwise a poll comes after news.
-    QUICKER = 8
-
-    def __init__(self, pace: Pace) -> None:
-        self._most = pace.poll
-        self._wait = pace.poll
-
-    def quicken(self) -> None:
-        """Begin anew with the shortest wait."""
-        self._wait = self._most / self.QUICKER
-
-    def next(self, *, news: bool) -> float:
-        """Return how long to wait now, in seconds.
-
-        Args:
-            news: Whether the last poll found something.
-        """
-        if news:
-            self.quicken()
-        wait = self._wait
-        self._wait = min(self._most, 2 * wait)
-        return wait

@@ -32,7 +32,8 @@ PUSHED = (
     st.tuples(st.just("double"), st.integers(0, 5)),
     st.tuples(st.just("lose"), st.integers(0, 5)),
 )
-HISTORIES = st.lists(st.one_of(*PULLED, *PUSHED), max_size=60)
+STEPS = st.one_of(*PULLED, *PUSHED)
+HISTORIES = st.lists(STEPS, max_size=60)
 HISTORIES_WITHOUT_PUSH = st.lists(st.one_of(*PULLED), max_size=40)
 SOURCES = st.builds(
     Source,

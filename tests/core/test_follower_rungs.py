@@ -16,7 +16,7 @@ from rsnotify.errors import MalformedDocument, NotFound, RsnotifyError, Unavaila
 from rsnotify.follower import Follower
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
-from rsnotify.pace import Pace, Rhythm
+from rsnotify.schedule import QUICKER, Rhythm
 from rsnotify.vocabulary import Capability, ChangeType
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 
@@ -294,7 +294,7 @@ def test_what_is_out_of_order_in_a_package_is_rather_fetched() -> None:
 
 
 def test_polls_come_soon_after_news_and_then_less_and_less_often() -> None:
-    rhythm = Rhythm(Pace(poll=16.0))
+    rhythm = Rhythm(16.0)
     assert rhythm.next(news=False) == 16.0
     assert [rhythm.next(news=news) for news in (True, False, False, True)] == [2, 4, 8, 2]
     assert [rhythm.next(news=False) for _ in range(5)] == [4, 8, 16, 16, 16]
@@ -311,7 +311,7 @@ def test_a_destination_polls_never_faster_than_the_floor_nor_slower_than_told() 
         before = destination.now
         destination.poll()
         waits.append(destination.now - before)
-    assert min(waits) == pytest.approx(PACE.poll / Rhythm.QUICKER)
+    assert min(waits) == pytest.approx(PACE.poll / QUICKER)
     assert max(waits) == pytest.approx(PACE.poll)
 
 
@@ -324,7 +324,7 @@ def test_polls_come_soon_when_push_is_lost() -> None:
     assert follower.wakeup == destination.now + PACE.poll_with_push
     follower.push_down(destination.now)
     assert follower.wakeup is not None
-    assert follower.wakeup <= destination.now + PACE.poll / Rhythm.QUICKER
+    assert follower.wakeup <= destination.now + PACE.poll / QUICKER
 
 
 def test_a_source_that_says_when_to_come_back_is_not_asked_before_whatever_happens() -> None:

@@ -1,0 +1,94 @@
+"""When the Source's documents are read next."""
+
+from __future__ import annotations
+
+from random import Random
+
+from rsnotify.pace import Pace
+
+#: How much sooner than otherwise a poll comes after news.
+QUICKER = 8
+
+
+class Rhythm:
+    """How long to wait between polls: little after news, then more and more.
+
+    Changes come in bursts, so the best guess at when the next one comes is that the last one
+    was just now.
+
+    Args:
+        most: The longest wait, in seconds.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self._wait = most
+
+    def next(self, *, news: bool) -> float:
+        """Return how long to wait now.
+
+        Args:
+            news: Whether there is reason to think that more comes soon.
+        """
+        wait = self._most / QUICKER if news else self._wait
+        self._wait = min(self._most, 2 * wait)
+        return wait
+
+
+class Schedule:
+    """When the next climb begins. Times called `now` are seconds of a clock that never jumps.
+
+    Args:
+        pace: How fast.
+        random: The source of jitter.
+    """
+
+    def __init__(self, pace: Pace, random: Random) -> None:
+        self._pace = pace
+        self._random = random
+        self._rhythm = Rhythm(pace.poll)
+        self._not_before = 0.0
+        #: When it is.
+        self.due: float | None = None
+        #: Whether push works, so that polls only confirm it.
+        self.relaxed = False
+
+    def soon(self, when: float) -> None:
+        """Climb at this time, if not before; but not before the Source said to come back."""
+        when = max(when, self._not_before)
+        self.due = when if self.due is None else min(self.due, when)
+
+    def poll(self, now: float, *, news: bool, anxious: bool) -> None:
+        """Look again after the usual wait.
+
+        Args:
+            now: The time.
+            news: Whether there was something new this time.
+            anxious: Whether even push cannot bring what is missing.
+        """
+        wait = self._rhythm.next(news=news)
+        self.soon(now + (self._pace.poll_with_push if self.relaxed and not anxious else wait))
+
+    def retry(self, now: float, attempts: int) -> None:
+        """Look again in a moment, as what is there now is not yet enough."""
+        self.soon(now + self._pace.retry.delay(attempts, self._random))
+
+    def back_off(self, now: float, failures: int, wish: float | None, costly: float) -> None:
+        """Try again later, as something failed.
+
+        Args:
+            now: The time.
+            failures: How often in a row.
+            wish: How long the Source asked to be left alone, if it did.
+            costly: How long to wait at least, for what it costs to try again.
+        """
+        least = max(wish or 0.0, costly)
+        self.due = now + self._pace.retry.delay(failures, self._random, at_least=least)
+        if wish is not None:
+            self._not_before = self.due
+
+    def push_lost(self, now: float) -> None:
+        """Hear that only polls tell of changes now. All who lost it do not come at once."""
+        if self.relaxed:
+            self.relaxed = False
+            self.soon(now + self._rhythm.next(news=True) * self._random.random())
