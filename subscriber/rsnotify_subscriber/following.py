@@ -258,7 +258,7 @@ class Following:
         self._perform(self._follower.failed(change, error, self._loop.time()))
 
     def _end_if_caught_up(self) -> None:
-        if not self._once or not self._applier.idle:
+        if not self._once or not self._applier.idle or self._rediscovery is not None:
             return
         follower = self._follower
         if follower.level:
@@ -318,7 +318,7 @@ class Following:
     # Rediscovery
 
     def _rediscover(self) -> None:
-        if self._rediscovery is None or self._rediscovery.done():
+        if self._rediscovery is None:
             self._rediscovery = self._tasks.spawn(self._read_offer())
 
     async def _keep_rediscovering(self) -> None:
@@ -332,9 +332,13 @@ class Following:
             offer = await rediscover(self._fetcher, before.url, before.offer)
         except RsnotifyError as error:
             logger.info("what the Source offers could not be read anew: %s", error)
-            return
-        if offer == before.offer:
-            return
+        else:
+            if offer != before.offer:
+                await self._take_offer(before, offer)
+        self._rediscovery = None
+        self._tick()  # a run that only catches up waits for this
+
+    async def _take_offer(self, before: Identity, offer: Offer) -> None:
         self._identity = msgspec.structs.replace(before, offer=offer)
         await self._in_worker(self._state.keep_identity, self._identity)
         self._perform(self._follower.offered(offer, self._loop.time()))

@@ -349,3 +349,24 @@ async def test_a_source_that_is_not_up_yet_is_waited_for(
         assert not subscriber.status.level
         await source.server.start()
         await destination.until_equal()
+
+
+async def test_who_only_catches_up_goes_on_to_the_successor_of_a_closed_list(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    closed = replace(source.change_list(), until=source.last)
+    source.answers["/data/changelist.xml"] = body(write_document(closed))
+    new = source.put("new", b"1")
+    successor = replace(source.change_list(), resources=(new,), from_=closed.until)
+    source.answers["/data/next.xml"] = body(write_document(successor))
+    offered = source._capability_list()
+    renamed = tuple(
+        replace(one, uri=source.base + "next.xml") if one.capability == "changelist" else one
+        for one in offered.resources
+    )
+    source.answers["/data/capabilitylist.xml"] = body(
+        write_document(replace(offered, resources=renamed))
+    )
+    await destination.catch_up()
+    assert destination.equals_source()
