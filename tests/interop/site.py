@@ -25,7 +25,7 @@ class _Handler(SimpleHTTPRequestHandler):
 def served(folder: Path) -> Iterator[str]:
     """Serve a folder by http.server on a free port; give its URL, without a slash at the end."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"
