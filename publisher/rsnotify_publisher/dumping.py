@@ -67,6 +67,7 @@ class Dumping:
             profile=source.documents.profile,
         )
         self._begin = 0
+        self._shown: list[Volume] = []
         #: Keeps what new changes made of their resources, for the Change Dump.
         self.captured: Captured | None = None
         if source.contents is not None and source.options.change_dump:
@@ -146,7 +147,7 @@ class Dumping:
         """Write the live Change Dump, if there is to be one; it begins with what is open now."""
         self._begin = journal.state().closed
         if self.captured is not None:
-            self._write_live(journal)
+            self._write_live(journal.volumes(Capability.CHANGE_DUMP, archived=False))
 
     def write_change_dumps(self, journal: Journal) -> None:
         """Pack the changes of each Change List that was closed since (core §13.1)."""
@@ -156,10 +157,12 @@ class Dumping:
         new = [volume for volume in closed if volume.begin >= through]
         for volume in new:
             self._write_change_dump(volume)
-        if self._retire(journal) or new:
-            self._write_live(journal)
+        self._retire(journal)
+        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+        if live != self._shown:
+            self._write_live(live)
 
-    def _retire(self, journal: Journal) -> bool:
+    def _retire(self, journal: Journal) -> None:
         """Take from the live Change Dump what belongs there no longer."""
         live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
         archives = self._documents.keeps(Capability.CHANGE_DUMP)
@@ -174,10 +177,10 @@ class Dumping:
             self._archives.add(journal, going, lambda journal: journal.archive(going))
         elif going:
             self._recorder.submit(lambda journal: journal.drop(going)).result()
-        return bool(going)
+        if going:
+            self._begin = max(self._begin, going[-1].end)
 
-    def _write_live(self, journal: Journal) -> None:
-        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+    def _write_live(self, live: list[Volume]) -> None:
         begin = live[0].begin if live else self._begin
         self._writer.write_change_dump(
             CHANGE_DUMP,
@@ -186,6 +189,7 @@ class Dumping:
             [entry for volume in live for entry in self._entries(volume.files[0])],
             links=self._documents.archives_link(Capability.CHANGE_DUMP),
         )
+        self._shown = live
 
     def _entries(self, name: str) -> Iterator[Resource]:
         """Read what a closed Change Dump says of its packages."""

@@ -66,7 +66,7 @@ class FragmentWriter:
         size, until = 0, from_
         for number, change in enumerate(changes):
             inline = contents.get(change.uri) if last[change.uri] == number else None
-            written = entry(with_content(change, inline), profile=Profile.V1_1)
+            written = entry(with_content(change, inline), profile=self._profile)
             if entries and not self._fits(len(entries), size + len(written)):
                 yield self._fragment(from_, until, entries)
                 from_, entries, size = until, [], 0

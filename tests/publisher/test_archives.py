@@ -501,3 +501,18 @@ def test_change_dumps_are_kept_by_the_policy(tmp_path: Path) -> None:
         eventually(lambda: len(list(zips("*.zip"))) == 3)
     dump = source.read("changedump.xml")
     assert dump.from_ == dump.resources[0].from_
+
+
+def test_an_empty_change_dump_claims_nothing_that_was_dropped(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="4 changes", change_dump=True, keep="1 h", linger=0)
+    source = Published(tmp_path, options)
+    with source:
+        source.update(*range(8))
+        eventually(lambda: bool(source.read("changedump.xml").resources))
+        packed = source.read("changedump.xml").resources[-1].until
+        assert packed is not None
+        source.clock.pass_seconds(3_700)
+        eventually(lambda: not source.read("changedump.xml").resources)
+        begin = source.read("changedump.xml").from_
+    assert begin is not None
+    assert begin >= packed

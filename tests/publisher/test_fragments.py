@@ -16,6 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import INLINE_LIMIT, ChangeType
+from rsnotify.writing import Profile
 from rsnotify_publisher.feed import resume_at
 from rsnotify_publisher.fragments import Fragment, FragmentWriter, may_be_inline, with_content
 from rsnotify_publisher.hubs import advertised, parse_hub
@@ -198,3 +199,10 @@ def test_websub_is_advertised_first() -> None:
 def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int) -> None:
     state = State(last_change=80, promised=90, pruned=10, closed=10, tracked=1)
     assert resume_at(through, cursor, state) == start
+
+
+def test_a_fragment_for_readers_of_1_0_has_the_datetime_in_lastmod() -> None:
+    writer = FragmentWriter(BASE, max_entries=9, max_bytes=10**6, profile=Profile.V1_0)
+    (fragment,) = writer.fragments(ORIGIN, changes(1), {})
+    (entry,) = read_document(fragment.body).resources
+    assert (entry.datetime, entry.lastmod) == (None, from_microseconds(1))
