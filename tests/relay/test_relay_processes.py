@@ -1,0 +1,131 @@
+"""Source, hub, relay and Destination as processes; the relay is killed in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from rsnotify.commands.processes import Process, free_port
+from rsnotify.model import Document, Resource
+from rsnotify.reading import read_document
+from tests.end_to_end import history
+from tests.interop.clients import ResyncClient, contents
+
+PATIENCE = 120
+
+Start = Callable[..., Awaitable[Process]]
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    started: list[Process] = []
+
+    async def start(*arguments: object) -> Process:
+        log = tmp_path / f"{arguments[0]}.log"
+        process = await Process.start(*map(str, arguments), "--allow-private-addresses", log=log)
+        started.append(process)
+        return process
+
+    yield start
+    for process in reversed(started):
+        await process.stop()
+
+
+async def until_audited(start: Start, url: str, folder: Path) -> None:
+    """Wait until `rsnotify audit` says that a folder is in step."""
+    async with asyncio.timeout(PATIENCE):
+        while await (await start("audit", url, folder)).wait() != 0:
+            pass
+
+
+def read(uri: str) -> Document:
+    with urllib.request.urlopen(uri, timeout=PATIENCE) as answer:
+        return read_document(answer.read())
+
+
+def newest_by_uri(url: str) -> dict[str, Resource]:
+    """Return how each resource is told of last, in all that the Source tells of changes."""
+    closed = [entry.uri for entry in read(url + "changelist-archive.xml").resources]
+    lists = [read(uri) for uri in (*closed, url + "changelist.xml")]
+    return {entry.uri: entry for one in lists for entry in one.resources}
+
+
+async def test_all_end_equal_though_the_relay_is_killed_while_changes_go_on(
+    start: Start, tmp_path: Path
+) -> None:
+    source_folder, copy, destination = (tmp_path / name for name in ("source", "copy", "mirror"))
+    source_folder.mkdir()
+    steps = list(history.make_up(400, seed=5))
+    source_url, relay_url = (f"http://127.0.0.1:{free_port()}/" for _ in range(2))
+    hub_url = await (await start("hub", "--port", 0, "--data", tmp_path / "hub")).url()
+    relay = (
+        *("relay", source_url, copy, "--base-url", relay_url, "--port", port_of(relay_url)),
+        *("--hub", hub_url),
+    )
+    source = await start(
+        *("source", source_folder, "--base-url", source_url, "--port", port_of(source_url)),
+        *("--hub", hub_url),
+    )
+    await source.url()
+    relaying = await start(*relay)
+    await relaying.url()
+    await start("follow", relay_url, destination, "--poll", 1)
+    for part in range(4):
+        applying = asyncio.create_task(
+            asyncio.to_thread(history.apply, steps[part * 100 :][:100], source_folder)
+        )
+        if part in (1, 2):
+            await relaying.kill()
+            relaying = await start(*relay)
+        await applying
+    await until_audited(start, source_url, copy)
+    await until_audited(start, relay_url, destination)
+    assert contents(copy) == contents(source_folder)
+    assert contents(destination) == contents(source_folder)
+    for uri, entry in newest_by_uri(relay_url).items():
+        (via,) = entry.links
+        original = source_url + uri.removeprefix(relay_url)
+        assert (via.rel, via.href) == ("via", original)
+        assert via.hash == entry.hash
+
+
+async def test_the_resync_client_follows_a_relay(start: Start, tmp_path: Path) -> None:
+    folder, client = tmp_path / "source", ResyncClient(tmp_path / "client" / "copy")
+    (folder / "maps").mkdir(parents=True)
+    (folder / "maps/a.ttl").write_text("a")
+    source_url = await (await start("source", folder, "--port", 0)).url()
+    relay = ("relay", source_url, tmp_path / "copy", "--port", 0, "--poll", 0.2)
+    url = await (await start(*relay, "--config", settings(tmp_path))).url()
+
+    async def until_relayed() -> None:
+        for one in (source_url, url):  # the relay's own lists come a moment after its copy
+            await until_audited(start, one, tmp_path / "copy")
+
+    await until_relayed()
+    # It ignores the deletion of what was created last before its baseline, by any Source.
+    (folder / "later.ttl").write_text("l")
+    await until_relayed()
+    await asyncio.to_thread(client.baseline, url)
+    assert contents(client.copy) == contents(folder)
+    (folder / "maps/a.ttl").unlink()
+    (folder / "b.ttl").write_text("b")
+    await until_relayed()
+    await asyncio.to_thread(client.incremental, url)
+    assert contents(client.copy) == contents(folder)
+
+
+def settings(folder: Path) -> Path:
+    path = folder / "relay.toml"
+    path.write_text("[options]\nresource_list_every = 0.1\n")
+    return path
+
+
+def port_of(url: str) -> str:
+    match = re.search(r":(\d+)/", url)
+    assert match is not None
+    return match[1]
