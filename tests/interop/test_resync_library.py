@@ -48,6 +48,13 @@ READERS: dict[str, type[ListBase]] = {
 }
 
 
+def is_valid(url: str) -> bool:
+    """Tell what `rsnotify validate` says of all documents."""
+    description = f"{url}.well-known/resourcesync"
+    command = [sys.executable, "-m", "rsnotify", "validate", "--deep", description]
+    return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
 def documents(url: str) -> dict[str, str]:
     """Return a URI for each kind of document that there is, as `rsnotify inspect` finds them."""
     command = [sys.executable, "-m", "rsnotify", "inspect", url, "--json"]
@@ -86,3 +93,4 @@ def test_it_reads_what_we_write(
         assert sorted(one.uri for one in theirs) == sorted(one.uri for one in ours.resources)
         for name, instant in (("at", ours.at), ("from", ours.from_), ("until", ours.until)):
             assert theirs.md.get(f"md_{name}") == (format_datetime(instant) if instant else None)
+    assert is_valid(process.url)

@@ -7,6 +7,7 @@ the last changes; its resources answer 405 to HEAD.
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
@@ -109,6 +110,16 @@ def files_of(folder: Path) -> dict[str, bytes]:
     }
 
 
+async def is_inspected_and_valid(base: str, *, resources: int) -> None:
+    """See what `inspect` counts, and that `validate` finds nothing wrong."""
+    inspected = await outcome(await rsnotify("inspect", base, "--json"))
+    (capability_list,) = json.loads(inspected[1])["parts"]
+    counts = {part["capability"]: part["entries"] for part in capability_list["parts"]}
+    assert counts == {"resourcelist": resources, "changelist": 100}
+    validated = await outcome(await rsnotify("validate", f"{base}/capabilitylist.xml", "--deep"))
+    assert validated[0] == 0, validated
+
+
 async def test_a_running_simulator_is_followed_to_an_equal_state(tmp_path: Path, port: int) -> None:
     base, folder = f"http://127.0.0.1:{port}", tmp_path / "mirror"
     arguments = ("follow", base, folder, "--json", "--poll", 0.5)
@@ -123,6 +134,7 @@ async def test_a_running_simulator_is_followed_to_an_equal_state(tmp_path: Path,
         audited = await outcome(await rsnotify("audit", base, folder))
         assert audited[0] == 0, audited
         assert files_of(folder) == await contents_of(base)
+        await is_inspected_and_valid(base, resources=len(files_of(folder)))
         process.terminate()
         assert (await outcome(process))[0] == 0
         once = await outcome(await rsnotify("follow", base, folder, "--once"))
