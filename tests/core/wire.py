@@ -1,0 +1,38 @@
+"""A Follower whose documents are answered by the test, one by one."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec.structs import replace
+
+from rsnotify.actions import Action, Fetch, Progress, Rung
+from rsnotify.errors import RsnotifyError
+from rsnotify.follower import Follower
+from rsnotify.model import Document
+from rsnotify.offer import Offer
+from tests.core.world import PACE
+
+
+class Wire:
+    """A Follower whose documents are answered by the test."""
+
+    def __init__(self, offer: Offer, progress: Progress | None = None, **pace: float) -> None:
+        self.follower = Follower(offer, progress, pace=replace(PACE, **pace), random=Random(1))
+        self.now = 0.0
+        self.actions: list[Action] = self.follower.start(self.now)
+
+    def asked(self) -> list[Rung]:
+        return [action.rung for action in self.actions if isinstance(action, Fetch)]
+
+    def answer(self, document: Document | RsnotifyError) -> None:
+        (fetch,) = [action for action in self.actions if isinstance(action, Fetch)]
+        if isinstance(document, Document):
+            self.actions = self.follower.fetched(fetch, document, self.now)
+        else:
+            self.actions = self.follower.fetch_failed(fetch, document, self.now)
+
+    def wait(self) -> float:
+        before, self.now = self.now, self.follower.wakeup or 0.0
+        self.actions = self.follower.tick(self.now)
+        return self.now - before
