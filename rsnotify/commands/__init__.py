@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -30,6 +31,33 @@ def run(main: Callable[[asyncio.Event], Coroutine[None, None, T]]) -> T:
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
+
+
+def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
+    """Run a coroutine as `run` does, and cancel it when asked to stop.
+
+    Returns:
+        What it returned; None if it was stopped before.
+    """
+
+    async def main(stop: asyncio.Event) -> T | None:
+        working = asyncio.create_task(work())
+        stopper = asyncio.create_task(stop.wait())
+        await asyncio.wait([working, stopper], return_when=asyncio.FIRST_COMPLETED)
+        stopper.cancel()
+        if working.done():
+            return working.result()
+        working.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
+        return None
+
+    return run(main)
+
+
+def printable(text: str) -> str:
+    """Leave no control character to the terminal, where the text is a stranger's."""
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

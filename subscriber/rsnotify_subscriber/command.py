@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from rsnotify.commands import run
+from rsnotify.commands import printable, run, run_until_stopped
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
 from rsnotify_subscriber.auditing import Audit
@@ -96,22 +95,11 @@ def audit(
     allow_private_addresses: Private = False,
 ) -> None:
     """Tell whether DEST is in step with the Source at URL: exit 0 if so, 1 if not, 2 if unknown."""
-
-    async def main(stop: asyncio.Event) -> Audit | None:
-        work = asyncio.create_task(
-            audit_mirror(url, dest, state=state, allow_private_addresses=allow_private_addresses)
+    result = run_until_stopped(
+        lambda: audit_mirror(
+            url, dest, state=state, allow_private_addresses=allow_private_addresses
         )
-        stopper = asyncio.create_task(stop.wait())
-        await asyncio.wait([work, stopper], return_when=asyncio.FIRST_COMPLETED)
-        stopper.cancel()
-        if not work.done():
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
-            return None
-        return work.result()
-
-    result = run(main)
+    )
     if result is None:
         raise typer.Exit(2)
     if json:
@@ -125,9 +113,9 @@ def audit(
 def _print_audit(result: Audit) -> None:
     for kind in ("created", "updated", "deleted", "unknown"):
         for name in getattr(result, kind):
-            typer.echo(f"{kind}  {name}")
+            typer.echo(f"{kind}  {printable(name)}")
     for doubt in result.doubts:
-        typer.echo(f"doubt  {doubt}")
+        typer.echo(f"doubt  {printable(doubt)}")
     verdict = {True: "in step", False: "not in step", None: "could not tell"}[result.in_step]
     typer.echo(f"{verdict}: {result.resources} resources at the Source")
 

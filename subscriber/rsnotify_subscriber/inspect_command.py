@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -16,7 +14,7 @@ from rich.filesize import decimal
 from rich.text import Text
 from rich.tree import Tree
 
-from rsnotify.commands import run
+from rsnotify.commands import printable, run_until_stopped
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.vocabulary import Capability
@@ -57,23 +55,10 @@ def inspect(
     ] = False,
 ) -> None:
     """Show what the Source at URL offers; exit 1 if it cannot be inspected at all."""
-
-    async def main(stop: asyncio.Event) -> Finding | None:
-        work = asyncio.create_task(
-            inspect_source(url, allow_private_addresses=allow_private_addresses)
-        )
-        stopper = asyncio.create_task(stop.wait())
-        await asyncio.wait([work, stopper], return_when=asyncio.FIRST_COMPLETED)
-        stopper.cancel()
-        if not work.done():
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
-            return None
-        return work.result()
-
     try:
-        found = run(main)
+        found = run_until_stopped(
+            lambda: inspect_source(url, allow_private_addresses=allow_private_addresses)
+        )
     except RsnotifyError as error:
         typer.echo(f"rsnotify: {error}", err=True)
         raise typer.Exit(1) from None
@@ -91,31 +76,26 @@ def inspect(
 def plain_lines(found: Finding, now: Instant, depth: int = 0) -> Iterator[str]:
     """Write a tree as indented lines."""
     indent = "  " * depth
-    yield f"{indent}{_title(found)}  {_shown(found.uri)}"
+    yield f"{indent}{_title(found)}  {printable(found.uri)}"
     for line in _details(found, now):
-        yield f"{indent}    {_shown(line)}"
+        yield f"{indent}    {printable(line)}"
     for part in found.parts:
         yield from plain_lines(part, now, depth + 1)
 
 
 def _tree(found: Finding, now: Instant) -> Tree:
-    label = Text.assemble((_title(found), "bold"), "  ", (_shown(found.uri), "cyan"))
+    label = Text.assemble((_title(found), "bold"), "  ", (printable(found.uri), "cyan"))
     for line in _details(found, now):
         wrong = line.startswith("!")
-        label.append("\n" + _shown(line), style="red" if wrong else "dim")
+        label.append("\n" + printable(line), style="red" if wrong else "dim")
     tree = Tree(label)
     for part in found.parts:
         tree.add(_tree(part, now))
     return tree
 
 
-def _shown(text: str) -> str:
-    """Leave no control character to the terminal: the text is a stranger's."""
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
-
-
 def _words(found: Finding) -> tuple[str, str, str]:
-    return _WORDS.get(found.capability) or (_shown(str(found.capability)), "entry", "entries")
+    return _WORDS.get(found.capability) or (printable(str(found.capability)), "entry", "entries")
 
 
 def _title(found: Finding) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import nullcontext
 from typing import Annotated
 
 import msgspec
@@ -13,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rsnotify.commands import run
+from rsnotify.commands import printable, run_until_stopped
 from rsnotify.errors import RsnotifyError
 from rsnotify.validation import Severity
 from rsnotify.writing import Profile
@@ -39,31 +38,20 @@ def validate(
     ] = False,
 ) -> None:
     """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
-    status = Console(stderr=True).status(Text(_shown(target)))
+    status = Console(stderr=True).status(Text(printable(target)))
 
-    async def main(stop: asyncio.Event) -> Validation | None:
-        work = asyncio.create_task(
-            validate_target(
-                target,
-                deep=deep,
-                spec=spec,
-                allow_private_addresses=allow_private_addresses,
-                progress=lambda name: status.update(Text(_shown(name))),
-            )
+    def work() -> Coroutine[None, None, Validation]:
+        return validate_target(
+            target,
+            deep=deep,
+            spec=spec,
+            allow_private_addresses=allow_private_addresses,
+            progress=lambda name: status.update(Text(printable(name))),
         )
-        stopper = asyncio.create_task(stop.wait())
-        await asyncio.wait([work, stopper], return_when=asyncio.FIRST_COMPLETED)
-        stopper.cancel()
-        if not work.done():
-            work.cancel()
-            with suppress(asyncio.CancelledError):
-                await work
-            return None
-        return work.result()
 
     try:
         with status if sys.stderr.isatty() else nullcontext():
-            result = run(main)
+            result = run_until_stopped(work)
     except RsnotifyError as error:
         raise _not_had(str(error)) from None
     except OSError as error:
@@ -84,16 +72,11 @@ def _not_had(sentence: str) -> typer.Exit:
     return typer.Exit(2)
 
 
-def _shown(text: str) -> str:
-    """Leave no control character to the terminal: the text is a stranger's."""
-    return "".join(one if one.isprintable() else "\ufffd" for one in text)
-
-
 def plain_lines(result: Validation) -> Iterator[str]:
     """Write the outcome of a validation, a finding on each line."""
     for document in result.documents:
         for line in _lines(document):
-            yield _shown(line)
+            yield printable(line)
     counts = (
         (len(result.documents), "document"),
         (result.count(Severity.ERROR), "error"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from rsnotify_subscriber import inspecting
 from rsnotify_subscriber.findings import Finding, Granularity, granularity_of
 from rsnotify_subscriber.inspect_command import age, plain_lines
 from rsnotify_subscriber.inspecting import inspect
+from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, status
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -275,6 +277,24 @@ async def test_a_private_address_that_a_document_names_is_not_dialled(source: Sm
     assert "not dialled" in found.problem
     found = of(await inspect(source.url, allow_private_addresses=True), Capability.CHANGE_LIST)
     assert found.problem is None
+
+
+async def test_an_inspection_that_is_stopped_ends_at_once_and_without_a_word(
+    source: SmallSource,
+) -> None:
+    asked = asyncio.Event()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    source.answers["/data/changelist.xml"] = never
+    async with running("inspect", source.url) as process:
+        async with asyncio.timeout(SECONDS):
+            await asked.wait()
+        process.terminate()
+        assert await outcome(process) == (1, "", "")
 
 
 @pytest.mark.parametrize(
