@@ -3,9 +3,9 @@
 from rsnotify_publisher.changes import Metadata, Record
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import html_link, link_header, robots_lines
-from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.push.hubs import Hub, parse_hub
 from rsnotify_publisher.web import application, routes
 
 __all__ = [

@@ -10,8 +10,8 @@ from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify.writing import Profile, write_document
 from rsnotify.writing import entry as write_entry
+from rsnotify_publisher.journal import Volume
 from rsnotify_publisher.options import Options
-from rsnotify_publisher.retention import Volume
 
 CAPABILITY_LIST = "capabilitylist.xml"
 RESOURCE_LIST = "resourcelist.xml"

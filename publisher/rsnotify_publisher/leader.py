@@ -13,15 +13,13 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import RsnotifyError
 from rsnotify_publisher.documents import CAPABILITY_LIST
-from rsnotify_publisher.emitter import Emitter
-from rsnotify_publisher.feed import Feed
-from rsnotify_publisher.fragments import FragmentWriter
-from rsnotify_publisher.hubs import Hub
-from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal import Journal, Recorder, State
 from rsnotify_publisher.library import Library, Stopped
-from rsnotify_publisher.recorder import Recorder
+from rsnotify_publisher.push.emitter import Emitter
+from rsnotify_publisher.push.feed import Feed
+from rsnotify_publisher.push.fragments import FragmentWriter
+from rsnotify_publisher.push.hubs import Hub
 from rsnotify_publisher.source import Source
-from rsnotify_publisher.storage import State
 
 _log = logging.getLogger("rsnotify.publisher")
 _NOTE_CURSORS_EVERY = 1.0

@@ -25,12 +25,11 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher.background import Background
 from rsnotify_publisher.changes import Metadata, Record, check_change, check_resource, describe
 from rsnotify_publisher.contents import Content
-from rsnotify_publisher.hubs import Hub, parse_hub
+from rsnotify_publisher.journal import Recorder, system_clock
 from rsnotify_publisher.leader import Leader
 from rsnotify_publisher.options import Options
-from rsnotify_publisher.recorder import Recorder
+from rsnotify_publisher.push.hubs import Hub, parse_hub
 from rsnotify_publisher.source import Resources, Source
-from rsnotify_publisher.storage import system_clock
 
 
 class Publisher:

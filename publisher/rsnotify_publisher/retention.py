@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify_publisher.journal import Volume
 
 _SECOND = 1_000_000
 _COUNTS = {"change", "changes", "list", "lists", "document", "documents", "dump", "dumps"}
@@ -41,28 +42,6 @@ _UNITS = {
 }
 _PARTS = re.compile(r",\s+|\s+or\s+|\s+and\s+")
 _LIMIT = re.compile(r"(\d+(?:[,_]\d{3})*(?:\.\d+)?)\s*([A-Za-z]+)")
-
-
-class Volume(Struct, frozen=True):
-    """A finished document with all that belongs to it, such as its parts or packages.
-
-    Args:
-        kind: Its capability.
-        begin: Its `from` or `at`.
-        end: Its `until` or `completed`.
-        entries: Changes or resources in it.
-        size: Bytes of all its files.
-        files: Their names below the base URL; the first is the document itself.
-        archived: Whether it stands in the archive of its kind, not in what is offered live.
-    """
-
-    kind: str
-    begin: int
-    end: int
-    entries: int
-    size: int
-    files: tuple[str, ...]
-    archived: bool = False
 
 
 class Floor(Struct, frozen=True):

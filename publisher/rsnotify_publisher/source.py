@@ -14,9 +14,9 @@ from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.contents import Content, Contents
 from rsnotify_publisher.documents import PARTS, Documents
 from rsnotify_publisher.files import check_writable
-from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options
+from rsnotify_publisher.push.hubs import Hub, advertised
 from rsnotify_publisher.retention import parse_retention, parse_rotation
 
 #: Gives the current set of resources, from the Source's own database say.

@@ -9,8 +9,8 @@ from aiohttp import hdrs, web
 
 from rsnotify.mediatypes import guess
 from rsnotify_publisher import Publisher, link_header, routes
-from rsnotify_publisher.answers import answer, hold_file
 from rsnotify_publisher.web import LIVE, robots
+from rsnotify_publisher.web.answers import answer, hold_file
 from rsnotify_relay.republisher import Republisher
 
 _UNKNOWN = "application/octet-stream"

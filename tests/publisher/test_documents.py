@@ -16,7 +16,7 @@ from rsnotify.reading import read_document
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.documents import Documents
-from rsnotify_publisher.openlist import OpenList
+from rsnotify_publisher.library.openlist import OpenList
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
 
 

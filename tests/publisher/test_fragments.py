@@ -17,10 +17,10 @@ from rsnotify.model import Document, Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import INLINE_LIMIT, ChangeType
 from rsnotify.writing import Profile
-from rsnotify_publisher.feed import resume_at
-from rsnotify_publisher.fragments import Fragment, FragmentWriter, may_be_inline, with_content
-from rsnotify_publisher.hubs import advertised, parse_hub
-from rsnotify_publisher.storage import State
+from rsnotify_publisher.journal import State
+from rsnotify_publisher.push.feed import resume_at
+from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline, with_content
+from rsnotify_publisher.push.hubs import advertised, parse_hub
 from tests.publisher.helpers import BASE, chain_of
 
 ORIGIN = from_microseconds(0)

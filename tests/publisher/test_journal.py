@@ -15,8 +15,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Link, Resource
 from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Record
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.journal import Journal, Volume
 from tests.publisher.helpers import BASE
 
 

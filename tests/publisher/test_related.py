@@ -16,7 +16,7 @@ from rsnotify.reading import read_document
 from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify.writing import Profile
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.fragments import FragmentWriter
+from rsnotify_publisher.push.fragments import FragmentWriter
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 
 HTTP = "http://example.com/"

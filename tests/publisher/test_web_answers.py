@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rsnotify_publisher.answers import answer, hold_chunks, hold_file
+from rsnotify_publisher.web.answers import answer, hold_chunks, hold_file
 from tests.publisher.helpers import serving
 
 DIGITS = b"0123456789"

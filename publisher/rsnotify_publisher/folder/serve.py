@@ -9,12 +9,12 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
 
-from rsnotify_publisher.answers import Held, answer, hold_file
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.names import Names, media_type
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import LIVE, path_of, robots, routes
+from rsnotify_publisher.web.answers import Held, answer, hold_file
 
 
 class Folder(Struct, frozen=True):

@@ -17,8 +17,8 @@ from rsnotify.model import Resource
 from rsnotify.vocabulary import Capability
 from rsnotify.writing import closing, opening
 from rsnotify_publisher.documents import Documents
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.retention import Rotation, Volume
+from rsnotify_publisher.journal import Journal, Volume
+from rsnotify_publisher.retention import Rotation
 
 # Longer than all that stands before and after the entries.
 _HEAD = 50_000

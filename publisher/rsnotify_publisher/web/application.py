@@ -22,7 +22,6 @@ from rsnotify.links import format_links
 from rsnotify.model import Document
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Rel
 from rsnotify.writing import write_document
-from rsnotify_publisher.answers import Held, answer, hold_chunks, hold_file
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import robots_lines
 from rsnotify_publisher.documents import (
@@ -32,10 +31,11 @@ from rsnotify_publisher.documents import (
     DESCRIPTION,
     PARTS,
 )
-from rsnotify_publisher.memory import USUAL_LIMIT, ChangeMemory, Forgotten
-from rsnotify_publisher.openlist import OpenList
+from rsnotify_publisher.library.openlist import OpenList
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.source import Source
+from rsnotify_publisher.web.answers import Held, answer, hold_chunks, hold_file
+from rsnotify_publisher.web.memory import USUAL_LIMIT, ChangeMemory, Forgotten
 
 #: What may change has to be asked for again; an answer of 304 costs little.
 LIVE: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}

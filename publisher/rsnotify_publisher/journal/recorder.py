@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rsnotify.errors import StorageError
-from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.journal.journal import Journal
 
 T = TypeVar("T")
 

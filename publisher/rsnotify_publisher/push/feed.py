@@ -11,9 +11,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.model import Resource
-from rsnotify_publisher.fragments import Fragment, FragmentWriter, may_be_inline
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.storage import State
+from rsnotify_publisher.journal import Journal, State
+from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline
 
 Contents = Callable[[Sequence[str]], Mapping[str, bytes]]
 

@@ -20,7 +20,7 @@ from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify_publisher.documents import CAPABILITY_LIST, CHANGE_MEMORY, RESOURCE_LIST
 from rsnotify_publisher.files import reading
-from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.journal import Volume
 from rsnotify_publisher.source import Source
 
 #: Changes in a page, where the client does not say.

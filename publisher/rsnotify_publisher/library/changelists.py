@@ -6,14 +6,12 @@ import logging
 
 from rsnotify.model import Resource
 from rsnotify.vocabulary import Capability
-from rsnotify_publisher.archives import Archives
 from rsnotify_publisher.documents import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
 from rsnotify_publisher.dumps import Captured
 from rsnotify_publisher.files import also_as, write_atomically
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.openlist import Closing, OpenList
-from rsnotify_publisher.recorder import Recorder
-from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.journal import Journal, Recorder, Volume
+from rsnotify_publisher.library.archives import Archives
+from rsnotify_publisher.library.openlist import Closing, OpenList
 from rsnotify_publisher.source import Source
 
 _log = logging.getLogger("rsnotify.publisher")

@@ -13,8 +13,8 @@ from rsnotify.model import Resource
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher.documents import RESOURCE_LIST, stem
 from rsnotify_publisher.files import also_as
-from rsnotify_publisher.paging import Pager
-from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.journal import Volume
+from rsnotify_publisher.library.paging import Pager
 from rsnotify_publisher.source import Source
 
 

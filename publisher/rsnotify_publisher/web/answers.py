@@ -21,7 +21,7 @@ from aiohttp import hdrs, web
 from msgspec import Struct
 
 from rsnotify.errors import StorageError
-from rsnotify_publisher.conditions import Version, accepts_gzip, decide
+from rsnotify_publisher.web.conditions import Version, accepts_gzip, decide
 
 _log = logging.getLogger("rsnotify.publisher")
 _PIECE = 256 * 1024

@@ -21,10 +21,9 @@ from rsnotify.datetimes import from_microseconds
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify_publisher.catalogue import Catalogue
 from rsnotify_publisher.changes import Record, as_listed
-from rsnotify_publisher.retention import Volume
-from rsnotify_publisher.storage import State
+from rsnotify_publisher.journal.catalogue import Catalogue, Volume
+from rsnotify_publisher.journal.storage import State
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(Resource).decode

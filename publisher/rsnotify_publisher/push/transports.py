@@ -20,9 +20,9 @@ from rsnotify.datetimes import Instant, parse_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.links import format_links
 from rsnotify.vocabulary import Rel
-from rsnotify_publisher.fragments import Fragment
 from rsnotify_publisher.groups import first_cause
-from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.push.fragments import Fragment
+from rsnotify_publisher.push.hubs import Hub
 
 _ANSWER_WITHIN = 30.0
 _IN_FLIGHT = 256

@@ -15,7 +15,6 @@ from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability
-from rsnotify_publisher.archives import Archives
 from rsnotify_publisher.contents import CheckedContents
 from rsnotify_publisher.documents import (
     ARCHIVES,
@@ -26,9 +25,8 @@ from rsnotify_publisher.documents import (
 )
 from rsnotify_publisher.dumps import Captured, DumpWriter, Package
 from rsnotify_publisher.files import also_as, reading
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.recorder import Recorder
-from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.journal import Journal, Recorder, Volume
+from rsnotify_publisher.library.archives import Archives
 from rsnotify_publisher.source import Source
 
 # Where there is an archive, so many of the newest Change Dumps stay in what is live.

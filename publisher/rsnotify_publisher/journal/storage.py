@@ -13,7 +13,7 @@ from filelock import FileLock
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_publisher import schema
+from rsnotify_publisher.journal import schema
 
 
 def system_clock() -> int:

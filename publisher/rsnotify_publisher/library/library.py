@@ -9,15 +9,14 @@ from contextlib import contextmanager
 
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.model import Resource
-from rsnotify_publisher.archives import Archives
-from rsnotify_publisher.changelists import ChangeLists
 from rsnotify_publisher.changes import as_listed, check_resource
 from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION
-from rsnotify_publisher.dumping import Dumping
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.recorder import Recorder
-from rsnotify_publisher.resourcelist import ResourceListWriter
+from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.library.archives import Archives
+from rsnotify_publisher.library.changelists import ChangeLists
+from rsnotify_publisher.library.dumping import Dumping
+from rsnotify_publisher.library.resourcelist import ResourceListWriter
 from rsnotify_publisher.source import Source
 
 _log = logging.getLogger("rsnotify.publisher")

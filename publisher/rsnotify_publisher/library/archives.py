@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher.documents import ARCHIVES, PARTS, compact, is_final
-from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.paging import Pager
-from rsnotify_publisher.recorder import Recorder
-from rsnotify_publisher.retention import Volume
+from rsnotify_publisher.journal import Journal, Recorder, Volume
+from rsnotify_publisher.library.paging import Pager
 from rsnotify_publisher.source import Source
 
 _BASELINES = (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP)

@@ -9,9 +9,9 @@ from random import Random
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.retry import Retry
-from rsnotify_publisher.feed import Feed
-from rsnotify_publisher.hubs import Hub
-from rsnotify_publisher.transports import feed_hub
+from rsnotify_publisher.push.feed import Feed
+from rsnotify_publisher.push.hubs import Hub
+from rsnotify_publisher.push.transports import feed_hub
 
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)

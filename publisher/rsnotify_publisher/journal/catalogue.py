@@ -8,10 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import json
+from msgspec import Struct, json
 
-from rsnotify_publisher.retention import Volume
-from rsnotify_publisher.storage import Storage
+from rsnotify_publisher.journal.storage import Storage
+
+
+class Volume(Struct, frozen=True):
+    """A finished document with all that belongs to it, such as its parts or packages.
+
+    Args:
+        kind: Its capability.
+        begin: Its `from` or `at`.
+        end: Its `until` or `completed`.
+        entries: Changes or resources in it.
+        size: Bytes of all its files.
+        files: Their names below the base URL; the first is the document itself.
+        archived: Whether it stands in the archive of its kind, not in what is offered live.
+    """
+
+    kind: str
+    begin: int
+    end: int
+    entries: int
+    size: int
+    files: tuple[str, ...]
+    archived: bool = False
 
 
 class Catalogue(Storage):
