@@ -22,7 +22,14 @@ from rsnotify.commands.processes import free_port
 from rsnotify_hub.configuration import load_configuration
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ["README.md", "publisher/README.md", "subscriber/README.md", "hub/README.md"]
+PAGES = [
+    "README.md",
+    "publisher/README.md",
+    "subscriber/README.md",
+    "hub/README.md",
+    "docs/relay.md",
+]
+OTHER_PAGES = ["docs/design.md", "docs/protocol.md", "docs/validation.md"]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: Seconds after which what is still alive counts as running until it is stopped.
 ALIVE = 2.5
@@ -63,8 +70,9 @@ class Sandbox:
         """Start a command of `rsnotify`, on this sandbox's ports."""
         arguments = shlex.split(self.adapt(command), comments=True)
         assert arguments[0] == "rsnotify"
-        if arguments[1] in ("hub", "source"):
-            arguments += ["--port", self._ports["8080" if arguments[1] == "hub" else "8000"]]
+        port = {"hub": self._ports["8080"], "source": self._ports["8000"], "relay": "0"}
+        if arguments[1] in port:
+            arguments += ["--port", port[arguments[1]]]
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             cwd=self.folder,
@@ -125,7 +133,7 @@ def runs(process: subprocess.Popen[str]) -> None:
 def test_every_program_in_the_documentation_runs(
     sandbox: Sandbox, place: str, program: str
 ) -> None:
-    if place.startswith("subscriber") or "Subscriber" in program:
+    if place.startswith(("subscriber", "docs/relay")) or "Subscriber" in program:
         sandbox.serve()
     process = subprocess.Popen(
         [sys.executable, "-c", sandbox.adapt(program)],
@@ -144,14 +152,18 @@ def test_the_commands_of_the_readme_follow_a_folder_and_audit_it(sandbox: Sandbo
         for line in block.splitlines()
         if line.startswith("rsnotify")
     ]
-    *serving, follow, audit = commands
-    for command in serving:
-        says(sandbox.start(command), "http://")
-    says(sandbox.start(follow), "in step")
+    of = {command.split()[1]: command for command in commands}
+    assert len(of) == len(commands)
+    for name in ("hub", "source"):
+        says(sandbox.start(of.pop(name)), "http://")
+    says(sandbox.start(of.pop("follow")), "in step")
     assert (sandbox.folder / "copy/one.ttl").read_text() == "<a> <b> <c> .\n"
-    auditing = sandbox.start(audit)
-    output, _ = auditing.communicate(timeout=60)
-    assert auditing.returncode == 0, output
+    says(sandbox.start(of.pop("relay")), "rsnotify relay serving")
+    assert set(of) == {"audit", "inspect", "validate"}
+    for command in of.values():
+        process = sandbox.start(command)
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
 
 
 @pytest.mark.parametrize(
@@ -166,12 +178,13 @@ def test_the_commands_of_the_readme_follow_a_folder_and_audit_it(sandbox: Sandbo
 )
 def test_every_command_of_the_other_pages_runs(sandbox: Sandbox, page: str, command: str) -> None:
     name = command.split()[1]
-    if name in ("follow", "audit"):
+    if name in ("follow", "audit", "relay"):
         sandbox.serve()
     if name == "audit":
         follow = f"rsnotify follow {command.split()[2]} {command.split()[3]} --once"
         sandbox.start(follow).communicate(timeout=60)
     (sandbox.folder / "hub.toml").write_text(blocks("hub/README.md", "toml")[0])
+    (sandbox.folder / "relay.toml").write_text(sandbox.adapt(blocks("docs/relay.md", "toml")[0]))
     several = sandbox.adapt(blocks("publisher/README.md", "toml")[0])
     (sandbox.folder / "source.toml").write_text(several)
     for one in tomllib.loads(several)["set"]:
@@ -197,7 +210,7 @@ def test_every_configuration_in_the_documentation_is_one(page: str, tmp_path: Pa
         assert load_configuration(str(file)).publishers
 
 
-@pytest.mark.parametrize("page", [*PAGES, "docs/design.md", "docs/protocol.md"])
+@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES])
 def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / page).read_text()):
         assert ((ROOT / page).parent / target).exists(), target
