@@ -24,8 +24,9 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import Wanted
 from rsnotify_subscriber.bringing import Bringer
 from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.received import Blocking, Handler, Received
-from rsnotify_subscriber.state import Held, State
+from rsnotify_subscriber.state import State
 from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")

@@ -21,11 +21,11 @@ from rsnotify.model import Resource
 from rsnotify.ways import Place, Wanted, wanted, wanted_link
 from rsnotify_subscriber.contents import Content
 from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.inline import inline_content
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.patching.patcher import Patcher
 from rsnotify_subscriber.received import Holding
-from rsnotify_subscriber.state import Held
 
 logger = logging.getLogger("rsnotify.subscriber")
 

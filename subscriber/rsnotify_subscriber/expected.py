@@ -19,8 +19,8 @@ from rsnotify.pull import Pull
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.held import ends
 from rsnotify_subscriber.packages import Packages
-from rsnotify_subscriber.state import ends
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 

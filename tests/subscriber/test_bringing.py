@@ -26,8 +26,8 @@ from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.bringing import Bringer
 from rsnotify_subscriber.contents import Content
 from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.sessions import Sessions
-from rsnotify_subscriber.state import Held
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, sha256, status
 

@@ -12,7 +12,8 @@ from rsnotify.datetimes import Instant, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
-from rsnotify_subscriber.state import Held, State
+from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.state import State
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)

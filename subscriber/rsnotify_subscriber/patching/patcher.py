@@ -11,9 +11,9 @@ from rsnotify.model import Link
 from rsnotify.ways import Wanted
 from rsnotify_subscriber.contents import Content
 from rsnotify_subscriber.digests import parse_hashes, verifies
+from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.patching import STANDARD_PATCHES, Patch
 from rsnotify_subscriber.received import Holding
-from rsnotify_subscriber.state import Held
 
 logger = logging.getLogger("rsnotify.subscriber")
 
