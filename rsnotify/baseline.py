@@ -9,7 +9,6 @@ what was read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urljoin
 
 import msgspec
 from msgspec import Struct
@@ -18,6 +17,7 @@ from rsnotify.actions import Fetch, Rung
 from rsnotify.datetimes import Instant
 from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.ladder import Queue, resource_ways
+from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.vocabulary import Capability
@@ -149,7 +149,7 @@ class Baseline:
     def _enqueue(self, members: tuple[Resource, ...], *, packaged: bool) -> None:
         fetches = []
         for member in members:
-            uri = urljoin(self.current.uri, member.uri)
+            uri = resolve(self.current.uri, member.uri)
             package = msgspec.structs.replace(member, uri=uri) if packaged else None
             fetches.append(Fetch(uri, self.way.rung, package))
         self._queue.put_first(fetches)

@@ -13,6 +13,7 @@ from importlib.metadata import entry_points
 
 import typer
 
+from rsnotify.commands import complain, printable
 from rsnotify.errors import RsnotifyError
 
 
@@ -46,13 +47,18 @@ def _common(
         False, "--verbose", "-v", envvar="RSNOTIFY_VERBOSE", help="Log what is done, and why."
     ),
 ) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Line("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler])
     for noisy in ("apscheduler", "aiohttp.access", "watchfiles", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _Line(logging.Formatter):
+    """Keeps what is logged on one line: much of it was written by strangers."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
 
 
 def main() -> None:
@@ -60,5 +66,4 @@ def main() -> None:
     try:
         application(sys.argv[1:])()
     except RsnotifyError as error:
-        typer.echo(f"rsnotify: {error}", err=True)
-        sys.exit(2)
+        sys.exit(complain(error, 2).exit_code)

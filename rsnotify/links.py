@@ -1,12 +1,27 @@
-"""The HTTP `Link` header (RFC 8288) as discovery (core §6.3.3) and WebSub (§4) use it."""
+"""Links: where they lead, and the HTTP `Link` header (RFC 8288) as discovery (core §6.3.3) and
+WebSub (§4) use it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from urllib.parse import urljoin
 
 _LINK = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s=;,]+(?:\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s";,]*))?)*)')
 _PARAMETER = re.compile(r';\s*([^\s=;,]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";,]*)))?')
+
+
+def resolve(base: str, uri: str) -> str:
+    """Return where a link in the document at `base` leads.
+
+    What is no URI comes back as it is written: a document may say anything, and it is who
+    fetches it that says what is wrong.
+    """
+    try:
+        return urljoin(base, uri)
+    except ValueError:
+        return uri
 
 
 def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:

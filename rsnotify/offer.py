@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from urllib.parse import urljoin
-
 from msgspec import Struct
 
 from rsnotify.errors import WrongDocument
+from rsnotify.links import resolve
 from rsnotify.model import Document
 from rsnotify.vocabulary import Capability, Rel
 
@@ -55,12 +54,12 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
 
     def uri_of(capability: str) -> str | None:
         resource = offered.get(capability)
-        return None if resource is None else urljoin(uri, resource.uri)
+        return None if resource is None else resolve(uri, resource.uri)
 
     channel = offered.get(Capability.CHANGE_NOTIFICATION)
     up = capability_list.link(Rel.UP)
     return Offer(
-        source_description=None if up is None else urljoin(uri, up),
+        source_description=None if up is None else resolve(uri, up),
         capability_list=uri,
         resource_list=uri_of(Capability.RESOURCE_LIST),
         resource_dump=uri_of(Capability.RESOURCE_DUMP),
@@ -72,7 +71,7 @@ def read_offer(capability_list: Document, uri: str) -> Offer:
         change_dump_archive=uri_of(Capability.CHANGE_DUMP_ARCHIVE),
         channel=uri_of(Capability.CHANGE_NOTIFICATION),
         hubs=tuple(
-            urljoin(uri, link.href)
+            resolve(uri, link.href)
             for link in (channel.links if channel else ())
             if link.rel == Rel.HUB
         ),

@@ -13,7 +13,6 @@ does not know what is done with what was read.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import urljoin
 
 import msgspec
 from msgspec import Struct
@@ -23,6 +22,7 @@ from rsnotify.coverage import Coverage, Frontier, change_list_coverage, package_
 from rsnotify.datetimes import Instant
 from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.ladder import Queue, change_ways
+from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.vocabulary import Capability, Rel
@@ -122,7 +122,7 @@ class Pull:
         link = document.link(Rel.ARCHIVES)
         rung = _ARCHIVES.get(document.capability or "")
         if link is not None and rung is not None and rung is not self._top.rung:
-            self._ways[rung] = Fetch(urljoin(self.current.uri, link), rung)
+            self._ways[rung] = Fetch(resolve(self.current.uri, link), rung)
 
     def _changes(self, coverage: Coverage, frontier: Frontier) -> Step:
         if coverage.from_ is None:
@@ -145,7 +145,7 @@ class Pull:
         return self._next(frontier)
 
     def _member(self, member: Resource, *, packaged: bool) -> Fetch:
-        uri = urljoin(self.current.uri, member.uri)
+        uri = resolve(self.current.uri, member.uri)
         package = msgspec.structs.replace(member, uri=uri) if packaged else None
         return Fetch(uri, self.current.rung, package)
 

@@ -22,14 +22,17 @@ from rsnotify_subscriber.command_options import (
     Collection,
     Except,
     Only,
+    Poll,
     Private,
     Type,
+    Url,
+    ViaOption,
     selection,
 )
 
 
 def relay(
-    url: Annotated[str, typer.Argument(help="The Source: a site, a Capability List, ...")],
+    url: Url,
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The folder of the copy.", file_okay=False)
     ],
@@ -58,8 +61,8 @@ def relay(
     described_by: Annotated[
         str | None, typer.Option(help="URL of a document about the copy.")
     ] = None,
-    via: Annotated[Via, typer.Option(help="How changes are heard of.")] = Via.AUTO,
-    poll: Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)] = 10,
+    via: ViaOption = Via.AUTO,
+    poll: Poll = 10,
     only: Only = None,
     excluded: Except = None,
     type: Type = None,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import TypeVar
 
+import typer
+
 T = TypeVar("T")
 
 
@@ -58,6 +60,21 @@ def run_until_stopped(work: Callable[[], Coroutine[None, None, T]]) -> T | None:
 def printable(text: str) -> str:
     """Leave no control character to the terminal, where the text is a stranger's."""
     return "".join(one if one.isprintable() else "\ufffd" for one in text)
+
+
+def complain(what: Exception | str, code: int) -> typer.Exit:
+    """Tell the user what went wrong: in one sentence, though it may name several things below.
+
+    Args:
+        what: The error, or the sentence.
+        code: The exit code.
+
+    Returns:
+        What is to be raised then.
+    """
+    lines = map(printable, str(what).split("\n"))
+    typer.echo("rsnotify: " + "\n".join(lines), err=True)
+    return typer.Exit(code)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -7,11 +7,11 @@ leads to, and gets findings, each with the document at fault.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import urljoin
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from rsnotify.links import resolve
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import Kind
 from rsnotify.validation.moments import read_moment
@@ -58,11 +58,11 @@ def leads_to(place: Place) -> Iterator[Reference]:
         for reference in place.outline.references:
             capability = _expected(kind, reference)
             if capability != Capability.CHANGE_NOTIFICATION:  # a topic, and not a document
-                uri = urljoin(place.uri, reference.uri)
+                uri = resolve(place.uri, reference.uri)
                 yield replace(reference, uri=uri, capability=capability)
     archives = place.outline.links.get(Rel.ARCHIVES)
     if archives is not None and not kind.is_archive:
-        uri, line = urljoin(place.uri, archives[0]), archives[1]
+        uri, line = resolve(place.uri, archives[0]), archives[1]
         yield Reference(uri, line, capability=f"{kind.capability}-archive")
 
 
@@ -80,13 +80,13 @@ def _expected(kind: Kind, reference: Reference) -> str | None:
 
 def lists(above: Place, uri: str) -> bool:
     """Tell whether a document has an entry for another."""
-    return any(urljoin(above.uri, one.uri) == uri for one in above.outline.references)
+    return any(resolve(above.uri, one.uri) == uri for one in above.outline.references)
 
 
 def up_of(place: Place) -> str | None:
     """Return where the link `up` of a document leads."""
     found = place.outline.links.get(Rel.UP)
-    return None if found is None else urljoin(place.uri, found[0])
+    return None if found is None else resolve(place.uri, found[0])
 
 
 def up_expected(parent: Place) -> str | None:
@@ -145,7 +145,7 @@ def _check_part(parent: Place, reference: Reference, child: Place) -> Iterator[L
     index = outline.links.get(Rel.INDEX)
     if index is None:
         yield Located(child.name, broken("tree-index-missing", outline.line, "urlset"))
-    elif parent.uri and urljoin(child.uri, index[0]) != parent.uri:
+    elif parent.uri and resolve(child.uri, index[0]) != parent.uri:
         detail = f"it leads to {index[0]}, not {parent.uri}"
         yield Located(child.name, broken("tree-index", index[1], "rs:ln", detail))
 

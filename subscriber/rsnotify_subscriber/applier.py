@@ -22,8 +22,8 @@ from rsnotify.errors import FetchError, RsnotifyError, StorageError
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import Wanted
-from rsnotify_subscriber.bringing import Bringer
-from rsnotify_subscriber.contents import Content
+from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.received import Blocking, Handler, Received
 from rsnotify_subscriber.state import State

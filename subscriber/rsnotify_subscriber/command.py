@@ -1,27 +1,29 @@
-"""The commands `rsnotify follow` and `rsnotify audit`."""
+"""The command `rsnotify follow`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
-from rsnotify.commands import printable, run, run_until_stopped
+from rsnotify.commands import complain, run
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
-from rsnotify_subscriber.auditing import Audit
-from rsnotify_subscriber.auditing import audit as audit_mirror
 from rsnotify_subscriber.command_options import (
     Change,
     Collection,
+    Dest,
     Except,
+    Json,
     Only,
+    Poll,
     Private,
+    State,
     Type,
+    Url,
+    ViaOption,
     selection,
 )
 from rsnotify_subscriber.mirror import FolderMirror, default_state
@@ -30,20 +32,13 @@ from rsnotify_subscriber.subscriber import Subscriber, Via
 
 _REPORT_EVERY = 1.0
 
-Url = Annotated[str, typer.Argument(help="A site, a Capability List, a Change List, ...")]
-Dest = Annotated[Path, typer.Argument(help="The folder of the mirror.", file_okay=False)]
-State = Annotated[
-    Path | None, typer.Option(help="The folder of the state.", show_default="DEST.rsnotify")
-]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
-
 
 def follow(
     url: Url,
     dest: Dest,
     once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
-    via: Annotated[Via, typer.Option(help="How changes are heard of.")] = Via.AUTO,
-    poll: Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)] = 10,
+    via: ViaOption = Via.AUTO,
+    poll: Poll = 10,
     only: Only = None,
     excluded: Except = None,
     type: Type = None,
@@ -84,45 +79,7 @@ def follow(
         except RsnotifyError as error:
             if not once:
                 raise
-            raise _sentence(error, 1) from None
-
-
-def audit(
-    url: Url,
-    dest: Dest,
-    state: State = None,
-    json: Json = False,
-    allow_private_addresses: Private = False,
-) -> None:
-    """Tell whether DEST is in step with the Source at URL: exit 0 if so, 1 if not, 2 if unknown."""
-    result = run_until_stopped(
-        lambda: audit_mirror(
-            url, dest, state=state, allow_private_addresses=allow_private_addresses
-        )
-    )
-    if result is None:
-        raise typer.Exit(2)
-    if json:
-        facts = msgspec.structs.asdict(result) | {"in_step": result.in_step}
-        typer.echo(msgspec.json.encode(facts).decode())
-    else:
-        _print_audit(result)
-    raise typer.Exit({True: 0, False: 1, None: 2}[result.in_step])
-
-
-def _print_audit(result: Audit) -> None:
-    for kind in ("created", "updated", "deleted", "unknown"):
-        for name in getattr(result, kind):
-            typer.echo(f"{kind}  {printable(name)}")
-    for doubt in result.doubts:
-        typer.echo(f"doubt  {printable(doubt)}")
-    verdict = {True: "in step", False: "not in step", None: "could not tell"}[result.in_step]
-    typer.echo(f"{verdict}: {result.resources} resources at the Source")
-
-
-def _sentence(error: RsnotifyError, code: int) -> typer.Exit:
-    typer.echo(f"rsnotify: {error}", err=True)
-    return typer.Exit(code)
+            raise complain(error, 1) from None
 
 
 def _on_terminal() -> bool:

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
+from rsnotify_subscriber.subscriber import Via
 
+Url = Annotated[str, typer.Argument(help="A site, a Capability List, a Change List, ...")]
+Dest = Annotated[Path, typer.Argument(help="The folder of the mirror.", file_okay=False)]
+State = Annotated[
+    Path | None, typer.Option(help="The folder of the state.", show_default="DEST.rsnotify")
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+ViaOption = Annotated[Via, typer.Option(help="How changes are heard of.")]
+Poll = Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)]
 Only = Annotated[
     list[str] | None,
     typer.Option(

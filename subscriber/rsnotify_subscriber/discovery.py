@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from urllib.parse import urljoin
 
 import msgspec
 
@@ -16,10 +15,11 @@ from rsnotify.errors import (
     SeveralSets,
 )
 from rsnotify.ladder import change_ways, resource_ways
+from rsnotify.links import resolve
 from rsnotify.model import Document
 from rsnotify.offer import Offer, read_offer
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
-from rsnotify_subscriber.fetching import Fetcher, Page
+from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 
 #: Where a site names its Sitemaps (core §6.3.4).
 ROBOTS_PATH = "/robots.txt"
@@ -97,7 +97,7 @@ async def rediscover(fetcher: Fetcher, uri: str, known: Offer) -> Offer:
 def base_of(offer: Offer) -> str:
     """Return the URI, ending in `/`, of the folder in which a set of resources is described."""
     ways = [way.uri for way in resource_ways(offer) + change_ways(offer)]
-    return urljoin(offer.capability_list or next(iter(ways), ""), ".")
+    return resolve(offer.capability_list or next(iter(ways), ""), ".")
 
 
 class _Search:
@@ -125,9 +125,9 @@ class _Search:
     async def _from_site(self, reason: str) -> Offer:
         """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
         tried = []
-        folder = urljoin(self._uri, ".")
+        folder = resolve(self._uri, ".")
         for place in dict.fromkeys(
-            (folder + WELL_KNOWN_PATH[1:], urljoin(self._uri, WELL_KNOWN_PATH))
+            (folder + WELL_KNOWN_PATH[1:], resolve(self._uri, WELL_KNOWN_PATH))
         ):
             try:
                 document = await self._fetcher.document(place)
@@ -139,14 +139,14 @@ class _Search:
         if len(sitemaps) == 1:
             return await self._from_uri(sitemaps[0])
         if sitemaps:
-            robots = urljoin(self._uri, ROBOTS_PATH)
+            robots = resolve(self._uri, ROBOTS_PATH)
             raise _several(self._uri, "Sitemaps", robots, sitemaps)
         raise ConfigurationError(
             f"{self._uri} leads to nothing that can be followed: {reason}; " + "; ".join(tried)
         )
 
     async def _sitemaps(self, tried: list[str]) -> list[str]:
-        robots = urljoin(self._uri, ROBOTS_PATH)
+        robots = resolve(self._uri, ROBOTS_PATH)
         try:
             page = await self._fetcher.page(robots)
         except FetchError as error:
@@ -154,7 +154,7 @@ class _Search:
             return []
         lines = (line.partition(":") for line in page.text.splitlines())
         found = [
-            urljoin(robots, value.strip())
+            resolve(robots, value.strip())
             for name, _, value in lines
             if name.strip().lower() == "sitemap" and value.strip()
         ]
@@ -188,7 +188,7 @@ class _Search:
         return msgspec.structs.replace(above or Offer(), **{role: uri})
 
     async def _from_description(self, document: Document, uri: str) -> Offer:
-        listed = [urljoin(uri, resource.uri) for resource in document.resources]
+        listed = [resolve(uri, resource.uri) for resource in document.resources]
         if not listed:
             raise ConfigurationError(f"{uri} describes no set of resources")
         if len(listed) > 1:
@@ -204,7 +204,7 @@ class _Search:
         if up is None:
             return None
         try:
-            return await self._from_uri(urljoin(uri, up))
+            return await self._from_uri(resolve(uri, up))
         except RsnotifyError:
             return None
 
@@ -219,7 +219,7 @@ def _resourcesync_links(page: Page, uri: str) -> list[str]:
     found = [target for rel, target in page.links if rel.lower() == Rel.RESOURCESYNC]
     finder = _LinkFinder()
     finder.feed(page.text)
-    return found + [urljoin(uri, target) for target in finder.found]
+    return found + [resolve(uri, target) for target in finder.found]
 
 
 class _LinkFinder(HTMLParser):

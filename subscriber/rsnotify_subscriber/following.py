@@ -33,16 +33,16 @@ from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.reading import read_document
 from rsnotify_subscriber.applier import Applier
-from rsnotify_subscriber.bringing import NO_WISHES, Bringer, Wishes
+from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
+from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.discovery import rediscover
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.packages import Packages
-from rsnotify_subscriber.push import Push
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.push.push import Push
+from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.received import Handler, Holding
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import PushState, Status, Tally
 from rsnotify_subscriber.tasks import Tasks
-from rsnotify_subscriber.transports import Transport
 
 logger = logging.getLogger("rsnotify.subscriber")
 

@@ -8,7 +8,7 @@ from rsnotify.coverage import Change
 from rsnotify.datetimes import to_microseconds
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
-from rsnotify_subscriber.digests import agree
+from rsnotify_subscriber.fetching.digests import agree
 
 
 class Held(Struct, frozen=True):

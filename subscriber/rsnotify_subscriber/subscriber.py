@@ -19,17 +19,17 @@ from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
 from rsnotify.selection import Selection
-from rsnotify_subscriber.bringing import Wishes
+from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.discovery import base_of, discover
-from rsnotify_subscriber.fetching import LARGEST, Fetcher
+from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
+from rsnotify_subscriber.fetching.sessions import CONNECTIONS, Sessions
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.patching import Patch
+from rsnotify_subscriber.push.transport import Transport
+from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.received import Each, Handler, Prepared, Received
-from rsnotify_subscriber.sessions import CONNECTIONS, Sessions
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import Status
-from rsnotify_subscriber.transports import Transport
-from rsnotify_subscriber.transports.websocket import WebSocketTransport
 
 logger = logging.getLogger("rsnotify.subscriber")
 _RETRY = Retry(first=1.0, most=60.0)

@@ -20,8 +20,8 @@ from rsnotify_publisher import (
     routes,
 )
 from rsnotify_subscriber.discovery import discover
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.publisher.helpers import PATIENCE, QUICK
 
 

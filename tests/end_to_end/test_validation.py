@@ -14,7 +14,7 @@ import pytest
 
 from rsnotify.commands.processes import free_port
 from rsnotify.writing import Profile
-from rsnotify_subscriber.validating import validate
+from rsnotify_subscriber.validation import validate
 
 OPTIONS = (
     "--rotate=2 changes",

@@ -23,11 +23,11 @@ from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify.writing import write_document
 from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.bringing import Bringer
-from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.sessions import Sessions
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, sha256, status
 

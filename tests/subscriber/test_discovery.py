@@ -12,8 +12,8 @@ from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.writing import write_document
 from rsnotify_subscriber.discovery import base_of, discover
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.source import Answer, SmallSource, body, status
 
 

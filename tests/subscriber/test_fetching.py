@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, Unavailable
 from rsnotify.model import Document, Resource
 from rsnotify.reading import read_document
 from rsnotify.writing import write_document
-from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
+from tests.subscriber.conftest import Destination
 from tests.subscriber.source import Answer, SmallSource, body, path_of, sha256, status
 
 TEXT = b"some content that compresses, compresses, compresses" * 20
@@ -110,6 +112,43 @@ async def test_what_the_server_asks_to_wait_is_told(
     with pytest.raises(Unavailable) as caught:
         await fetcher.content(Resource(source.base + "a"))
     assert (caught.value.retry_after or 0) >= 120
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "soon",
+        "-1",
+        "Mon, 01 Jan 2024 00:00:00 +99999999999999999999",
+        "Mon, 01 Jan 99999999999999 00:00:00 GMT",
+        "Mon, 01 Jan 0001 00:00:00 +0200",
+    ],
+)
+async def test_a_wish_to_wait_that_says_nothing_is_passed_over(
+    value: str, source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers[path_of("a")] = status(503, headers={"Retry-After": value})
+    with pytest.raises(Unavailable) as caught:
+        await fetcher.content(Resource(source.base + "a"))
+    assert not caught.value.retry_after
+
+
+async def test_an_entity_tag_that_is_no_text_does_no_harm(
+    source: SmallSource, destination: Destination
+) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(
+            b'HTTP/1.1 200 OK\r\nETag: "\xff\xe9"\r\nContent-Length: 1\r\n\r\n1'
+        )
+        request.transport.close()
+        return web.Response()
+
+    source.put("a", b"1")
+    source.described["a"] = replace(source.described["a"], hash=None)
+    source.answers[path_of("a")] = answer
+    await destination.catch_up()
+    assert destination.equals_source()
 
 
 async def test_a_document_that_did_not_change_is_not_sent_again(

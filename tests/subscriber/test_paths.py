@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.paths import Layout
+from rsnotify_subscriber.mirror.paths import Layout
 
 BASE = "http://example.com/data/"
 PCHAR = "!$&'()*+,;=:@"

@@ -12,12 +12,12 @@ from random import Random
 
 import pytest
 
-import rsnotify_subscriber.zipped as zipped_module
+import rsnotify_subscriber.bringing.zipped as zipped_module
 from rsnotify.errors import ContentMismatch, MalformedDocument
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability
 from rsnotify.writing import write_document
-from rsnotify_subscriber.zipped import Package
+from rsnotify_subscriber.bringing.zipped import Package
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
 from tests.subscriber.source import body

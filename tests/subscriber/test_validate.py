@@ -12,9 +12,8 @@ from aiohttp import web
 
 from rsnotify.errors import NotFound
 from rsnotify.validation import RULES, Severity
-from rsnotify_subscriber import validating
-from rsnotify_subscriber.validating import validate
-from rsnotify_subscriber.verdicts import Validation
+from rsnotify_subscriber.validation import validate, walk
+from rsnotify_subscriber.validation.verdicts import Validation
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import Server
 from tests.subscriber.tree import Tree, package
@@ -178,7 +177,7 @@ async def test_a_capability_list_must_be_listed_above(tree: Tree) -> None:
 async def test_only_so_many_documents_are_looked_at(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validating, "_MOST_FETCHED", 3)
+    monkeypatch.setattr(walk, "_MOST_FETCHED", 3)
     assert await found_in(tree) == [("capabilitylist.xml", "tree-not-followed")]
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rsnotify.model import Link
 from rsnotify.ways import Wanted
-from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.digests import parse_hashes, verifies
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.patching import STANDARD_PATCHES, Patch
 from rsnotify_subscriber.received import Holding

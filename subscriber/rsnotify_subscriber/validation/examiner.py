@@ -16,15 +16,15 @@ from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
 from rsnotify.validation.tree import Located, Place
 from rsnotify.writing import Profile
-from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.digests import Digester
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.inflating import inflated_if_gzip
-from rsnotify_subscriber.packagecheck import PackageCheck, compare
-from rsnotify_subscriber.responses import body, check_status
-from rsnotify_subscriber.sessions import Sessions
-from rsnotify_subscriber.verdicts import Checked, Validation
-from rsnotify_subscriber.zipped import MANIFEST, Package
+from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.digests import Digester
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
+from rsnotify_subscriber.fetching.responses import body, check_status
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.validation.package import PackageCheck, compare
+from rsnotify_subscriber.validation.verdicts import Checked, Validation
 
 #: Bytes of one package that are downloaded.
 _MOST_PACKAGE_BYTES = 4 * 2**30

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -19,10 +18,10 @@ from rsnotify.coverage import Change
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.model import Resource
 from rsnotify.ways import Place, Wanted, wanted, wanted_link
-from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.bringing.inline import inline_content
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.inline import inline_content
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.patching.patcher import Patcher
 from rsnotify_subscriber.received import Holding
@@ -170,8 +169,10 @@ class Bringer:
     def _note(self, place: Place, error: FetchError) -> None:
         logger.info("another place is tried: %s", error)
         if isinstance(error, Unavailable):
-            self._resting[_host(place)] = asyncio.get_running_loop().time() + _REST
+            now = asyncio.get_running_loop().time()
+            self._resting = {host: end for host, end in self._resting.items() if end > now}
+            self._resting[_host(place)] = now + _REST
 
 
 def _host(place: Place) -> str:
-    return urlsplit(place.uri).netloc
+    return place.uri.partition("://")[2].partition("/")[0]

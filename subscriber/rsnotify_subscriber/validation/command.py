@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from rsnotify.commands import printable, run_until_stopped
+from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.errors import RsnotifyError
 from rsnotify.validation import Severity
 from rsnotify.writing import Profile
-from rsnotify_subscriber.validating import validate as validate_target
-from rsnotify_subscriber.verdicts import Checked, Validation
+from rsnotify_subscriber.command_options import Json, Private
+from rsnotify_subscriber.validation import validate as validate_target
+from rsnotify_subscriber.validation.verdicts import Checked, Validation
 
 
 def validate(
@@ -28,14 +29,8 @@ def validate(
         bool, typer.Option("--deep", help="Follow what it leads to, and compare.")
     ] = False,
     spec: Annotated[Profile, typer.Option(help="The version of ResourceSync.")] = Profile.V1_1,
-    json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
-    allow_private_addresses: Annotated[
-        bool,
-        typer.Option(
-            "--allow-private-addresses",
-            help="Let documents name hosts at loopback and private addresses.",
-        ),
-    ] = False,
+    json: Json = False,
+    allow_private_addresses: Private = False,
 ) -> None:
     """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
     status = Console(stderr=True).status(Text(printable(target)))
@@ -53,9 +48,9 @@ def validate(
         with status if sys.stderr.isatty() else nullcontext():
             result = run_until_stopped(work)
     except RsnotifyError as error:
-        raise _not_had(str(error)) from None
+        raise complain(error, 2) from None
     except OSError as error:
-        raise _not_had(f"{target}: {error.strerror or error}") from None
+        raise complain(f"{target}: {error.strerror or error}", 2) from None
     if result is None:
         raise typer.Exit(2)
     if json:
@@ -65,11 +60,6 @@ def validate(
         for line in plain_lines(result):
             typer.echo(line)
     raise typer.Exit(0 if result.valid else 1)
-
-
-def _not_had(sentence: str) -> typer.Exit:
-    typer.echo(f"rsnotify: {sentence}", err=True)
-    return typer.Exit(2)
 
 
 def plain_lines(result: Validation) -> Iterator[str]:

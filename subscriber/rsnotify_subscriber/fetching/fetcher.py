@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
@@ -19,13 +18,13 @@ from msgspec import Struct
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument, Unavailable
-from rsnotify.links import parse_links
+from rsnotify.links import parse_links, resolve
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader, with_resources
-from rsnotify_subscriber.contents import Collector, Content
-from rsnotify_subscriber.digests import Digester
-from rsnotify_subscriber.inflating import inflated_if_gzip
-from rsnotify_subscriber.responses import (
+from rsnotify_subscriber.fetching.contents import Collector, Content
+from rsnotify_subscriber.fetching.digests import Digester
+from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
+from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,
     content_validator,
@@ -34,7 +33,7 @@ from rsnotify_subscriber.responses import (
     is_encoded,
     validator,
 )
-from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.fetching.sessions import Sessions
 
 #: Documents with more entries than this are read anew each time rather than kept in memory.
 _KEPT_ENTRIES = 10_000
@@ -122,7 +121,7 @@ class Fetcher:
         async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
             check_status(uri, response)
             found = parse_links(response.headers.getall("Link", []))
-            links = [(rel, urljoin(uri, target)) for rel, target in found]
+            links = [(rel, resolve(uri, target)) for rel, target in found]
             if response.content_type in ("text/html", "application/xhtml+xml"):
                 return Page(links, text=await _text(uri, response))
             if response.content_type == "text/plain" and uri.endswith("/robots.txt"):

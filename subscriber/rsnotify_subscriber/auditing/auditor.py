@@ -18,12 +18,12 @@ from rsnotify.errors import FetchError, NotFound
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described, wanted
-from rsnotify_subscriber.digests import Digester, agree
+from rsnotify_subscriber.auditing.expected import Expectation, Expected
 from rsnotify_subscriber.discovery import base_of, discover, rediscover
-from rsnotify_subscriber.expected import Expectation, Expected
-from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.fetching.digests import Digester, agree
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import Tree, default_state
-from rsnotify_subscriber.sessions import Sessions
 from rsnotify_subscriber.state import Identity, read_identity
 
 #: How often what differs is looked at: the Source may be changing, the mirror a moment behind.

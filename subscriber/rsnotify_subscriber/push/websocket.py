@@ -16,8 +16,8 @@ from websockets.exceptions import WebSocketException
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.vocabulary import MAX_BYTES
-from rsnotify_subscriber.sessions import NotPublic, guarded_socket
-from rsnotify_subscriber.transports import Listener
+from rsnotify_subscriber.fetching.sessions import NotPublic, guarded_socket
+from rsnotify_subscriber.push.transport import Listener
 
 _TIMEOUT = 10.0
 #: Seconds between pings, and until a hub that does not answer one counts as dead.

@@ -6,7 +6,7 @@ from base64 import b64decode
 from urllib.parse import unquote_to_bytes
 
 from rsnotify.ways import Wanted
-from rsnotify_subscriber.digests import verifies
+from rsnotify_subscriber.fetching.digests import verifies
 
 
 def inline_content(wanted: Wanted) -> bytes | None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
 from rsnotify.retry import Retry
-from rsnotify_subscriber.transports import Listener, Transport
+from rsnotify_subscriber.push.transport import Listener, Transport
 
 logger = logging.getLogger("rsnotify.subscriber")
 _RETRY = Retry(first=0.25, most=30.0)

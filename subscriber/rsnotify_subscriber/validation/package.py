@@ -9,8 +9,8 @@ from rsnotify.validation import Finding, Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
 from rsnotify.writing import Profile
-from rsnotify_subscriber.digests import Digester, agree
-from rsnotify_subscriber.zipped import MANIFEST, Package
+from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
+from rsnotify_subscriber.fetching.digests import Digester, agree
 
 #: Bytes that members inflate to, beyond which they are not compared any more.
 _MOST_INFLATED = 16 * 2**30

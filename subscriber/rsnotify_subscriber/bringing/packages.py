@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
-from urllib.parse import urljoin
 
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
+from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Rel
-from rsnotify_subscriber.contents import Content
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.zipped import Package
+from rsnotify_subscriber.bringing.zipped import Package
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -68,7 +68,7 @@ class Packages:
             if copy is None:
                 raise
             logger.warning("the copy of its manifest has to do: %s", error)
-            return await self._fetcher.document(urljoin(entry.uri, copy))
+            return await self._fetcher.document(resolve(entry.uri, copy))
 
     async def _manifest(self, entry: Resource) -> Document:
         content = await self._fetcher.content(entry, most=_MOST_BYTES)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urljoin
 
 from rsnotify.errors import (
     ContentMismatch,
@@ -19,15 +18,16 @@ from rsnotify.errors import (
     MalformedDocument,
     SeveralSets,
 )
+from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify_subscriber.discovery import ROBOTS_PATH, find
-from rsnotify_subscriber.fetching import Fetcher
-from rsnotify_subscriber.findings import Finding, Named, Tally
-from rsnotify_subscriber.inflating import inflated_if_gzip
-from rsnotify_subscriber.responses import body, check_status
-from rsnotify_subscriber.sessions import Sessions
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
+from rsnotify_subscriber.fetching.responses import body, check_status
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.inspection.findings import Finding, Named, Tally
 
 #: Parts of one index, or manifests of one dump, that are read.
 PARTS = 20
@@ -123,21 +123,22 @@ class _Walk:
         if found.index:
             await self._sample(found, [entry.uri for entry in entries], found.capability)
         elif found.capability in _PARENTS:
-            self._named.update(urljoin(found.uri, entry.uri) for entry in entries)
+            self._named.update(resolve(found.uri, entry.uri) for entry in entries)
             for entry in entries:
                 await self._look_at(found, entry)
         elif found.capability in _DUMPS:
             await self._sample(found, _manifests(entries), f"{found.capability}-manifest")
         for link in head.links:
-            if link.rel == Rel.ARCHIVES and urljoin(found.uri, link.href) not in self._named:
+            if link.rel == Rel.ARCHIVES and resolve(found.uri, link.href) not in self._named:
                 await self._add(found, link.href)
 
     async def _look_at(self, above: Finding, entry: Resource) -> None:
         """Look at what a Source Description or Capability List names."""
         if entry.capability in _NOTIFICATIONS:
-            above.parts.append(await self._channel(urljoin(above.uri, entry.uri), entry))
+            above.parts.append(await self._channel(resolve(above.uri, entry.uri), entry))
         elif (found := await self._add(above, entry.uri, entry.capability)) is not None:
-            found.links += _targets(above.uri, entry, Rel.DESCRIBED_BY)
+            told = _targets(above.uri, entry, Rel.DESCRIBED_BY)
+            found.links += tuple(link for link in told if link not in found.links)
 
     async def _channel(self, uri: str, entry: Resource) -> Finding:
         """Look whether a channel answers; what it holds is the Change List once more."""
@@ -159,7 +160,7 @@ class _Walk:
 
     async def _add(self, above: Finding, uri: str, called: str | None = None) -> Finding | None:
         """Read a document below another, unless it was read already or enough is read."""
-        uri = urljoin(above.uri, uri)
+        uri = resolve(above.uri, uri)
         if uri in self.read:
             return None
         if len(self.read) >= DOCUMENTS or self._bytes > BYTES:
@@ -176,7 +177,7 @@ def _manifests(packages: list[Resource]) -> list[str]:
 
 
 def _targets(base: str, entry: Resource, rel: str) -> tuple[Named, ...]:
-    return tuple(Named(rel, urljoin(base, link.href)) for link in entry.links if link.rel == rel)
+    return tuple(Named(rel, resolve(base, link.href)) for link in entry.links if link.rel == rel)
 
 
 def _reason(error: FetchError | DocumentError) -> str:

@@ -17,15 +17,15 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from types import TracebackType
 from typing import Any
-from urllib.parse import urljoin
 
 import aiohttp
 from yarl import URL
 
 from rsnotify.addresses import refusal
 from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify.links import resolve
 from rsnotify.retry import LONGEST_WISH
-from rsnotify_subscriber.responses import retry_after
+from rsnotify_subscriber.fetching.responses import retry_after
 
 REDIRECTS = 5
 #: Connections to one host at a time: enough to hide latency, and no load to speak of.
@@ -64,15 +64,18 @@ class Sessions:
     """The HTTP client sessions of one subscriber; an async context manager.
 
     Args:
-        named: The URI that the user gave; its host may be anywhere.
+        named: The URI that the user gave, or ""; its host may be anywhere.
         allow_private_addresses: Whether documents, too, may name any address.
         per_host: Connections to one host at a time.
+
+    Raises:
+        FetchError: What the user gave is no http or https URI.
     """
 
     def __init__(
         self, named: str, *, allow_private_addresses: bool = False, per_host: int = CONNECTIONS
     ) -> None:
-        self._named_host = URL(named).host
+        self._named_host = _url(named, named).host if named else None
         self._allow_private_addresses = allow_private_addresses
         self._per_host = per_host
         self._resting: dict[URL, float] = {}
@@ -135,7 +138,7 @@ class Sessions:
                 if response.status not in _REDIRECT_STATUSES or location is None:
                     yield response
                     return
-            target = urljoin(target, location)
+            target = resolve(target, location)
         raise Unavailable(uri, f"more than {REDIRECTS} redirects")
 
     def _leave_alone(self, asked: str, url: URL) -> None:
@@ -167,8 +170,11 @@ def _url(asked: str, target: str) -> URL:
     try:
         # A URI is sent as the Source wrote it; what is no URI is quoted first.
         url = URL(target, encoded=_AS_WRITTEN.fullmatch(target) is not None)
+        is_web = url.scheme in ("http", "https") and bool(url.host) and url.port is not None
+        # As the resolver will do, whose error would be taken for a fault of the program.
+        (url.raw_host or "").encode("idna")
     except ValueError as error:
-        raise Unavailable(asked, f"{target!r} is not a URI: {error}") from None
-    if url.scheme not in ("http", "https") or not url.host:
+        raise RefusedAddress(asked, f"{target!r} is not a URI: {error}") from None
+    if not is_web:
         raise RefusedAddress(asked, f"{target!r} is not an http or https URI")
     return url

@@ -14,7 +14,7 @@ from rsnotify.datetimes import Instant
 from rsnotify.errors import ContentMismatch, NotFound, Unavailable
 from rsnotify.model import Document
 from rsnotify.vocabulary import Capability
-from rsnotify_subscriber.inflating import inflated
+from rsnotify_subscriber.fetching.inflating import inflated
 
 #: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
 _SETTLED = 60.0
@@ -47,7 +47,7 @@ def retry_after(response: aiohttp.ClientResponse) -> float | None:
 def _http_date(value: str | None) -> Instant | None:
     try:
         moment = parsedate_to_datetime(value) if value else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
     return None if moment is None or moment.tzinfo is None else moment
@@ -60,8 +60,8 @@ def format_http_date(moment: Instant) -> str:
 
 def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
     """Return the header that asks for this document only if it has changed since."""
-    etag = response.headers.get("ETag")
-    if etag:
+    etag = response.headers.get("ETag", "")
+    if etag and etag.isascii():  # of other bytes it could not be sent back as it came
         return ("If-None-Match", etag)
     modified = response.headers.get("Last-Modified")
     then, now = _http_date(modified), _http_date(response.headers.get("Date"))

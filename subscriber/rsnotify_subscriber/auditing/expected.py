@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from urllib.parse import urljoin
 
 from msgspec import Struct
 
@@ -13,14 +12,15 @@ from rsnotify.coverage import Change, Frontier
 from rsnotify.datetimes import Instant, format_datetime, to_microseconds
 from rsnotify.errors import DocumentError, FetchError
 from rsnotify.ladder import change_ways, resource_ways
+from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pull import Pull
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType, Rel
-from rsnotify_subscriber.fetching import Fetcher
+from rsnotify_subscriber.bringing.packages import Packages
+from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.held import ends
-from rsnotify_subscriber.packages import Packages
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 
@@ -86,7 +86,7 @@ class Expectation:
         copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)
         if copy is not None:
             try:
-                return await self._fetcher.document(urljoin(fetch.uri, copy))
+                return await self._fetcher.document(resolve(fetch.uri, copy))
             except (FetchError, DocumentError):
                 pass  # the package itself has it too
         return await self._packages.open(package)

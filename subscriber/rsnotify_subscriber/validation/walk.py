@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from urllib.parse import urljoin, urlsplit
 
 from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, RefusedAddress
+from rsnotify.links import resolve
 from rsnotify.validation.outline import Reference
 from rsnotify.validation.rules import broken
 from rsnotify.validation.tree import (
@@ -31,9 +31,9 @@ from rsnotify.validation.tree import (
 )
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.writing import Profile
-from rsnotify_subscriber.examining import Examiner
-from rsnotify_subscriber.sessions import Sessions
-from rsnotify_subscriber.verdicts import Validation
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.validation.examiner import Examiner
+from rsnotify_subscriber.validation.verdicts import Validation
 
 #: Documents and packages that are fetched in all.
 _MOST_FETCHED = 1_000
@@ -74,7 +74,7 @@ async def validate(
 
 
 def _is_uri(target: str) -> bool:
-    return urlsplit(target).scheme in ("http", "https")
+    return target.lower().startswith(("http://", "https://"))
 
 
 class _Walk:
@@ -141,7 +141,7 @@ class _Walk:
         """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
         if reference.contents is None:
             return
-        uri = urljoin(dump.uri, reference.contents)
+        uri = resolve(dump.uri, reference.contents)
         beside = replace(reference, uri=uri, contents=uri)
         copy = await self._place(dump, beside)
         if copy is not None:
@@ -180,7 +180,7 @@ class _Walk:
         """Check that a Source Description is where it is looked for (core §6.3.2)."""
         if place.outline.capability != Capability.DESCRIPTION or not place.uri:
             return
-        there = urljoin(place.uri, WELL_KNOWN_PATH)
+        there = resolve(place.uri, WELL_KNOWN_PATH)
         if place.uri == there:
             return
         found = await self._peek(there)

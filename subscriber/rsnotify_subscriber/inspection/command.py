@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Annotated
 
 import msgspec
 import typer
@@ -14,12 +13,13 @@ from rich.filesize import decimal
 from rich.text import Text
 from rich.tree import Tree
 
-from rsnotify.commands import printable, run_until_stopped
+from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.vocabulary import Capability
-from rsnotify_subscriber.findings import Finding
-from rsnotify_subscriber.inspecting import inspect as inspect_source
+from rsnotify_subscriber.command_options import Json, Private, Url
+from rsnotify_subscriber.inspection import inspect as inspect_source
+from rsnotify_subscriber.inspection.findings import Finding
 
 #: For each capability, what people call the document and what its entries are.
 _WORDS = {
@@ -44,15 +44,9 @@ _UNITS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
 def inspect(
-    url: Annotated[str, typer.Argument(help="Whatever leads to the Source.")],
-    json: Annotated[bool, typer.Option("--json", help="Write JSON.")] = False,
-    allow_private_addresses: Annotated[
-        bool,
-        typer.Option(
-            "--allow-private-addresses",
-            help="Let documents name hosts at loopback and private addresses.",
-        ),
-    ] = False,
+    url: Url,
+    json: Json = False,
+    allow_private_addresses: Private = False,
 ) -> None:
     """Show what the Source at URL offers; exit 1 if it cannot be inspected at all."""
     try:
@@ -60,8 +54,7 @@ def inspect(
             lambda: inspect_source(url, allow_private_addresses=allow_private_addresses)
         )
     except RsnotifyError as error:
-        typer.echo(f"rsnotify: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise complain(error, 1) from None
     if found is None:
         raise typer.Exit(1)
     if json:

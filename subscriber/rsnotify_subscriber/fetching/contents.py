@@ -13,7 +13,7 @@ from types import TracebackType
 from msgspec import Struct
 
 from rsnotify.model import Resource
-from rsnotify_subscriber.digests import Digester
+from rsnotify_subscriber.fetching.digests import Digester
 
 #: Bytes of one content that are kept in memory.
 _IN_MEMORY = 131_072

@@ -6,11 +6,11 @@ from collections import Counter
 from datetime import time
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urljoin
 
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant
+from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability, Rel
 
@@ -137,7 +137,7 @@ class Tally:
             until=head.until,
             granularity=self._granularity,
             links=tuple(
-                Named(link.rel, urljoin(uri, link.href))
+                Named(link.rel, resolve(uri, link.href))
                 for link in head.links
                 if link.rel not in _OF_THE_TREE
             ),

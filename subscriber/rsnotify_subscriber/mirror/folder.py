@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber.paths import FALLBACKS, Layout, Names
+from rsnotify_subscriber.mirror.tree import Tree
 from rsnotify_subscriber.received import Received
 
 #: How many files are flushed at once.
@@ -22,80 +21,6 @@ def default_state(folder: Path) -> Path:
     """Return where the state of a mirror is kept: beside it, so that `diff -r` sees only it."""
     folder = folder.absolute()
     return folder.with_name(folder.name + ".rsnotify")
-
-
-def ignores_case(folder: Path) -> bool:
-    """Tell whether the file system takes `A` and `a` for one name, or is that of Windows."""
-    if os.name == "nt":
-        return True
-    for path in (folder, *folder.parents):
-        swapped = path.name.swapcase()
-        if swapped != path.name and path.exists():
-            other = path.with_name(swapped)
-            return other.exists() and other.samefile(path)
-    return False
-
-
-class Tree:
-    """The paths of resources in a mirror, as they are on disk.
-
-    A resource lives at its fallback path if it is there already, or if a file stands where
-    its natural path needs a directory, or a directory where it needs the file: the resources
-    `a` and `a/b` may both exist.
-
-    Args:
-        root: The folder.
-        base: The URI that it stands for.
-    """
-
-    def __init__(self, root: Path, base: str) -> None:
-        self.root = root.absolute()
-        self._layout = Layout(base, portable=ignores_case(self.root))
-
-    def find(self, uri: str) -> Path:
-        """Return where a resource is, or has to be put."""
-        fallback = self.root.joinpath(*self._layout.fallback(uri))
-        if os.path.lexists(fallback):
-            return fallback
-        return self._natural(uri) or fallback
-
-    def homecoming(self) -> Iterator[tuple[Path, Path]]:
-        """Give (fallback, natural) paths of resources whose natural path has become free."""
-        folder = self.root / FALLBACKS
-        for name in os.listdir(folder) if folder.is_dir() else ():
-            uri = self._layout.uri_of_fallback(name)
-            natural = None if uri is None else self._natural(uri)
-            if natural is not None:
-                yield folder / name, natural
-
-    def _natural(self, uri: str) -> Path | None:
-        names = self._layout.natural(uri)
-        return self.root.joinpath(*names) if names and self._is_free(names) else None
-
-    def _is_free(self, names: Names) -> bool:
-        path = self.root
-        for name in names[:-1]:
-            path = path / name
-            mode = _mode(path)
-            if mode is None:
-                return True
-            if not stat.S_ISDIR(mode):  # nor a symbolic link, which may lead anywhere
-                return False
-        mode = _mode(path / names[-1])
-        return mode is None or not stat.S_ISDIR(mode)
-
-    def files(self) -> Iterator[Path]:
-        """Give every file of the mirror."""
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                yield Path(folder, name)
-
-
-def _mode(path: Path) -> int | None:
-    try:
-        return path.lstat().st_mode
-    except FileNotFoundError:
-        return None
 
 
 class FolderMirror:

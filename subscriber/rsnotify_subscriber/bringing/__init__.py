@@ -1,0 +1,1 @@
+"""Bringing content, by one way after another."""

@@ -1,0 +1,1 @@
+"""Hearing of changes from hubs: what keeps one transport connected, and the transports."""

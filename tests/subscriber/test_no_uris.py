@@ -1,0 +1,167 @@
+"""What looks like a URI and is none, wherever a Source may write it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import FetchError, RsnotifyError
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.writing import write_document
+from rsnotify_subscriber import audit
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.inspection import inspect
+from rsnotify_subscriber.validation import validate
+from tests.subscriber.conftest import Destination
+from tests.subscriber.source import SmallSource, body, path_of, status
+
+NO_URIS = [
+    "http://[",
+    "http://a.example:port/",
+    "http://a.example:99999/",
+    "http://\u2025/",
+    "http://xn--/",
+    f"http://{'a' * 70}.example/",
+    "//[",
+    "mailto:a@b",
+]
+OFFERED = [
+    Capability.RESOURCE_LIST,
+    Capability.CHANGE_LIST,
+    Capability.RESOURCE_DUMP,
+    Capability.CHANGE_DUMP,
+    Capability.CHANGE_LIST_ARCHIVE,
+    Capability.CHANGE_NOTIFICATION,
+]
+no_uris = pytest.mark.parametrize("uri", NO_URIS)
+
+
+@pytest.fixture
+async def fetcher(source: SmallSource, tmp_path: Path) -> AsyncIterator[Fetcher]:
+    async with Sessions(source.url, allow_private_addresses=True) as sessions:
+        yield Fetcher(sessions, tmp_path)
+
+
+@no_uris
+async def test_to_fetch_it_fails_as_any_fetch_may(uri: str, fetcher: Fetcher) -> None:
+    with pytest.raises(FetchError):
+        await fetcher.document(uri)
+
+
+@no_uris
+async def test_a_redirect_there_fails_as_any_fetch_may(
+    uri: str, source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers[path_of("a")] = status(302, headers={"Location": uri})
+    with pytest.raises(FetchError):
+        await fetcher.document(source.base + "a")
+
+
+@no_uris
+async def test_a_resource_there_keeps_no_other_from_being_followed(
+    uri: str, source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.changes.append(
+        Resource(uri, change=ChangeType.CREATED, datetime=source.put("a", b"1").datetime)
+    )
+    with pytest.raises(RsnotifyError, match="tried several times"):
+        await destination.catch_up()
+    assert destination.files() == {"a": b"1"}
+
+
+@no_uris
+@pytest.mark.parametrize("rel", ["duplicate", "alternate", "patch", "memento", "timegate"])
+async def test_a_link_of_an_entry_there_is_passed_over(
+    rel: str, uri: str, source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.put("a", b"0")
+    await destination.catch_up(exact=True)
+    link = Link(rel, uri, type="application/json-patch+json", pri=1)
+    source.put("a", b"1", links=(link,))
+    await destination.catch_up(exact=True)
+    assert destination.files() == {"a": b"1"}
+
+
+@no_uris
+@pytest.mark.parametrize("capability", OFFERED)
+async def test_a_document_that_is_said_to_be_there_is_done_without(
+    capability: str, uri: str, source: SmallSource, destination: Destination
+) -> None:
+    source.put("a", b"1")
+    entry = Resource(uri, capability=capability, links=(Link(Rel.HUB, uri),))
+    offer = source._capability_list()
+    kept = tuple(one for one in offer.resources if one.capability != capability)
+    offer = replace(offer, resources=(entry, *kept), links=(Link(Rel.UP, uri),))
+    source.answers["/data/capabilitylist.xml"] = body(write_document(offer))
+    if capability in (Capability.RESOURCE_LIST, Capability.CHANGE_LIST):
+        with pytest.raises(RsnotifyError):
+            await destination.catch_up()
+    else:
+        await destination.catch_up()
+        assert destination.equals_source()
+
+
+@no_uris
+async def test_a_way_to_an_archive_there_ends_in_the_whole_set(
+    uri: str, source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.put("a", b"1")
+    source.rotate()
+    source.put("b", b"2")
+    for name in ("changelist.xml", "changelist-archive.xml"):
+        document = source._document(name)
+        assert document is not None
+        spoilt = replace(document, links=(Link(Rel.ARCHIVES, uri), Link(Rel.UP, uri)))
+        if name != "changelist.xml":
+            members = tuple(replace(one, uri=uri) for one in document.resources)
+            spoilt = replace(document, resources=members)
+        source.answers[f"/data/{name}"] = body(write_document(spoilt))
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+@no_uris
+async def test_who_looks_into_the_source_is_told(uri: str, source: SmallSource) -> None:
+    listed = Resource(uri, capability=Capability.RESOURCE_LIST, links=(Link("describedby", uri),))
+    spoilt = Document(
+        Capability.CAPABILITY_LIST,
+        (listed,),
+        links=(Link(Rel.UP, uri), Link(Rel.ARCHIVES, uri), Link(Rel.INDEX, uri)),
+    )
+    source.answers["/data/capabilitylist.xml"] = body(write_document(spoilt))
+    found = await inspect(source.url)
+    assert found.problem is not None
+    assert not (await validate(source.url, deep=True)).valid
+
+
+@no_uris
+async def test_an_audit_tells_what_cannot_be_compared(
+    uri: str, source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    listed = Document(Capability.RESOURCE_LIST, (Resource(uri),), at=source.last)
+    source.answers["/data/resourcelist.xml"] = body(write_document(listed))
+    assert not (await audit(source.url, destination.folder, pause=0)).in_step
+
+
+@no_uris
+@pytest.mark.parametrize("header", ["Link", "Location"])
+async def test_a_site_that_leads_there_leads_nowhere(
+    header: str, uri: str, source: SmallSource, destination: Destination
+) -> None:
+    value = uri if header == "Location" else f'<{uri}>; rel="resourcesync"'
+    code = 302 if header == "Location" else 200
+    html = f'<html><link rel="resourcesync" href="{uri}"></html>'
+    source.answers["/"] = status(code, headers={header: value}, text=html, content_type="text/html")
+    source.answers["/.well-known/resourcesync"] = status(404)
+    source.answers["/robots.txt"] = body(f"Sitemap: {uri}\n".encode())
+    with pytest.raises(RsnotifyError):
+        await destination.catch_up(source.site)
