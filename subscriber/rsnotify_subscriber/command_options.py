@@ -15,7 +15,8 @@ from rsnotify_subscriber.subscriber import Via
 Url = Annotated[str, typer.Argument(help="A site, a Capability List, a Change List, ...")]
 Dest = Annotated[Path, typer.Argument(help="The folder of the mirror.", file_okay=False)]
 State = Annotated[
-    Path | None, typer.Option(help="The folder of the state.", show_default="DEST.rsnotify")
+    Path | None,
+    typer.Option(help="The folder of the state.", show_default="DEST.rsnotify", file_okay=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 ViaOption = Annotated[Via, typer.Option(help="How changes are heard of.")]

@@ -6,6 +6,7 @@ looks up single rows. T is committed in one transaction with what it covers.
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -128,6 +129,14 @@ class State:
         self._reader.close()
         self._writer.close()
         self._lock.release()
+
+    def incoming(self) -> Path:
+        """Make the folder of temporary content, without what an earlier run left there."""
+        folder = self._path.parent / "incoming"
+        shutil.rmtree(folder, ignore_errors=True)
+        with _storage(folder):
+            folder.mkdir()
+        return folder
 
     def find(self, uri: str) -> Held | None:
         """Look up how a resource is held, as of the last commit."""
@@ -261,7 +270,9 @@ class State:
 def _storage(path: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, msgspec.DecodeError, OSError) as error:
+    except OSError as error:
+        raise StorageError(f"{error.filename or path}: {error.strerror}") from error
+    except (sqlite3.Error, msgspec.DecodeError) as error:
         raise StorageError(f"{path}: {error}") from error
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -173,7 +172,7 @@ class Subscriber:
         self._over = False
         try:
             async with self._sessions:
-                fetcher = Fetcher(self._sessions, self._empty_folder(), self._largest)
+                fetcher = Fetcher(self._sessions, state.incoming(), self._largest)
                 identity = await self._identify(state, fetcher, patient=not once)
                 if identity is not None:
                     await self._follow(identity, state, fetcher, once=once)
@@ -204,13 +203,6 @@ class Subscriber:
         )
         if not self._stopping.is_set():
             await self._following.run()
-
-    def _empty_folder(self) -> Path:
-        """Make the folder of temporary content, without what an earlier run left there."""
-        folder = self._folder / "incoming"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        return folder
 
     def _transport(self, offer: Offer) -> Transport | None:
         hub = offer.hub("wss", "ws")

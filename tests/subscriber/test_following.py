@@ -3,13 +3,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.datetimes import MICROSECOND
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError, Unavailable
 from rsnotify.model import Document, Resource
 from rsnotify.writing import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
@@ -370,3 +371,22 @@ async def test_who_only_catches_up_goes_on_to_the_successor_of_a_closed_list(
     )
     await destination.catch_up()
     assert destination.equals_source()
+
+
+@pytest.mark.parametrize("name", ["state", "state/incoming"])
+async def test_a_state_that_cannot_be_kept_is_told_in_a_sentence(
+    name: str, destination: Destination, tmp_path: Path
+) -> None:
+    obstacle = tmp_path / name
+    obstacle.parent.mkdir(exist_ok=True)
+    obstacle.touch()
+    with pytest.raises(StorageError, match=r"state.*: File exists$"):
+        await destination.catch_up(state=tmp_path / "state")
+
+
+async def test_a_source_that_does_not_answer_is_told_plainly(
+    source: SmallSource, destination: Destination
+) -> None:
+    await source.server.stop()
+    with pytest.raises(Unavailable, match=r"port .*: Connection refused$"):
+        await destination.catch_up()

@@ -120,3 +120,9 @@ def test_the_state_may_not_lie_inside_the_mirror(tmp_path: Path) -> None:
     inside.mkdir(parents=True)
     with pytest.raises(ConfigurationError, match="inside the mirror"):
         FolderMirror(tmp_path / "mirror").prepare(BASE, inside)
+
+
+def test_a_mirror_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file/mirror cannot be made: Not a directory"):
+        FolderMirror(tmp_path / "file/mirror").prepare(BASE, tmp_path)

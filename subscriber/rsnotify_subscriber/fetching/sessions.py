@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -117,7 +119,7 @@ class Sessions:
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, NotPublic):
                 raise RefusedAddress(uri, str(error.os_error.strerror)) from None
-            raise Unavailable(uri, str(error)) from error
+            raise Unavailable(uri, _unreachable(error)) from error
         except TimeoutError as error:
             raise Unavailable(uri, "no answer in time") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -166,6 +168,16 @@ def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     )
 
 
+def _unreachable(error: aiohttp.ClientConnectorError) -> str:
+    reason = error.os_error
+    if not reason.errno or not reason.strerror:
+        return str(error)
+    # Numbers of the resolver and of TLS are their own; texts of asyncio name addresses.
+    own = isinstance(reason, (socket.gaierror, ssl.SSLError))
+    why = reason.strerror if own else os.strerror(reason.errno)
+    return f"cannot connect to {error.host} port {error.port}: {why}"
+
+
 def _url(asked: str, target: str) -> URL:
     try:
         # A URI is sent as the Source wrote it; what is no URI is quoted first.
@@ -174,7 +186,9 @@ def _url(asked: str, target: str) -> URL:
         # As the resolver will do, whose error would be taken for a fault of the program.
         (url.raw_host or "").encode("idna")
     except ValueError as error:
-        raise RefusedAddress(asked, f"{target!r} is not a URI: {error}") from None
+        what = "it" if target == asked else repr(target)
+        raise RefusedAddress(asked, f"{what} is no URI: {error}") from None
     if not is_web:
-        raise RefusedAddress(asked, f"{target!r} is not an http or https URI")
+        what = "it" if target == asked else repr(target)
+        raise RefusedAddress(asked, f"{what} is no http or https URI")
     return url

@@ -45,9 +45,15 @@ class FolderMirror:
             temporary: The folder that content comes from.
 
         Raises:
-            ConfigurationError: Content could not be renamed from there into the mirror.
+            ConfigurationError: It cannot be made, or content could not be renamed from there
+                into it.
         """
-        self._root.mkdir(parents=True, exist_ok=True)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the mirror {self._root} cannot be made: {error.strerror}"
+            ) from error
         if self._root.stat().st_dev != temporary.stat().st_dev:
             raise ConfigurationError(
                 f"{temporary} and {self._root} are not on the same file system; "
