@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rsnotify.errors import StorageError
@@ -63,16 +63,18 @@ class Contents:
 
 
 class CheckedContents:
-    """The contents of a whole set, of which none is to be missing unless it is gone.
+    """Contents of which none is to be missing, unless a change says that the resource is gone.
 
     Args:
         contents: Where they come from.
-        is_listed: Whether a resource, by its URI, is in the set now.
+        listed: Returns those of some resources, by their URIs, that no change says are gone.
     """
 
-    def __init__(self, contents: Contents, is_listed: Callable[[str], bool]) -> None:
+    def __init__(
+        self, contents: Contents, listed: Callable[[Sequence[str]], Iterable[str]]
+    ) -> None:
         self._contents = contents
-        self._is_listed = is_listed
+        self._listed = listed
         self._missing: list[str] = []
 
     def get(self, uri: str) -> bytes | Path | None:
@@ -92,11 +94,12 @@ class CheckedContents:
         """Look again at what was gone: a change must have told so by now.
 
         Raises:
-            StorageError: A resource is in the set, but it has no content.
+            StorageError: No change did, and there is still no content.
         """
-        for uri in self._missing:
-            if self._is_listed(uri) and self._contents.get(uri) is None:
+        for uri in self._listed(self._missing):
+            if self._contents.get(uri) is None:
                 raise StorageError(
-                    f"{uri} is in the set of resources, but `content` has nothing for it"
+                    f"{uri} was not deleted, but `content` has nothing for it; if it is gone, "
+                    "record that"
                 )
         self._missing.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
         OSError: The disk is full, or the folder cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -80,7 +81,7 @@ def also_as(path: Path, other: Path) -> None:
     Raises:
         OSError: As in `atomic`.
     """
-    temporary = other.with_name(f".{other.name}.tmp")
+    temporary = _temporary(other)
     temporary.unlink(missing_ok=True)
     try:
         os.link(path, temporary)
@@ -90,6 +91,12 @@ def also_as(path: Path, other: Path) -> None:
     os.replace(temporary, other)
     # A rename of one name of a file onto another name of the same file does nothing.
     temporary.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers left at any depth when they were killed; none may be at work."""
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def check_writable(folder: Path) -> None:
@@ -106,6 +113,11 @@ def check_writable(folder: Path) -> None:
         taken = isinstance(error, FileExistsError)
         reason = "is no folder" if taken else f"cannot be written ({error.strerror})"
         raise ConfigurationError(f"{folder} {reason}; choose another, or mend that one") from None
+
+
+def _temporary(path: Path) -> Path:
+    """Name a file that no other thread, and no other process, writes at the same time."""
+    return path.with_name(f".{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -7,11 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC
+from random import Random
 
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import RsnotifyError
+from rsnotify.retry import Retry
 from rsnotify_publisher.documents import CAPABILITY_LIST
 from rsnotify_publisher.journal import Journal, Recorder, State
 from rsnotify_publisher.library import Library, Stopped
@@ -23,7 +25,7 @@ from rsnotify_publisher.source import Source
 
 _log = logging.getLogger("rsnotify.publisher")
 _NOTE_CURSORS_EVERY = 1.0
-_AGAIN_AFTER = 5.0
+_RETRY = Retry(first=0.1, most=30.0)
 _LOOK_EVERY = 0.01
 # How many refreshes pass between two looks at what is to be dropped.
 _TIDY_EVERY = 10
@@ -53,6 +55,7 @@ class Leader:
         self._emitter = Emitter(source.documents.topic, ())
         self._noted: dict[str, int] = {}
         self._left_behind: set[str] = set()
+        self._random = Random()
 
     def wake(self) -> None:
         """Say that the journal has something new."""
@@ -67,11 +70,14 @@ class Leader:
         with self._source.open_journal() as journal:
             feeds = [(hub, self._feed(journal, hub)) for hub in self._source.hubs]
             self._emitter = Emitter(self._source.documents.topic, feeds)
-            async with self._working(journal):
-                await stop.wait()
-                await self._drain(journal)
-            await asyncio.to_thread(self._library.close)
-            await self._write_change_lists()
+            try:
+                async with self._working(journal):
+                    await stop.wait()
+                    await self._drain(journal)
+                await self._write_change_lists()
+            finally:
+                # Whoever leads next must not meet a thread of ours that still writes.
+                await asyncio.to_thread(self._library.close)
             await self._note_cursors(journal)
 
     def _feed(self, journal: Journal, hub: Hub) -> Feed:
@@ -134,20 +140,28 @@ class Leader:
     ) -> Coroutine[None, None, None]:
         """Do some work now and at every interval, but never twice at a time."""
         due = asyncio.Event()
-        scheduler.add_job(due.set, "interval", seconds=seconds)
-        return self._repeat(due, work)
+        # However late the loop comes to it, it is due still.
+        scheduler.add_job(due.set, "interval", seconds=seconds, misfire_grace_time=None)
+        return self._repeat(due, seconds, work)
 
-    async def _repeat(self, due: asyncio.Event, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(
+        self, due: asyncio.Event, seconds: float, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        failures = 0
         while True:
             due.clear()
-            wait = None
             try:
                 await work()
+                failures = 0
+                # The scheduler goes by the time of day; if that is put back, this goes on.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds * 2):
+                        await due.wait()
             except (RsnotifyError, OSError) as error:
-                _log.error("it could not be written, and is tried again: %s", error)
-                wait = _AGAIN_AFTER
-            with suppress(TimeoutError):
-                await asyncio.wait_for(due.wait(), wait)
+                level = logging.INFO if failures else logging.ERROR
+                _log.log(level, "it could not be written, and is tried again: %s", error)
+                failures += 1
+                await asyncio.sleep(_RETRY.delay(failures, self._random))
 
     async def _watch(self, journal: Journal) -> None:
         """Notice what other processes record; our own recorder calls `wake` by itself."""

@@ -103,7 +103,17 @@ def test_a_database_that_fails_costs_nothing_but_the_resource_list(
     assert not list((changed.parent / "resourcesync").iterdir())
 
 
-def test_a_resource_without_content_in_the_dump_is_taken_for_deleted(tmp_path: Path) -> None:
+def test_a_resource_whose_content_is_gone_is_not_dumped_once_it_was_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def resources() -> Iterator[Resource]:
+        for name in ("a", "b", "c"):
+            yield Resource(BASE + name)
+        if is_told:
+            publisher.deleted(BASE + "b")
+
+    is_told = False
+
     def content(uri: str) -> bytes | None:
         return None if uri.endswith("b") else b"x"
 
@@ -111,11 +121,14 @@ def test_a_resource_without_content_in_the_dump_is_taken_for_deleted(tmp_path: P
         tmp_path,
         BASE,
         options=replace(QUICK, resource_dump_every=3600),
-        resources=lambda: [Resource(BASE + name) for name in ("a", "b", "c")],
+        resources=resources,
         content=content,
     )
     dump = publisher.source.documents_folder / "resourcedump.xml"
     with publisher:
+        eventually(lambda: "b was not deleted, but `content` has nothing for it" in caplog.text)
+        assert not dump.exists()
+        is_told = True
         eventually(dump.exists)
     (package,) = read(publisher, "resourcedump.xml").resources
     (contents,) = [link.href for link in package.links if link.rel == Rel.CONTENTS]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import ChangeType
-from rsnotify_publisher import Options, Publisher
+from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.documents import Documents
 from rsnotify_publisher.library.openlist import OpenList
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
@@ -35,6 +37,10 @@ def publish(
         for name in names:
             publisher.updated(BASE + name)
     return publisher
+
+
+def uris(document: Document) -> list[str]:
+    return [entry.uri for entry in document.resources]
 
 
 def numbered(count: int) -> list[str]:
@@ -345,3 +351,40 @@ async def test_documents_are_there_for_a_second_process_too(tmp_path: Path) -> N
         assert await asyncio.to_thread(first.wait_published, PATIENCE)
         async with Publisher(tmp_path, BASE, options=QUICK) as second:
             assert await asyncio.to_thread(second.wait_published, PATIENCE)
+
+
+def test_documents_go_on_when_the_clock_is_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back = timedelta(0)
+
+    class PutBack(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) + back
+
+    monkeypatch.setattr("apscheduler.schedulers.base.datetime", PutBack)
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher:
+        assert publisher.wait_published(PATIENCE)
+        back = timedelta(hours=-1)
+        for name in numbered(3):
+            publisher.created(BASE + name)
+            eventually(lambda: uris(read(publisher, "changelist.xml"))[-1:] == [BASE + name])  # noqa: B023
+
+
+def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rsnotify_publisher.library.changelists._AT_ONCE", 50)
+    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, rotate="20 changes"))
+    with publisher.source.open_journal() as journal, journal.transaction():
+        journal.record(
+            Record(Resource(BASE + name, change=ChangeType.CREATED)) for name in numbered(500)
+        )
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+    lists = [
+        read(publisher, entry.uri.removeprefix(BASE))
+        for entry in read(publisher, "changelist-archive.xml").resources
+    ]
+    lists.append(read(publisher, "changelist.xml"))
+    assert [uri for one in lists for uri in uris(one)] == [BASE + name for name in numbered(500)]
+    assert all(len(one.resources) <= 20 for one in lists)

@@ -13,6 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
+from rsnotify.errors import StorageError
 from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import read_document
 from rsnotify.validation import validate
@@ -332,7 +333,7 @@ def test_what_is_not_what_the_change_said_is_not_captured(tmp_path: Path) -> Non
     source.now["a"] = b"newer"
     captured.keep([change("a", 1, b"older"), replace(change("a", 2, b"newer"), hash=None)])
     assert list((tmp_path / "captured").iterdir()) == []
-    assert captured.content(change("a", 1, b"older")) == b"newer"
+    assert captured.content(change("a", 1, b"older")) is None
 
 
 def test_what_a_crash_damaged_is_not_used(tmp_path: Path) -> None:
@@ -343,8 +344,7 @@ def test_what_a_crash_damaged_is_not_used(tmp_path: Path) -> None:
     captured.keep([first])
     [kept] = (tmp_path / "captured").iterdir()
     kept.write_bytes(b"\0\0\0\0\0")
-    source.now["a"] = b"second"
-    assert captured.content(first) == b"second"
+    assert captured.content(first) is None
 
 
 def test_what_was_packed_is_forgotten(tmp_path: Path) -> None:
@@ -357,6 +357,21 @@ def test_what_was_packed_is_forgotten(tmp_path: Path) -> None:
     captured.forget(instant(2))
     kept = [captured.content(change) for change in changes]
     assert [content is not None for content in kept] == [False, False, True]
+
+
+def test_what_cannot_be_captured_costs_no_other_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def content(uri: str) -> bytes:
+        if uri.endswith("b"):
+            raise StorageError("the database is away")
+        return b"1"
+
+    captured = Captured(tmp_path / "captured", content)
+    changes = [change(name, at, b"1") for at, name in enumerate("abc", 1)]
+    captured.keep(changes)
+    assert [captured.content(change) is not None for change in changes] == [True, False, True]
+    assert "of 1 changes could not be kept" in caplog.text
 
 
 def test_nothing_was_captured_and_nothing_is_forgotten(tmp_path: Path) -> None:

@@ -382,3 +382,10 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.sqlite3").write_text("nothing of the kind" * 100)
     with pytest.raises(StorageError, match=r"journal\.sqlite3"):
         Journal(tmp_path / "journal.sqlite3", BASE)
+
+
+def test_files_that_are_written_anew_linger_no_longer(journal: Journal) -> None:
+    with journal.transaction():
+        journal.discard(["resourcesync/changedump-1-00001.zip", "resourcesync/changedump-2.xml"])
+        journal.reclaim("resourcesync/changedump-1")
+    assert journal.files() == {"resourcesync/changedump-2.xml"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import logging
 import os
 import zlib
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from rsnotify_publisher.web.answers import answer, hold_chunks, hold_file
-from tests.publisher.helpers import serving
+from tests.publisher.helpers import PATIENCE, serving
 
 DIGITS = b"0123456789"
 # Longer than a piece, and hard to compress, so that it is streamed in any form.
@@ -322,3 +323,32 @@ async def test_a_long_answer_is_compressed_as_it_is_taken(tmp_path: Path) -> Non
     assert inflated == size
     # The loop went on all the while: nothing held it up for the length of the answer.
     assert turns > 100
+
+
+@pytest.mark.parametrize("packed", [True, False])
+async def test_a_client_that_hangs_up_is_no_error(
+    tmp_path: Path, packed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    # More than any buffer between the two holds.
+    (tmp_path / "long").write_bytes(Random(1).randbytes(30_000_000))
+    answered = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        try:
+            return await answer(
+                request, lambda: hold_file(tmp_path / "long"), {}, compressible=packed
+            )
+        finally:
+            answered.set()
+
+    app = web.Application()
+    app.router.add_get("/", handle)
+    async with serving(app) as url, asyncio.timeout(PATIENCE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET / HTTP/1.1\r\nHost: source\r\nAccept-Encoding: gzip\r\n\r\n")
+        assert await reader.read(1_000)
+        writer.transport.abort()
+        await answered.wait()
+        async with aiohttp.ClientSession() as session:
+            assert (await session.head(url)).status == 200
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

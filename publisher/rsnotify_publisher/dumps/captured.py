@@ -7,15 +7,19 @@ named after the datetime of the change.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rsnotify.datetimes import Instant, to_microseconds
+from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher.dumps.supply import Bitstream, agrees, chunks, opened
 from rsnotify_publisher.hashes import Digests
+
+_log = logging.getLogger("rsnotify.publisher")
 
 
 class Captured:
@@ -39,27 +43,38 @@ class Captured:
         The sooner it is called, the fewer have changed again. What is kept already is left as
         it is. Nothing is flushed to the disk: what a crash damages, its hash gives away.
 
-        Raises:
-            OSError: A content cannot be read, or the folder not be written.
+        What cannot be read or written is passed over, since a Change Dump then has what the
+        resource holds later.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        failed: list[Exception] = []
         for change in changes:
-            if change.change is ChangeType.DELETED or change.hash is None:
-                continue
-            path = self._path(change)
-            if not path.exists():
-                with opened(self._content(change.uri)) as bitstream:
-                    if bitstream is not None:
-                        _copy(bitstream, change.hash, path)
+            try:
+                self._keep(change)
+            except (StorageError, OSError) as error:
+                failed.append(error)
+        if failed:
+            _log.error(
+                "the content of %d changes could not be kept for the Change Dump; the first: %s",
+                *(len(failed), failed[0]),
+            )
 
-    def content(self, change: Resource) -> bytes | Path | None:
-        """Return what a change made of a resource, or else what the resource holds now."""
-        if change.datetime is not None and change.hash is not None:
-            path = self._path(change)
-            with opened(path) as bitstream:
-                if bitstream is not None and agrees(bitstream, change.hash):
-                    return path
-        return self._content(change.uri)
+    def _keep(self, change: Resource) -> None:
+        if change.change is ChangeType.DELETED or change.hash is None:
+            return
+        path = self._path(change)
+        if not path.exists():
+            with opened(self._content(change.uri)) as bitstream:
+                if bitstream is not None:
+                    _copy(bitstream, change.hash, path)
+
+    def content(self, change: Resource) -> Path | None:
+        """Return the file of what a change made of a resource, if that was kept."""
+        if change.hash is None:
+            return None
+        path = self._path(change)
+        with opened(path) as bitstream:
+            is_whole = bitstream is not None and agrees(bitstream, change.hash)
+        return path if is_whole else None
 
     def forget(self, through: Instant) -> None:
         """Remove what was kept of the changes through an instant."""
@@ -79,13 +94,15 @@ def _name(instant: Instant) -> str:
 
 def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
     """Make a copy, unless it is not what the hashes say."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".tmp")
     digests = Digests(hashes)
-    with open(temporary, "wb") as file:
-        for chunk in chunks(bitstream):
-            digests.update(chunk)
-            file.write(chunk)
-    if digests.agree:
-        os.replace(temporary, path)
-    else:
-        temporary.unlink()
+    try:
+        with open(temporary, "wb") as file:
+            for chunk in chunks(bitstream):
+                digests.update(chunk)
+                file.write(chunk)
+        if digests.agree:
+            os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from rsnotify.writing import entry, write_document
 from rsnotify_publisher.files import write_atomically
 
 _PARTS = "resourcesync"
+_COMPACT = "%Y%m%dT%H%M%S%fZ"
 
 
 class DumpDocument:
@@ -100,6 +101,9 @@ def _part_name(name: str, part: Document, number: int) -> str:
     """Name a part so that one who still has the index before in hand gets none of this one."""
     path = PurePosixPath(name)
     folder = path.parent if path.parent.parts else PurePosixPath(_PARTS)
-    begin = part.at or part.from_
+    begin, end = part.at or part.from_, part.resources[-1].until
     assert begin is not None
-    return str(folder / f"{path.stem}-part-{begin:%Y%m%dT%H%M%S%fZ}-{number:05}.xml")
+    stem = f"{path.stem}-part-{begin:{_COMPACT}}"
+    if end is not None:  # a Change Dump that still grows has other bytes for each end
+        stem += f"-{end:{_COMPACT}}" if part.until else f"-{end:{_COMPACT}}-open"
+    return str(folder / f"{stem}-{number:05}.xml")

@@ -137,7 +137,8 @@ class Watcher:
         pause = _COMPARE_EVERY
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._missed.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._missed.wait()
             self._missed.clear()
             began = time.monotonic()
             await self._compare()

@@ -89,6 +89,11 @@ class Catalogue(Storage):
         rows = [(name, self._clock()) for name in files]
         self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
 
+    def reclaim(self, stem: str) -> None:
+        """Let no file linger whose name begins so: a crash left it, and it is written anew."""
+        query = "DELETE FROM discarded WHERE substr(file, 1, length(?1)) = ?1"
+        self._db.execute(query, (stem,))
+
     def discarded(self, before: int) -> list[str]:
         """Return the files that were discarded before an instant."""
         query = "SELECT file FROM discarded WHERE at < ? ORDER BY at"

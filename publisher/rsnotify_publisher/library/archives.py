@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher.documents import ARCHIVES, PARTS, compact, is_final
+from rsnotify_publisher.files import sweep
 from rsnotify_publisher.journal import Journal, Recorder, Volume
 from rsnotify_publisher.library.paging import Pager
 from rsnotify_publisher.source import Source
@@ -37,19 +38,58 @@ class Archives:
         self._lock = threading.Lock()
 
     def prepare(self, journal: Journal) -> None:
-        """Write the archives, and let files linger that no document refers to any more.
+        """Write the archives, and part with what a crash or former options have left.
 
-        Such files are left by a crash. To be called before anything else is written.
+        To be called before anything else is written.
         """
         with self._lock:
+            sweep(self._folder)
             for kind, name in ARCHIVES.items():
                 if self._documents.keeps(kind):
                     self._write(kind, journal.volumes(kind, archived=True))
                 else:
                     (self._folder / name).unlink(missing_ok=True)
-            found = {PARTS + path.name for path in (self._folder / PARTS).glob("*")}
-            lost = [name for name in found - journal.files() if is_final(name)]
-            self._note(lambda journal: journal.discard(n for n in lost if "-archive-" not in n))
+            former = [kind for kind in ARCHIVES if kind not in self._documents.offered]
+            for kind in former:
+                (self._folder / f"{kind}.xml").unlink(missing_ok=True)
+            dropped = [volume for kind in former for volume in journal.volumes(kind)]
+            self._note(lambda journal: journal.drop(dropped))
+            self._let_linger(journal)
+
+    def _let_linger(self, journal: Journal) -> None:
+        """Let files linger that no document refers to any more."""
+        # Who writes these parts anew compares them with what there is; see `keep_only`.
+        current = [f"{PARTS}{kind}-archive-" for kind in ARCHIVES if self._documents.keeps(kind)]
+        if Capability.CHANGE_DUMP in self._documents.offered:
+            current.append(f"{PARTS}{Capability.CHANGE_DUMP}-part-")
+        found = {PARTS + path.name for path in (self._folder / PARTS).glob("*")}
+        lost = [name for name in found - journal.files() if is_final(name)]
+        lost = [name for name in lost if not name.startswith(tuple(current))]
+        self._note(lambda journal: journal.discard(lost))
+
+    def reclaim(self, stem: str) -> None:
+        """Let what a crash left under names that begin so linger no longer.
+
+        To be called before they are written anew, which may take longer than files linger.
+        """
+        self._note(lambda journal: journal.reclaim(stem))
+
+    def keep_only(self, stem: str, parts: Sequence[str]) -> None:
+        """Of all parts whose names begin so, let those linger that are not current any more.
+
+        Args:
+            stem: Without the folder.
+            parts: The names of those that are, all written.
+        """
+        found = {PARTS + path.name for path in (self._folder / PARTS).glob(f"{stem}*")}
+        if not found:
+            return
+
+        def note(journal: Journal) -> None:
+            journal.removed(parts)
+            journal.discard(found.difference(parts))
+
+        self._note(note)
 
     def add(
         self, journal: Journal, volumes: Sequence[Volume], note: Callable[[Journal], None]
@@ -116,9 +156,10 @@ class Archives:
             needed = self._needed_after(journal)
             expired = [volume for volume in expired if volume.end <= needed]
         if expired:
-            self._note(lambda journal: journal.drop(expired))
             if self._documents.keeps(kind):
                 self._write(kind, volumes[len(expired) :])
+            # Only now do their files begin to linger, as no document refers to them.
+            self._note(lambda journal: journal.drop(expired))
 
     def _needed_after(self, journal: Journal) -> int:
         """Return after which instant changes are needed by those that begin with a baseline."""
@@ -136,9 +177,7 @@ class Archives:
             (self._documents.entry(self._documents.archived(volume)) for volume in volumes),
             lambda parts: self._documents.archive(kind, parts),
         )
-        found = {PARTS + path.name for path in (self._folder / PARTS).glob(f"{kind}-archive-*")}
-        if stale := found.difference(parts):
-            self._note(lambda journal: journal.discard(stale))
+        self.keep_only(f"{kind}-archive-", parts)
 
     def _note(self, operation: Callable[[Journal], None]) -> None:
         self._recorder.submit(operation).result()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
-from rsnotify.model import Resource
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher.documents import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
 from rsnotify_publisher.dumps import Captured
@@ -14,7 +11,8 @@ from rsnotify_publisher.library.archives import Archives
 from rsnotify_publisher.library.openlist import Closing, OpenList
 from rsnotify_publisher.source import Source
 
-_log = logging.getLogger("rsnotify.publisher")
+# Changes that are held at once, however many there are to catch up with.
+_AT_ONCE = 20_000
 
 
 class ChangeLists:
@@ -46,22 +44,18 @@ class ChangeLists:
         Returns:
             Whether something was closed.
         """
-        changes = self._open.refresh(journal)
         closed = False
-        while self._close_next(journal):
-            changes += self._open.refresh(journal)
-            closed = True
+        while True:
+            changes = self._open.refresh(journal, _AT_ONCE)
+            if self._captured is not None:
+                # Before anything that may fail, since these changes do not come again.
+                self._captured.keep(changes)
+            if self._close_next(journal):
+                closed = True
+            elif len(changes) < _AT_ONCE:
+                break
         self._publish()
-        self._capture(changes)
         return closed
-
-    def _capture(self, changes: list[Resource]) -> None:
-        if self._captured is None:
-            return
-        try:
-            self._captured.keep(changes)
-        except Exception:  # the Source's own code; a Change Dump then has what there is later
-            _log.exception("the content of changes could not be kept for the Change Dump")
 
     def _close_next(self, journal: Journal) -> bool:
         now = self._clock()
@@ -74,10 +68,11 @@ class ChangeLists:
         return closing is not None
 
     def _close(self, journal: Journal, closing: Closing) -> None:
-        """Publish a closed list: first itself, then what refers to it, then what goes on."""
+        """Publish a closed list: first itself, then what refers to it."""
         # Closed anew after a crash, it may end elsewhere; so the end is in the name too.
         own = f"{stem(Capability.CHANGE_LIST, self._open.begin)}-{compact(closing.until)}"
         name = own + self._suffix
+        self._archives.reclaim(own)
         size = write_atomically(self._folder / name, self._open.closed(closing))
         volume = Volume(
             *(Capability.CHANGE_LIST, self._open.begin, closing.until, closing.count, size),
@@ -87,8 +82,8 @@ class ChangeLists:
         if closing.archived:
             self._archives.add(journal, [volume], lambda journal: journal.close_list(volume))
             return
-        rest = self._open.open_chunks(closing.count, closing.until)
-        write_atomically(self._folder / OPEN_PART, rest)
+        if not (self._folder / OPEN_PART).exists():
+            write_atomically(self._folder / OPEN_PART, self._open.open_chunks())
         self._recorder.submit(lambda journal: journal.close_list(volume)).result()
 
     def _publish(self) -> None:
@@ -97,8 +92,9 @@ class ChangeLists:
             return
         top, part = self._folder / CHANGE_LIST, self._folder / OPEN_PART
         if self._open.is_indexed:
-            write_atomically(part, self._open.open_chunks())
+            # In this order, whoever reads both meanwhile finds more than enough, not a hole.
             write_atomically(top, self._open.chunks())
+            write_atomically(part, self._open.open_chunks())
             also_as(part, self._folder / CHANNEL)
         else:
             write_atomically(top, self._open.chunks())

@@ -7,11 +7,11 @@ closed becomes a closed Change Dump too; the live Change Dump shows the packages
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-
-from msgspec.structs import replace
+from contextlib import contextmanager
+from itertools import chain
+from shutil import rmtree
 
 from rsnotify.datetimes import from_microseconds
-from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability
@@ -24,9 +24,10 @@ from rsnotify_publisher.documents import (
     stem,
 )
 from rsnotify_publisher.dumps import Captured, DumpWriter, Package
-from rsnotify_publisher.files import also_as, reading
+from rsnotify_publisher.files import also_as
 from rsnotify_publisher.journal import Journal, Recorder, Volume
 from rsnotify_publisher.library.archives import Archives
+from rsnotify_publisher.library.closed import changes_in, still_listed
 from rsnotify_publisher.source import Source
 
 # Where there is an archive, so many of the newest Change Dumps stay in what is live.
@@ -64,12 +65,14 @@ class Dumping:
             max_entries=source.options.max_entries,
             profile=source.documents.profile,
         )
+        self._captured_folder = source.folder / "captured"
         self._begin = 0
+        self._forgotten = -1
         self._shown: list[Volume] = []
         #: Keeps what new changes made of their resources, for the Change Dump.
         self.captured: Captured | None = None
         if source.contents is not None and source.options.change_dump:
-            self.captured = Captured(source.folder / "captured", source.contents.get)
+            self.captured = Captured(self._captured_folder, source.contents.get)
 
     def awaits(self, name: str) -> bool:
         """Whether a document is a Resource Dump that was never written, or its archive."""
@@ -93,11 +96,10 @@ class Dumping:
         Raises:
             StorageError: A resource is in the set, but its content could not be had.
         """
-        assert self._source.contents is not None
-        listed = journal.resource if journal.state().tracked else lambda uri: None
-        contents = CheckedContents(self._source.contents, lambda uri: listed(uri) is not None)
         at = self._promise()
         own = stem(Capability.RESOURCE_DUMP, at)
+        contents = self._contents(journal, at)
+        self._archives.reclaim(own)
         packages = self._writer.resource_packages(
             own,
             from_microseconds(at),
@@ -106,27 +108,37 @@ class Dumping:
             now=lambda: from_microseconds(self._promise()),
             check=self._check,
         )
-        try:
+        with self._all_or_none(packages):
             contents.check()
-        except StorageError:
-            self._remove(packages)
-            raise
-        end = self._promise()
-        parts = self._writer.write_resource_dump(
-            f"{own}.xml",
-            from_microseconds(at),
-            from_microseconds(end),
-            [package.entry for package in packages],
-            links=self._documents.archives_link(Capability.RESOURCE_DUMP),
-        )
+            end = self._promise()
+            parts = self._writer.write_resource_dump(
+                f"{own}.xml",
+                from_microseconds(at),
+                from_microseconds(end),
+                [package.entry for package in packages],
+                links=self._documents.archives_link(Capability.RESOURCE_DUMP),
+            )
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
         volume = self._volume(Capability.RESOURCE_DUMP, at, end, parts, packages)
         self._archives.replace(journal, volume)
 
-    def _remove(self, packages: list[Package]) -> None:
-        for package in packages:
-            for name in package.files:
+    def _contents(self, journal: Journal, since: int) -> CheckedContents:
+        """Ask for what resources hold that were in the set after an instant (µs)."""
+        assert self._source.contents is not None
+        return CheckedContents(
+            self._source.contents,
+            lambda uris: still_listed(uris, since, journal, self._folder),
+        )
+
+    @contextmanager
+    def _all_or_none(self, packages: list[Package]) -> Iterator[None]:
+        """Remove packages if there will be no document on them."""
+        try:
+            yield
+        except BaseException:
+            for name in chain.from_iterable(package.files for package in packages):
                 (self._folder / name).unlink(missing_ok=True)
+            raise
 
     def _volume(
         self, kind: str, begin: int, end: int, parts: list[str], packages: list[Package]
@@ -142,10 +154,15 @@ class Dumping:
     # Change Dumps
 
     def prepare(self, journal: Journal) -> None:
-        """Write the live Change Dump, if there is to be one; it begins with what is open now."""
+        """Write the live dumps anew; the Change Dump begins with what is open now."""
+        for dump in journal.volumes(Capability.RESOURCE_DUMP, archived=False)[-1:]:
+            # A crash, or a full disk, may have left another there, whose packages will go.
+            also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
         self._begin = journal.state().closed
         if self.captured is not None:
             self._write_live(journal.volumes(Capability.CHANGE_DUMP, archived=False))
+        else:
+            rmtree(self._captured_folder, ignore_errors=True)
 
     def write_change_dumps(self, journal: Journal) -> None:
         """Pack the changes of each Change List that was closed since (core §13.1)."""
@@ -153,12 +170,19 @@ class Dumping:
         through = written[-1].end if written else self._begin
         closed = journal.volumes(Capability.CHANGE_LIST)
         new = [volume for volume in closed if volume.begin >= through]
+        self._forget(new[0].begin if new else through)
         for volume in new:
-            self._write_change_dump(volume)
+            self._write_change_dump(journal, volume)
         self._retire(journal)
         live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
         if live != self._shown:
             self._write_live(live)
+
+    def _forget(self, through: int) -> None:
+        """Forget the content of changes that are packed, or will not be packed any more."""
+        if self.captured is not None and through != self._forgotten:
+            self.captured.forget(from_microseconds(through))
+            self._forgotten = through
 
     def _retire(self, journal: Journal) -> None:
         """Take from the live Change Dump what belongs there no longer."""
@@ -180,13 +204,14 @@ class Dumping:
 
     def _write_live(self, live: list[Volume]) -> None:
         begin = live[0].begin if live else self._begin
-        self._writer.write_change_dump(
+        parts = self._writer.write_change_dump(
             CHANGE_DUMP,
             from_microseconds(begin),
             None,
             [entry for volume in live for entry in self._entries(volume.files[0])],
             links=self._documents.archives_link(Capability.CHANGE_DUMP),
         )
+        self._archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
         self._shown = live
 
     def _entries(self, name: str) -> Iterator[Resource]:
@@ -198,31 +223,28 @@ class Dumping:
             else:
                 yield entry
 
-    def _write_change_dump(self, closed: Volume) -> None:
+    def _write_change_dump(self, journal: Journal, closed: Volume) -> None:
         assert self.captured is not None
+        captured, contents = self.captured, self._contents(journal, closed.begin)
         own = stem(Capability.CHANGE_DUMP, closed.begin)
         from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
+        self._archives.reclaim(own)
         packages = self._writer.change_packages(
             own,
             from_,
             until,
-            self._changes(closed),
-            self.captured.content,
+            changes_in(self._folder, closed),
+            lambda change: captured.content(change) or contents.get(change.uri),
             check=self._check,
         )
-        parts = self._writer.write_change_dump(
-            f"{own}.xml",
-            from_,
-            until,
-            [package.entry for package in packages],
-            links=self._documents.archives_link(Capability.CHANGE_DUMP),
-        )
+        with self._all_or_none(packages):
+            contents.check()
+            parts = self._writer.write_change_dump(
+                f"{own}.xml",
+                from_,
+                until,
+                [package.entry for package in packages],
+                links=self._documents.archives_link(Capability.CHANGE_DUMP),
+            )
         volume = self._volume(Capability.CHANGE_DUMP, closed.begin, closed.end, parts, packages)
         self._recorder.submit(lambda journal: journal.put(volume)).result()
-        self.captured.forget(until)
-
-    def _changes(self, closed: Volume) -> Iterator[Resource]:
-        """Read the changes of a closed Change List."""
-        document = read_document(reading(self._folder / closed.files[0]), source=closed.files[0])
-        for change in document.resources:
-            yield replace(change, datetime=change.changed_at)

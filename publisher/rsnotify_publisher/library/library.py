@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.model import Resource
+from rsnotify.vocabulary import Capability
 from rsnotify_publisher.changes import as_listed, check_resource
-from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION
+from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION, stem
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.library.archives import Archives
@@ -23,14 +24,14 @@ _log = logging.getLogger("rsnotify.publisher")
 
 
 class Stopped(Exception):
-    """The writing of a long document was broken off, because the Publisher closes."""
+    """What was to be written is not, because the Publisher closes."""
 
 
 class Library:
     """Keeps the folder of documents in step with the journal; one process does so at a time.
 
-    Every method raises OSError if the folder cannot be written, and StorageError if the
-    journal or the Source's own resources cannot be read.
+    Every method raises OSError if the folder cannot be written, StorageError if the journal or
+    the Source's own resources cannot be read, and Stopped once `close` was called.
 
     Args:
         source: Whose documents they are.
@@ -53,7 +54,7 @@ class Library:
         self._stopping = threading.Event()
 
     def close(self) -> None:
-        """Break off what takes long, and return when nothing is being written any more."""
+        """Break off what takes long; nothing is being written any more when it returns."""
         self._stopping.set()
         for lock in self._locks.values():
             with lock:
@@ -66,6 +67,7 @@ class Library:
     @contextmanager
     def _working(self, name: str) -> Iterator[Journal]:
         with self._locks[name], self._source.open_journal() as journal:
+            self._check()
             yield journal
 
     def _prepare(self, journal: Journal) -> None:
@@ -95,15 +97,12 @@ class Library:
                 self._archives.retire(journal, self._source.clock())
 
     def write_resource_list(self) -> None:
-        """Write the Resource List, if anything changed since it was last written.
-
-        Raises:
-            Stopped: `close` was called meanwhile.
-        """
+        """Write the Resource List, if anything changed since it was last written."""
         with self._working("resources") as journal:
             if journal.state().last_change == self._listed:
                 return
             state = self._recorder.submit(Journal.promise).result()
+            self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
             volume = self._resource_list.write(
                 state.reached, self._resources(journal), self._promise
             )
@@ -111,28 +110,20 @@ class Library:
             self._listed = state.last_change
 
     def write_resource_dump(self) -> None:
-        """Write the Resource Dump, if it is due and anything changed since it was last written.
-
-        Raises:
-            Stopped: `close` was called meanwhile.
-        """
+        """Write the Resource Dump, if it is due and anything changed since it was last written."""
         with self._working("dumps") as journal:
             if self._dumping.resource_dump_is_due(journal):
                 self._dumping.write_resource_dump(journal, self._resources(journal))
                 self._write_capability_list()
 
     def write_change_dumps(self) -> None:
-        """Pack what has been closed since.
-
-        Raises:
-            Stopped: `close` was called meanwhile.
-        """
+        """Pack what has been closed since."""
         with self._working("dumps") as journal:
             self._dumping.write_change_dumps(journal)
 
     def tidy(self) -> None:
         """Drop what the policy no longer keeps, and remove what lingered long enough."""
-        with self._source.open_journal() as journal:
+        with self._working("changes") as journal:
             self._archives.retire(journal, self._source.clock())
 
     def _promise(self) -> int:

@@ -56,10 +56,15 @@ class OpenList:
         self._entries: list[bytes] = []
         self._size = 0
 
-    def refresh(self, journal: Journal) -> list[Resource]:
-        """Bring it to where the journal is now; return the changes that are new in it."""
+    def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
+        """Bring it to where the journal is now; return the changes that are new in it.
+
+        Args:
+            journal: What it follows.
+            limit: How many changes are read at most, if not negative.
+        """
         with journal.snapshot() as state:
-            changes = journal.changes(max(state.closed, self.through))
+            changes = journal.changes(max(state.closed, self.through), limit)
             self._parts = journal.volumes(Capability.CHANGE_LIST, archived=False)
         if state.closed != self._from:
             self._drop(state.closed)
@@ -107,21 +112,14 @@ class OpenList:
         """Return what changelist.xml says, in pieces: the list, or the index of its parts."""
         return [self._head()] if self._parts else self.open_chunks()
 
-    def open_chunks(self, skipped: int = 0, begin: int | None = None) -> list[bytes]:
+    def open_chunks(self) -> list[bytes]:
         """Return the open Change List itself, in pieces.
 
         It says nothing of what is beyond its last entry, so that it may end with the last that
         one document holds; the others are in the next, a moment later.
-
-        Args:
-            skipped: Changes that have been closed this moment.
-            begin: The datetime of the last of them.
         """
-        head = self._documents.change_list(
-            self._from if begin is None else begin, is_part=bool(self._parts or skipped)
-        )
-        entries = self._entries[skipped : skipped + self._max_entries]
-        return [opening(head), *entries, closing(head)]
+        head = self._documents.change_list(self._from, is_part=bool(self._parts))
+        return [opening(head), *self._entries[: self._max_entries], closing(head)]
 
     def closed(self, part: Closing) -> list[bytes]:
         """Return the beginning of it as a closed Change List, in pieces."""
@@ -160,15 +158,15 @@ class OpenList:
         floor = rotation.floor(changes, size, self._datetimes[0], now) if changes else None
         if floor is None:
             return 0
+        # After a flood the older half may itself be more than one document.
+        most = min(self._max_entries, rotation.changes or self._max_entries)
         count = 0
-        for at, written in zip(self._datetimes, self._entries, strict=True):
+        for at, written in zip(self._datetimes[:most], self._entries[:most], strict=True):
             changes -= 1
             size -= len(written)
             if not floor.permits(changes, size, at):
                 break
             count += 1
-        # After a flood the older half may itself be more than one document.
-        most = min(self._max_entries, rotation.changes or self._max_entries)
         return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)
 
     def _fitting(self, entries: int, size: int, most: int) -> int:

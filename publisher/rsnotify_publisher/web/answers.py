@@ -12,6 +12,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from email.utils import formatdate
 from itertools import chain
 from pathlib import Path
@@ -198,17 +199,24 @@ async def _stream(
 ) -> web.StreamResponse:
     response = web.StreamResponse(status=reply.status, headers=reply.headers)
     response.content_length = reply.length
-    await response.prepare(request)
-    if request.method != hdrs.METH_HEAD:
-        sent = 0
-        while piece := await asyncio.to_thread(next, pieces, b""):
-            await response.write(piece)
-            sent += len(piece)
-        if sent < (reply.length or 0) and request.transport is not None:
-            # The file was cut short meanwhile: only a broken connection tells the client so.
-            request.transport.abort()
-    await response.write_eof()
+    with suppress(ConnectionError):  # the client may hang up at any moment
+        await response.prepare(request)
+        if request.method != hdrs.METH_HEAD:
+            await _send(request, response, pieces)
+        await response.write_eof()
     return response
+
+
+async def _send(
+    request: web.Request, response: web.StreamResponse, pieces: Iterator[bytes]
+) -> None:
+    sent = 0
+    while piece := await asyncio.to_thread(next, pieces, b""):
+        await response.write(piece)
+        sent += len(piece)
+    if sent < (response.content_length or 0) and request.transport is not None:
+        # The file was cut short meanwhile: only a broken connection tells the client so.
+        request.transport.abort()
 
 
 def _read(file: BinaryIO, start: int, stop: int) -> Iterator[bytes]:

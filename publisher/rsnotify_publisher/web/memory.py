@@ -12,15 +12,12 @@ from collections.abc import Iterator
 from itertools import islice
 from urllib.parse import urlencode
 
-from msgspec.structs import replace
-
 from rsnotify.datetimes import format_datetime, from_microseconds, to_microseconds
 from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify_publisher.documents import CAPABILITY_LIST, CHANGE_MEMORY, RESOURCE_LIST
-from rsnotify_publisher.files import reading
 from rsnotify_publisher.journal import Volume
+from rsnotify_publisher.library.closed import changes_in
 from rsnotify_publisher.source import Source
 
 #: Changes in a page, where the client does not say.
@@ -80,12 +77,8 @@ class ChangeMemory:
         )
 
     def _listed(self, volume: Volume, since: int) -> Iterator[Resource]:
-        reader = SitemapReader()
-        for piece in reading(self._source.documents_folder / volume.files[0]):
-            for change in reader.feed(piece):
-                if _instant(change) > since:
-                    # In a 1.0 list the datetime of the change stands in lastmod alone.
-                    yield replace(change, datetime=change.changed_at)
+        changes = changes_in(self._source.documents_folder, volume)
+        return (change for change in changes if _instant(change) > since)
 
     def _document(
         self, since: int, changes: list[Resource], end: int | None, limit: int

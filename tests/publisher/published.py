@@ -1,0 +1,86 @@
+"""A Source whose contents are its names, and what tests read of its documents."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from itertools import pairwise
+from pathlib import Path
+from typing import Self
+
+from msgspec.structs import replace
+
+from rsnotify.model import Document
+from rsnotify.reading import read_document
+from rsnotify_publisher import Options, Publisher
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock
+
+QUIET = replace(QUICK, resource_list_every=900, grace=0)
+
+
+class Published:
+    """A Source whose contents are its names, and what it has published."""
+
+    def __init__(self, folder: Path, options: Options = QUIET, *, tracked: bool = True) -> None:
+        self.clock = Clock()
+        self.gone: set[str] = set()
+        self.publisher = Publisher(
+            folder,
+            BASE,
+            options=options,
+            clock=self.clock,
+            content=self._content,
+            resources=None if tracked else list,
+        )
+        self.folder = self.publisher.source.documents_folder
+
+    def __enter__(self) -> Self:
+        self.publisher.start()
+        assert self.publisher.wait_published(PATIENCE)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.publisher.close()
+
+    def _content(self, uri: str) -> bytes | None:
+        return None if uri in self.gone else uri.encode()
+
+    def update(self, *names: object) -> None:
+        for name in names:
+            uri = f"{BASE}{name}"
+            digest = "sha-256:" + hashlib.sha256(uri.encode()).hexdigest()
+            self.publisher.updated(uri, hash=digest, type="text/plain")
+
+    def read(self, name: str) -> Document:
+        data = (self.folder / name.removeprefix(BASE)).read_bytes()
+        return read_document(gzip.decompress(data) if name.endswith(".gz") else data, source=name)
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name.removeprefix(BASE)).exists()
+
+    def parts(self, name: str) -> list[Document]:
+        """Read a document, or in its place what its index lists."""
+        top = self.read(name)
+        return [self.read(entry.uri) for entry in top.resources] if top.index else [top]
+
+    def keeps(self, uris: list[str], kind: str = "changelist") -> bool:
+        """Whether some document of a kind, live or in the archive, is among these."""
+        with self.publisher.source.open_journal() as journal:
+            kept = {BASE + volume.files[0] for volume in journal.volumes(kind)}
+        return not kept.isdisjoint(uris)
+
+    def offered(self) -> dict[str | None, str]:
+        return {
+            entry.capability: entry.uri.removeprefix(BASE)
+            for entry in self.read("capabilitylist.xml").resources
+        }
+
+
+def names(documents: list[Document]) -> list[str]:
+    return [entry.uri.removeprefix(BASE) for part in documents for entry in part.resources]
+
+
+def join(documents: list[Document]) -> None:
+    """Check that Change Lists or Dumps follow on each other without a hole."""
+    for before, after in pairwise(documents):
+        assert before.until == after.from_

@@ -1,0 +1,231 @@
+"""When dumps are written, what of, and how they leave."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.model import Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType
+from tests.publisher.helpers import BASE, eventually
+from tests.publisher.published import QUIET, Published, join, names
+
+
+def members(source: Published, package: Resource) -> list[tuple[Resource, bytes]]:
+    """Return the entries of a package's manifest, each with its bitstream."""
+    with zipfile.ZipFile(source.folder / package.uri.removeprefix(BASE)) as archive:
+        manifest = read_document(archive.read("manifest.xml"))
+        (contents,) = [link.href for link in package.links if link.rel == "contents"]
+        assert source.read(contents) == manifest
+        return [
+            (entry, archive.read(entry.path.lstrip("/")) if entry.path else b"")
+            for entry in manifest.resources
+        ]
+
+
+def test_the_set_is_packed_in_a_resource_dump(tmp_path: Path) -> None:
+    source = Published(tmp_path, replace(QUIET, resource_dump_every=0.05))
+    source.publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
+    with source:
+        eventually(lambda: "resourcedump" in source.offered())
+        dump = source.read("resourcedump.xml")
+    assert (dump.capability, dump.link("archives")) == ("resourcedump", None)
+    assert dump.at is not None
+    assert dump.completed is not None
+    assert dump.at <= dump.completed
+    found = [pair for package in dump.resources for pair in members(source, package)]
+    assert [(entry.uri, content) for entry, content in found] == [
+        (BASE + name, (BASE + name).encode()) for name in ("a", "b")
+    ]
+
+
+def test_former_resource_dumps_are_archived_with_their_packages(tmp_path: Path) -> None:
+    options = replace(QUIET, resource_dump_every=0.05, resource_dump_archive=True, linger=0)
+    source = Published(tmp_path, options)
+    with source:
+        eventually(lambda: "resourcedump-archive" in source.offered())
+        first = source.read("resourcedump.xml")
+        source.update("a")
+        eventually(lambda: source.read("resourcedump.xml").at != first.at)
+        eventually(lambda: bool(source.read("resourcedump-archive.xml").resources))
+    archive = source.read("resourcedump-archive.xml").resources
+    assert source.read(archive[0].uri) == first
+    assert (archive[0].at, archive[0].completed) == (first.at, first.completed)
+    assert first.link("archives") == BASE + "resourcedump-archive.xml"
+    assert all(source.has(package.uri) for package in first.resources)
+
+
+def test_a_resource_without_content_breaks_the_dump_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Published(tmp_path, replace(QUIET, resource_dump_every=0.05))
+    source.publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
+    source.gone.add(BASE + "b")
+    with source:
+        eventually(lambda: "`content` has nothing for it" in caplog.text)
+    assert not source.has("resourcedump.xml")
+    assert "resourcedump" not in source.offered()
+    assert not list((source.folder / "resourcesync").glob("*.zip"))
+
+
+def test_each_closed_list_is_packed_in_the_change_dump(tmp_path: Path) -> None:
+    source = Published(tmp_path, replace(QUIET, rotate="10 changes", change_dump=True))
+    with source:
+        source.update(*range(12))
+        source.publisher.deleted(BASE + "3")
+        source.update(*range(13, 30))
+        closed = lambda: source.read("changelist-archive.xml").resources  # noqa: E731
+        dumped = lambda: source.read("changedump.xml").resources  # noqa: E731
+        eventually(lambda: len(closed()) > 1 and len(dumped()) == len(closed()))
+    dump = source.read("changedump.xml")
+    assert source.offered()["changedump"] == "changedump.xml"
+    assert (dump.capability, dump.until) == ("changedump", None)
+    assert dump.from_ == dump.resources[0].from_
+    lists = [source.read(entry.uri) for entry in closed()]
+    for package, changes in zip(dump.resources, lists, strict=True):
+        assert (package.from_, package.until) == (changes.from_, changes.until)
+        found = members(source, package)
+        assert [(entry.uri, entry.change, entry.datetime) for entry, _ in found] == [
+            (change.uri, change.change, change.datetime) for change in changes.resources
+        ]
+        for entry, content in found:
+            deleted = entry.change is ChangeType.DELETED
+            assert content == (b"" if deleted else entry.uri.encode())
+    # What was kept aside for the packages is only that of changes that are open.
+    kept = list((source.folder.parent / "captured").iterdir())
+    assert len(kept) <= len(source.read("changelist.xml").resources)
+
+
+def test_older_change_dumps_move_to_their_archive(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="2 changes", change_dump=True, change_dump_archive=True)
+    source = Published(tmp_path, options)
+    with source:
+        source.update(*range(30))
+        eventually(lambda: len(source.read("changedump-archive.xml").resources) > 3)
+    archive = source.read("changedump-archive.xml").resources
+    live = source.read("changedump.xml")
+    assert len(live.resources) == 10
+    assert live.link("archives") == BASE + "changedump-archive.xml"
+    assert archive[-1].until == live.from_
+    former = [source.read(entry.uri) for entry in archive]
+    join([*former, live])
+    assert [(entry.from_, entry.until) for entry in archive] == [
+        (dump.from_, dump.until) for dump in former
+    ]
+    assert all(source.has(package.uri) for dump in former for package in dump.resources)
+
+
+def test_change_dumps_are_kept_by_the_policy(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="2 changes", change_dump=True, keep="3 dumps", linger=0)
+    source = Published(tmp_path, options)
+    with source:
+        source.update(*range(20))
+        zips = (source.folder / "resourcesync").glob
+        eventually(lambda: len(source.read("changedump.xml").resources) == 3)
+        eventually(lambda: len(list(zips("*.zip"))) == 3)
+    dump = source.read("changedump.xml")
+    assert dump.from_ == dump.resources[0].from_
+
+
+def test_an_empty_change_dump_claims_nothing_that_was_dropped(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="4 changes", change_dump=True, keep="1 h", linger=0)
+    source = Published(tmp_path, options)
+    with source:
+        source.update(*range(8))
+        eventually(lambda: bool(source.read("changedump.xml").resources))
+        packed = source.read("changedump.xml").resources[-1].until
+        assert packed is not None
+        source.clock.pass_seconds(3_700)
+        eventually(lambda: not source.read("changedump.xml").resources)
+        begin = source.read("changedump.xml").from_
+    assert begin is not None
+    assert begin >= packed
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_a_change_whose_content_is_missing_is_not_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, tracked: bool
+) -> None:
+    options = replace(QUIET, rotate="4 changes", change_dump=True)
+    source = Published(tmp_path, options, tracked=tracked)
+    source.gone |= {BASE + "0", BASE + "1"}
+    with source:
+        source.update(*range(6))
+        eventually(lambda: "was not deleted, but `content` has nothing for it" in caplog.text)
+        assert not source.read("changedump.xml").resources
+        assert not list((source.folder / "resourcesync").glob("*.zip"))
+        source.publisher.deleted(BASE + "0")  # in a later list, or still open
+        source.gone.remove(BASE + "1")
+        eventually(lambda: bool(source.read("changedump.xml").resources))
+    packages = source.read("changedump.xml").resources
+    packed = [(e.uri, content) for package in packages for e, content in members(source, package)]
+    assert packed[0] == (BASE + "1", (BASE + "1").encode())
+    assert BASE + "0" not in [uri for uri, content in packed if content]
+
+
+def test_what_was_deleted_and_came_back_is_not_taken_for_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = replace(QUIET, rotate="4 changes", change_dump=True)
+    source = Published(tmp_path, options, tracked=False)
+    source.gone.add(BASE + "0")
+    with source:
+        source.update(0)
+        source.publisher.deleted(BASE + "0")
+        source.update(*range(4))
+        eventually(lambda: "was not deleted, but `content` has nothing for it" in caplog.text)
+        assert not source.read("changedump.xml").resources
+
+
+def test_a_dump_that_is_turned_off_goes(tmp_path: Path) -> None:
+    on = replace(QUIET, rotate="4 changes", change_dump=True, resource_dump_every=0.05)
+    with Published(tmp_path, on) as source:
+        source.update(*range(10))
+        eventually(lambda: bool(source.read("changedump.xml").resources))
+        eventually(lambda: source.has("resourcedump.xml"))
+    off = Published(tmp_path, replace(QUIET, linger=0))
+    with off:
+        packages = (source.folder / "resourcesync").glob
+        eventually(lambda: not list(packages("*dump-*")))
+    assert not off.has("changedump.xml")
+    assert not off.has("resourcedump.xml")
+    assert not (tmp_path / "captured").exists()
+
+
+def test_the_parts_of_a_change_dump_that_grew_go_and_the_others_stay(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="2 changes", change_dump=True, max_entries=2, linger=0)
+    source = Published(tmp_path, options)
+    with source:
+        source.update(*range(20))
+        eventually(lambda: len(source.parts("changedump.xml")) > 3)
+    with source:  # what is current is not taken for what a crash left
+        source.update("another")
+        eventually(lambda: "another" in names([source.read("changelist.xml")]))
+        current = {entry.uri for entry in source.read("changedump.xml").resources}
+        parts = (source.folder / "resourcesync").glob
+        eventually(
+            lambda: {f"{BASE}resourcesync/{p.name}" for p in parts("changedump-part-*")} == current
+        )
+    assert all(part.resources for part in source.parts("changedump.xml"))
+    join(source.parts("changedump.xml"))
+
+
+def test_packages_that_a_crash_left_are_written_anew_and_stay(tmp_path: Path) -> None:
+    options = replace(QUIET, rotate="4 changes", change_dump=True, linger=0)
+    source = Published(tmp_path, options)
+    with source:
+        source.update(*range(10))
+        eventually(lambda: bool(source.read("changedump.xml").resources))
+        with source.publisher.source.open_journal() as journal, journal.transaction():
+            (*_, last) = journal.volumes("changedump")
+            journal.drop([last])
+    with source:
+        eventually(lambda: source.keeps([BASE + name for name in last.files], "changedump"))
+        source.clock.pass_seconds(1)
+        source.update("another")
+        eventually(lambda: "another" in names([source.read("changelist.xml")]))
+        assert all(source.has(name) for name in last.files)
