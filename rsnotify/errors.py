@@ -6,7 +6,8 @@
     │   ├── WrongDocument            well-formed, but not the ResourceSync document expected here
     │   └── InvalidDocument          a ResourceSync document that breaks a rule of the specification
     ├── FetchError               a URI could not be fetched
-    │   ├── NotFound                 the server says 404 or 410
+    │   ├── NotFound                 the server says 404
+    │   │   └── Gone                     the server says 410
     │   ├── Unavailable              no answer, or an answer that may be better later
     │   ├── ContentMismatch          the content is not what its hash or length promised
     │   └── RefusedAddress           a document or a stranger named an address we do not dial
@@ -95,7 +96,11 @@ class FetchError(RsnotifyError):
 
 
 class NotFound(FetchError):
-    """The server says that the resource is not there (404) or gone (410)."""
+    """The server says that the resource is not there (404)."""
+
+
+class Gone(NotFound):
+    """The server says that the resource is gone, and means it (410)."""
 
 
 class Unavailable(FetchError):

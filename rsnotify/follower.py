@@ -63,7 +63,7 @@ from rsnotify.actions import Action, Apply, Fetch, Note, Progress
 from rsnotify.climb import Climb
 from rsnotify.coverage import Change, fragment_coverage
 from rsnotify.datetimes import Instant
-from rsnotify.errors import DocumentError, NotFound, RsnotifyError
+from rsnotify.errors import DocumentError, Gone, NotFound, RsnotifyError
 from rsnotify.knowledge import Knowledge
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
@@ -128,7 +128,7 @@ class Follower:
     @property
     def stuck(self) -> bool:
         """Whether only what has failed several times keeps this from being level."""
-        failing = self._worklist.failing(self._pace.gone_after)
+        failing = self._worklist.failing(self._pace.give_up)
         if self._climb.busy or not self._climb.settled or len(failing) < len(self._worklist):
             return False
         return bool(failing) or self._knowledge.hole is not None
@@ -263,7 +263,7 @@ class Follower:
     def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that a change of an `Apply` could not be applied; it is tried again."""
         attempts = self._worklist.failed(change, now, error.retry_after or 0.0)
-        if attempts and isinstance(error, NotFound) and attempts >= self._pace.gone_after:
+        if attempts and self._is_gone(change, error, now):
             self._note(f"{change.uri} is gone without notice: taken as deleted", warning=True)
             gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
             self._worklist.add(gone)
@@ -272,6 +272,12 @@ class Follower:
             # It may have changed or gone since: then the lists say so.
             self._schedule.soon(now + self._pace.retry.delay(attempts, self._random))
         return self._take(now)
+
+    def _is_gone(self, change: Change, error: RsnotifyError, now: float) -> bool:
+        if isinstance(error, Gone):
+            return True
+        lasted = now - self._worklist.failing_since(change)
+        return isinstance(error, NotFound) and lasted >= self._pace.gone_after
 
     # Actions
 

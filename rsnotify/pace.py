@@ -16,7 +16,9 @@ class Pace(Struct, frozen=True):
         gap_grace: How long a gap may turn out to be mere disorder before it is pulled.
         in_flight: How many changes may be out to be applied at once.
         hold: How many changes of fragments beyond a gap are kept.
-        gone_after: After so many 404s a resource counts as deleted.
+        give_up: After so many tries what cannot be had counts as such; it is tried on all the same.
+        gone_after: After so long a time of 404s a resource counts as deleted. Content may lag
+            behind the entry that announces it, and T waits for it meanwhile.
         lag_tries: How often a Change List is asked again for what push announced.
         baseline_after: After so many failures in a row other documents are tried, and where
             changes could not be read, a baseline.
@@ -28,7 +30,8 @@ class Pace(Struct, frozen=True):
     gap_grace: float = 0.1
     in_flight: int = 64
     hold: int = 20_000
-    gone_after: int = 5
+    give_up: int = 5
+    gone_after: float = 600.0
     lag_tries: int = 8
     baseline_after: int = 3
     retry: Retry = Retry()

@@ -22,6 +22,7 @@ class _Owed(Struct):
     change: Change
     since: Instant
     attempts: int = 0
+    failing_since: float = 0.0
     handed_out: bool = False
 
 
@@ -129,11 +130,17 @@ class Worklist:
         if owed.change is not change:
             self._ready.append(change.uri)
             return 0
-        self._failing += owed.attempts == 0
+        if owed.attempts == 0:
+            self._failing += 1
+            owed.failing_since = now
         owed.attempts += 1
         delay = self._retry.delay(owed.attempts, self._random, at_least=at_least)
         heappush(self._delayed, (now + delay, change.uri))
         return owed.attempts
+
+    def failing_since(self, change: Change) -> float:
+        """Return when a change that failed did so first."""
+        return self._owed[change.uri].failing_since
 
     def _returned(self, change: Change) -> _Owed | None:
         owed = self._owed.get(change.uri)

@@ -10,7 +10,14 @@ import pytest
 
 from rsnotify.actions import Apply, Compare, Discover, Fetch, Note, Progress, Rung
 from rsnotify.coverage import Change
-from rsnotify.errors import MalformedDocument, NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import (
+    FetchError,
+    Gone,
+    MalformedDocument,
+    NotFound,
+    RsnotifyError,
+    Unavailable,
+)
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.schedule import QUICKER, Rhythm
@@ -192,7 +199,7 @@ def test_a_broken_package_is_waited_for_longer_and_longer() -> None:
 
 
 def test_what_fails_is_not_given_up_before_the_documents_are_read() -> None:
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=1)
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), give_up=1)
     wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
     (change,) = applied(wire)
     wire.actions = wire.follower.failed(change, away(), 0.0)
@@ -201,6 +208,38 @@ def test_what_fails_is_not_given_up_before_the_documents_are_read() -> None:
         wire.wait()
     wire.answer(malformed())
     assert not wire.follower.stuck
+
+
+def deletions_after(wire: Wire, error: FetchError, *times: float) -> list[str]:
+    """Return what is deleted once a GET of the one change has failed at these times."""
+    wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
+    actions = wire.actions
+    for now in times:
+        (apply,) = [action for action in actions if isinstance(action, Apply)]
+        actions = wire.follower.failed(apply.changes[0], error, now)
+        if now != times[-1]:
+            actions = wire.follower.tick(now + PACE.retry.most)
+    handed_out = [action.changes for action in actions if isinstance(action, Apply)]
+    return [change.uri for (change,) in handed_out if change.change is ChangeType.DELETED]
+
+
+def test_content_may_lag_behind_the_entry_that_announces_it() -> None:
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
+    tries = range(0, 600, 60)
+    assert deletions_after(wire, NotFound("it", "404"), *tries) == []
+    assert not wire.follower.level
+    assert wire.follower.progress is not None
+    assert wire.follower.progress.through < EPOCH + SECOND
+
+
+def test_what_is_not_there_for_long_counts_as_deleted() -> None:
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
+    assert deletions_after(wire, NotFound("it", "404"), 0, 300, 600) == [f"{BASE}1"]
+
+
+def test_what_the_server_says_is_gone_counts_as_deleted_at_once() -> None:
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH))
+    assert deletions_after(wire, Gone("it", "410"), 0) == [f"{BASE}1"]
 
 
 def test_after_a_baseline_in_whole_seconds_the_last_closed_list_is_looked_at() -> None:

@@ -44,7 +44,15 @@ from tests.core.source import BASE, EPOCH, EVERYTHING, OFFER, Source
 
 __all__ = ["BASE", "EPOCH", "EVERYTHING", "OFFER", "PACE", "Destination", "Source"]
 
-PACE = Pace(poll=1.0, poll_with_push=5.0, gap_grace=0.1, in_flight=4, hold=20, retry=Retry(0.1, 2))
+PACE = Pace(
+    poll=1.0,
+    poll_with_push=5.0,
+    gap_grace=0.1,
+    in_flight=4,
+    hold=20,
+    gone_after=3.0,
+    retry=Retry(0.1, 2),
+)
 FAILURES: tuple[Callable[[str], RsnotifyError], ...] = (
     lambda uri: NotFound(uri, "rotated away"),
     lambda uri: Unavailable(uri, "out of reach"),

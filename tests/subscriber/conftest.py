@@ -15,7 +15,7 @@ from tests.subscriber.source import SmallSource
 
 #: As in life, but in a hurry.
 PACE = Pace(
-    poll=0.1, poll_with_push=0.5, gap_grace=0.02, gone_after=4, retry=Retry(first=0.01, most=0.2)
+    poll=0.1, poll_with_push=0.5, gap_grace=0.02, gone_after=0.05, retry=Retry(first=0.01, most=0.2)
 )
 
 

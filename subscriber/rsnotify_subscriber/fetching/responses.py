@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from rsnotify.datetimes import Instant
-from rsnotify.errors import ContentMismatch, NotFound, Unavailable
+from rsnotify.errors import ContentMismatch, Gone, NotFound, Unavailable
 from rsnotify.model import Document
 from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.fetching.inflating import inflated
@@ -24,14 +24,14 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
     """Go on only with 200.
 
     Raises:
-        NotFound: It is 404 or 410.
+        NotFound: It is 404, or 410 (`Gone`).
         Unavailable: It is anything else.
     """
     status = response.status
     if status == 200:
         return
     if status in (404, 410):
-        raise NotFound(uri, f"the server says {status}")
+        raise (Gone if status == 410 else NotFound)(uri, f"the server says {status}")
     raise Unavailable(uri, f"the server says {status}", retry_after(response))
 
 
