@@ -21,6 +21,9 @@ for _type, _suffixes in {
 _COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 #: The path of a URI, which need not be a sound one.
 _PATH = re.compile(r"(?:[^:/?#]+:)?(?://[^/?#]*)?([^?#]*)")
+#: RFC 9110 §8.3.1.
+_TOKEN = r"[\w!#$%&'*+.^`|~-]+"
+_MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
 
 
 def guess(uri: str) -> str | None:
@@ -37,6 +40,11 @@ def extension(media_type: str) -> str:
     usual = _TYPES.guess_all_extensions(kind)
     plain = "." + kind.rpartition("/")[2]
     return plain if plain in usual else next(iter(usual), "")
+
+
+def is_media_type(text: str) -> bool:
+    """Tell whether this has the form of a media type, or of a pattern for some."""
+    return _MEDIA_TYPE.fullmatch(_bare(text)) is not None
 
 
 def falls_under(media_type: str, pattern: str) -> bool:

@@ -13,9 +13,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.coverage import Change
-from rsnotify.mediatypes import falls_under, guess
+from rsnotify.errors import ConfigurationError
+from rsnotify.mediatypes import falls_under, guess, is_media_type
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType, Rel
+
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S+")
 
 
 class Selection(Struct, frozen=True, omit_defaults=True):
@@ -43,6 +46,23 @@ class Selection(Struct, frozen=True, omit_defaults=True):
     types: tuple[str, ...] = ()
     changes: tuple[ChangeType, ...] = ()
     collections: tuple[str, ...] = ()
+
+    def check(self) -> None:
+        """Refuse what can never match: a slip of the pen would empty the copy.
+
+        Raises:
+            ConfigurationError: A pattern is empty, a media type or a collection is none.
+        """
+        if not all(one.strip() for one in (*self.only, *self.excluded)):
+            raise ConfigurationError("a pattern for URIs must not be empty")
+        for one in self.types:
+            if not is_media_type(one):
+                raise ConfigurationError(
+                    f"{one!r} is no media type; write it as text/turtle or text/*"
+                )
+        for one in self.collections:
+            if not _ABSOLUTE.fullmatch(one):
+                raise ConfigurationError(f"{one!r} is no collection; give its absolute URI")
 
     def wants(self, resource: Resource) -> bool:
         """Tell whether an entry speaks of a resource that is selected."""

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from random import Random
-from types import TracebackType
 
 import msgspec
 
 from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.mediatypes import is_media_type
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
@@ -71,6 +71,9 @@ class Subscriber:
         largest: Bytes that are taken of a resource whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of `url` may be anywhere.
+
+    Raises:
+        ConfigurationError: `selection` or `prefer` can never match.
     """
 
     def __init__(
@@ -96,10 +99,13 @@ class Subscriber:
         self._via = via
         self._pace = pace or Pace()
         self._selection = selection or Selection()
+        self._selection.check()
         self._on_committed = on_committed
-        self._wishes = Wishes(
-            (prefer,) if isinstance(prefer, str) else tuple(prefer), exact, patches or {}
-        )
+        prefer = (prefer,) if isinstance(prefer, str) else tuple(prefer)
+        for one in prefer:
+            if not is_media_type(one) or "*" in one:
+                raise ConfigurationError(f"{one!r} is no media type; write it as text/turtle")
+        self._wishes = Wishes(prefer, exact, patches or {})
         self._largest = largest
         self._sessions = Sessions(
             url, allow_private_addresses=allow_private_addresses, per_host=per_host
@@ -157,12 +163,7 @@ class Subscriber:
         self._task = asyncio.create_task(self.run())
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.stop()
         if self._task is not None:
             await self._task

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from rsnotify.actions import Action, Compare
 from rsnotify.coverage import Change
+from rsnotify.errors import ConfigurationError
 from rsnotify.mediatypes import falls_under, guess
 from rsnotify.model import Document, Link, Resource
 from rsnotify.selection import Selection
@@ -49,6 +50,31 @@ def test_a_pattern_matches_the_whole_uri_or_what_is_behind_a_slash(
 ) -> None:
     assert Selection(only=(pattern,)).wants(Resource(uri)) is matches
     assert Selection(excluded=(pattern,)).wants(Resource(uri)) is not matches
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        Selection(only=("*.ttl", "")),
+        Selection(excluded=(" ",)),
+        Selection(types=("turtle",)),
+        Selection(types=("text/",)),
+        Selection(types=("text/*", "/html")),
+        Selection(collections=("maps",)),
+        Selection(collections=("/collections/maps",)),
+        Selection(collections=("",)),
+    ],
+    ids=str,
+)
+def test_what_can_never_match_is_refused_in_a_sentence(slip: Selection) -> None:
+    with pytest.raises(ConfigurationError, match="must not be empty|is no"):
+        slip.check()
+
+
+def test_what_may_match_is_not_refused() -> None:
+    types = ("text/*", "*/*", "application/ld+json", 'text/html; charset="utf-8"')
+    collections = ("http://c.example/1", "urn:nbn:de:101:1-2")
+    Selection(("maps/", "*"), ("b?v=1",), types, collections=collections).check()
 
 
 def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected() -> None:

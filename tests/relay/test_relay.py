@@ -14,6 +14,7 @@ from rsnotify.model import Link, Resource
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher import Publisher
+from rsnotify_relay import Relay
 from rsnotify_subscriber import audit
 from tests.publisher.helpers import FakeHub
 from tests.relay.conftest import PATIENCE, Running, catch_up, files
@@ -239,3 +240,9 @@ async def test_a_relay_does_not_follow_itself(source: SmallSource, tmp_path: Pat
     itself = type(relay.relay)(source.url, tmp_path / "copy", source.base)
     with pytest.raises(ConfigurationError, match="cannot follow itself"):
         await itself.run()
+
+
+async def test_a_slip_in_a_selection_does_not_empty_the_copy(tmp_path: Path) -> None:
+    slip = Selection(types=("turtle",))
+    with pytest.raises(ConfigurationError, match="'turtle' is no media type"):
+        Relay("http://s.example/", tmp_path / "copy", "http://r.example/", selection=slip)

@@ -171,3 +171,19 @@ async def test_the_options_of_the_command_select(
     assert set(destination.files()) == {"maps/c.ttl"}
     refused = await outcome(await rsnotify(*follow, "--change", "renamed"))
     assert refused[0] == 2
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [("--type", "html"), ("--collection", "maps"), ("--only", ""), ("--except", "")],
+    ids=" ".join,
+)
+async def test_a_slip_in_a_selection_does_not_empty_the_copy(
+    source: SmallSource, destination: Destination, slip: tuple[str, str]
+) -> None:
+    await destination.catch_up()
+    code, _, errors = await outcome(await rsnotify("follow", source.url, destination.folder, *slip))
+    assert code == 2
+    assert len(errors.splitlines()) == 1
+    assert "is no" in errors or "must not be empty" in errors
+    assert destination.equals_source()
