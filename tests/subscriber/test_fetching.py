@@ -14,6 +14,7 @@ from rsnotify.errors import ContentMismatch, NotFound, Unavailable
 from rsnotify.model import Document, Resource
 from rsnotify.reading import read_document
 from rsnotify.writing import write_document
+from rsnotify_subscriber.fetching import responses
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -131,6 +132,17 @@ async def test_a_wish_to_wait_that_says_nothing_is_passed_over(
     with pytest.raises(Unavailable) as caught:
         await fetcher.content(Resource(source.base + "a"))
     assert not caught.value.retry_after
+
+
+async def test_a_body_that_hardly_comes_is_given_up(
+    source: SmallSource, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses, "_PATIENCE", -1.0)  # as if a minute were over
+    source.put("a", b"1")
+    source.put("b", LARGE)
+    with pytest.raises(Unavailable, match="bytes a second"):
+        await fetcher.content(Resource(source.base + "a"))
+    await fetcher.content(Resource(source.base + "b"))
 
 
 async def test_an_entity_tag_that_is_no_text_does_no_harm(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import TracebackType
 
 from msgspec import Struct
 
@@ -103,11 +102,6 @@ class Collector:
     async def __aenter__(self) -> Collector:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._in_file and not self._complete:
             await asyncio.to_thread(self._path.unlink, missing_ok=True)

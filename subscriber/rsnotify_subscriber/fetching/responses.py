@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import AsyncIterator
 from email.utils import format_datetime, parsedate_to_datetime
-from time import time
+from time import monotonic, time
 
 import aiohttp
 import msgspec
@@ -18,6 +18,9 @@ from rsnotify_subscriber.fetching.inflating import inflated
 
 #: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
 _SETTLED = 60.0
+#: Seconds after which a body has to have come at this many bytes a second.
+_PATIENCE = 60.0
+_SLOWEST = 1_000
 
 
 def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
@@ -87,9 +90,9 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
 
     Raises:
         ContentMismatch: It is damaged.
-        Unavailable: It is in an encoding that was not asked for.
+        Unavailable: It is in an encoding that was not asked for, or comes too slowly.
     """
-    chunks = response.content.iter_any()
+    chunks = _steady(uri, response.content.iter_any())
     if not is_encoded(response):
         async for chunk in chunks:
             yield chunk
@@ -102,6 +105,17 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
             yield piece
     except zlib.error as error:
         raise ContentMismatch(uri, f"its compression is damaged: {error}") from None
+
+
+async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Let nobody hold a connection, and what waits for it, by sending a byte now and then."""
+    begun = monotonic()
+    received = 0
+    async for chunk in chunks:
+        received += len(chunk)
+        if monotonic() - begun > _PATIENCE + received / _SLOWEST:
+            raise Unavailable(uri, f"it comes at less than {_SLOWEST} bytes a second")
+        yield chunk
 
 
 def dated(document: Document, response: aiohttp.ClientResponse) -> Document:

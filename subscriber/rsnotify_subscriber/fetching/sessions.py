@@ -17,7 +17,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
-from types import TracebackType
 from typing import Any
 
 import aiohttp
@@ -89,12 +88,7 @@ class Sessions:
         )
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._plain.close()
         await self._guarded.close()
 
@@ -148,12 +142,12 @@ class Sessions:
         rest = self._resting.get(url.origin(), 0.0) - asyncio.get_running_loop().time()
         if rest > 0:
             raise Unavailable(asked, f"{url.host} asked to be left alone for a while", rest)
-        self._resting.pop(url.origin(), None)
 
     def _note_rest(self, url: URL, response: aiohttp.ClientResponse) -> None:
         wish = retry_after(response) if response.status in _BUSY_STATUSES else None
         if wish is not None:
             now = asyncio.get_running_loop().time()
+            self._resting = {host: end for host, end in self._resting.items() if end > now}
             self._resting[url.origin()] = now + min(wish, LONGEST_WISH)
 
 
