@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -126,3 +127,15 @@ def test_a_mirror_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match=r"file/mirror cannot be made: Not a directory"):
         FolderMirror(tmp_path / "file/mirror").prepare(BASE, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere root may write everywhere")
+def test_a_mirror_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"/proc cannot be written: "):
+        FolderMirror(Path("/proc")).prepare(BASE, tmp_path)
+
+
+def test_to_prepare_a_mirror_leaves_nothing_in_it(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    FolderMirror(tmp_path / "mirror").prepare(BASE, tmp_path / "state")
+    assert list((tmp_path / "mirror").iterdir()) == []

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber.mirror.tree import Tree
@@ -45,15 +46,10 @@ class FolderMirror:
             temporary: The folder that content comes from.
 
         Raises:
-            ConfigurationError: It cannot be made, or content could not be renamed from there
-                into it.
+            ConfigurationError: It cannot be made or written, or content could not be renamed
+                from there into it.
         """
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigurationError(
-                f"the mirror {self._root} cannot be made: {error.strerror}"
-            ) from error
+        self._make_root()
         if self._root.stat().st_dev != temporary.stat().st_dev:
             raise ConfigurationError(
                 f"{temporary} and {self._root} are not on the same file system; "
@@ -62,6 +58,19 @@ class FolderMirror:
         if temporary.resolve().is_relative_to(self._root.resolve()):
             raise ConfigurationError(f"the state cannot be kept inside the mirror {self._root}")
         self._tree = Tree(self._root, base)
+
+    def _make_root(self) -> None:
+        """Make the folder, and a file in it that nobody sees: better no now than at midnight."""
+        done = "made"
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            done = "written"
+            with TemporaryFile(dir=self._root):
+                pass
+        except OSError as error:
+            raise ConfigurationError(
+                f"the mirror {self._root} cannot be {done}: {error.strerror}"
+            ) from error
 
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource, if there is one."""
