@@ -111,8 +111,31 @@ def up_broken(parent: Place, child: Place) -> Located:
     return Located(child.name, broken("tree-up", line, "rs:ln", detail))
 
 
+def index_of(place: Place) -> str | None:
+    """Return where the link `index` of a document leads."""
+    found = place.outline.links.get(Rel.INDEX)
+    return None if found is None else resolve(place.uri, found[0])
+
+
+def is_index(place: Place, part: Place) -> bool:
+    """Tell whether a document is an index of which another is a part.
+
+    A part may have several: an index that is live, and the copy of it that an archive keeps.
+    """
+    kind = place.outline.kind
+    same = place.outline.capability == part.outline.capability
+    return kind is not None and kind.index and same and lists(place, part.uri)
+
+
+def index_broken(part: Place) -> Located:
+    """Say that the link `index` of a document leads to what does not list it."""
+    _, line = part.outline.links[Rel.INDEX]
+    detail = f"{index_of(part)} does not list it"
+    return Located(part.name, broken("tree-index", line, "rs:ln", detail))
+
+
 def check_pair(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
-    """Check a document against another that it leads to; all but the link `up`.
+    """Check a document against another that it leads to; all but the links `up` and `index`.
 
     Args:
         parent: The one above.
@@ -128,7 +151,7 @@ def check_pair(parent: Place, reference: Reference, child: Place) -> Iterator[Lo
         return
     if kind is None:
         return
-    if kind.index:
+    if kind.index and reference.capability == kind.capability:  # not its archive
         yield from _check_part(parent, reference, child)
     yield from _check_times(parent, reference, child)
 
@@ -142,12 +165,8 @@ def _check_part(parent: Place, reference: Reference, child: Place) -> Iterator[L
         )
         yield Located(parent.name, finding)
         return
-    index = outline.links.get(Rel.INDEX)
-    if index is None:
+    if Rel.INDEX not in outline.links:
         yield Located(child.name, broken("tree-index-missing", outline.line, "urlset"))
-    elif parent.uri and resolve(child.uri, index[0]) != parent.uri:
-        detail = f"it leads to {index[0]}, not {parent.uri}"
-        yield Located(child.name, broken("tree-index", index[1], "rs:ln", detail))
 
 
 def _check_times(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
