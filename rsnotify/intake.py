@@ -11,6 +11,9 @@ from rsnotify.knowledge import Knowledge
 from rsnotify.model import Resource
 from rsnotify.worklist import Worklist
 
+#: How many packages are remembered; what is forgotten is read once more.
+_KEPT = 50_000
+
 
 class Intake:
     """Takes in Change Lists and packages of Change Dumps, for all pulls of a follower.
@@ -26,7 +29,7 @@ class Intake:
         self._worklist = worklist
         self._park = park
         self._until: tuple[str, Instant | None] | None = None
-        #: By URI, the packages that were taken in, as their dump had them.
+        #: By URI, the packages that were taken in last, as their dump had them.
         self.packages: dict[str, Resource] = {}
         #: Whether there was something later than all before, since this was last unset.
         self.news = False
@@ -50,9 +53,15 @@ class Intake:
         for change in fresh:
             self._worklist.add(_unless_old(change, before), parked=parked)
         if asked.package is not None:
-            self.packages[asked.uri] = asked.package
+            self._note_read(asked.uri, asked.package)
         self.news = self.news or (bool(fresh) and self._knowledge.confirmed > before)
         return len(fresh)
+
+    def _note_read(self, uri: str, package: Resource) -> None:
+        self.packages.pop(uri, None)
+        self.packages[uri] = package
+        if len(self.packages) > _KEPT:
+            del self.packages[next(iter(self.packages))]
 
     def _believed(self, asked: Fetch, coverage: Coverage) -> Coverage:
         """Take the `until` of a list that is rewritten, and so not closed, for what it is.

@@ -1,0 +1,32 @@
+"""What a follower remembers of the documents it took in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+
+from rsnotify import intake
+from rsnotify.actions import Fetch, Progress, Rung
+from rsnotify.coverage import Coverage
+from rsnotify.intake import Intake
+from rsnotify.knowledge import Knowledge
+from rsnotify.model import Resource
+from rsnotify.retry import Retry
+from rsnotify.worklist import Worklist
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_of_the_packages_that_were_read_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(intake, "_KEPT", 2)
+    knowledge = Knowledge(Progress(NOW, NOW), hold=10)
+    taker = Intake(knowledge, Worklist(Retry(), Random(1)), park=10)
+    for name in "abac":
+        package = Resource(f"http://a.example/{name}.zip")
+        asked = Fetch(package.uri, Rung.CHANGE_DUMP, package)
+        taker.take(asked, Coverage(NOW, NOW, closed=True, ordered=True, changes=()), more=False)
+    assert list(taker.packages) == ["http://a.example/a.zip", "http://a.example/c.zip"]
