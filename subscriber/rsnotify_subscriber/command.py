@@ -58,22 +58,10 @@ def follow(
         selection=selection(only, excluded, type, change, collection),
         allow_private_addresses=allow_private_addresses,
     )
-    report: Report = JsonReport() if json else TerminalReport() if _on_terminal() else LineReport()
-
-    async def main(stop: asyncio.Event) -> None:
-        work = asyncio.create_task(subscriber.catch_up() if once else subscriber.run())
-        stopper = asyncio.create_task(_stop_when_asked(stop, subscriber))
-        reporter = asyncio.create_task(_report(subscriber, report))
-        try:
-            await work
-        finally:
-            for task in (stopper, reporter):
-                task.cancel()
-            await asyncio.gather(stopper, reporter, return_exceptions=True)
-
+    report = _report_for(json=json)
     with report:
         try:
-            run(main)
+            run(lambda stop: _follow(subscriber, report, stop, once=once))
         except ConfigurationError:
             raise
         except RsnotifyError as error:
@@ -82,8 +70,25 @@ def follow(
             raise complain(error, 1) from None
 
 
-def _on_terminal() -> bool:
-    return sys.stdout.isatty()
+def _report_for(*, json: bool) -> Report:
+    if json:
+        return JsonReport()
+    return TerminalReport() if sys.stdout.isatty() else LineReport()
+
+
+async def _follow(
+    subscriber: Subscriber, report: Report, stop: asyncio.Event, *, once: bool
+) -> None:
+    beside = [
+        asyncio.create_task(_stop_when_asked(stop, subscriber)),
+        asyncio.create_task(_show(subscriber, report)),
+    ]
+    try:
+        await (subscriber.catch_up() if once else subscriber.run())
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def _stop_when_asked(stop: asyncio.Event, subscriber: Subscriber) -> None:
@@ -91,7 +96,7 @@ async def _stop_when_asked(stop: asyncio.Event, subscriber: Subscriber) -> None:
     subscriber.stop()
 
 
-async def _report(subscriber: Subscriber, report: Report) -> None:
+async def _show(subscriber: Subscriber, report: Report) -> None:
     while True:
         await asyncio.sleep(_REPORT_EVERY)
         report.show(subscriber.status)
