@@ -1,8 +1,9 @@
 """Reading and writing documents, beside the PyPI client `resync` in the same run.
 
 Each figure is the best of several runs of a process of its own, ours and theirs in turn, so
-that both meet the same noise; a process tells how much time of a processor the work took and
-how much memory
+that both meet the same noise; a process tells how much time of a processor the work took, and
+how much memory it needed at most beyond what the imports of both take. Both parse the same file,
+and each writes the same resources, which it has in memory.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from lxml import etree
+from msgspec.structs import replace
+from resync.change_list import ChangeList
+from resync.resource import Resource as TheirResource
+from resync.resource_list import ResourceList
+from resync.sitemap import Sitemap
+
 from rsnotify.datetimes import format_datetime
-from rsnotify.model import Document, Resource
+from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import SitemapReader, read_document
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.vocabulary import Capability, ChangeType, Rel
 from rsnotify.writing import closing, entry, opening, write_document
 
+RESOURCES, CHANGES = "resource list", "change list"
+LINKED, INDENTED = "with links", "indented"
 ENTRIES = 50_000
 STREAMED = 2_000_000
 RUNS = 5
@@ -45,11 +55,27 @@ def resources(count: int, change: ChangeType | None) -> Iterator[Resource]:
 
 
 def document(kind: str) -> Document:
-    """Make a Resource List or a Change List."""
-    if kind == "changelist":
+    """Make a Resource List, also one of which each entry has a link, or a Change List."""
+    if kind == CHANGES:
         entries = tuple(resources(ENTRIES, ChangeType.UPDATED))
         return Document(Capability.CHANGE_LIST, entries, from_=_BEGIN)
-    return Document(Capability.RESOURCE_LIST, tuple(resources(ENTRIES, None)), at=_BEGIN)
+    entries = tuple(resources(ENTRIES, None))
+    if kind == LINKED:
+        entries = tuple(replace(one, links=(_describes(one),)) for one in entries)
+    return Document(Capability.RESOURCE_LIST, entries, at=_BEGIN)
+
+
+def _describes(one: Resource) -> Link:
+    return Link(Rel.DESCRIBES, one.uri.removesuffix(".ttl"), type="text/html")
+
+
+def file(kind: str) -> bytes:
+    """Write one as we do, or indented, as other programs do."""
+    written = write_document(document(kind))
+    if kind != INDENTED:
+        return written
+    parsed = etree.fromstring(written, etree.XMLParser(remove_blank_text=True))
+    return etree.tostring(parsed, pretty_print=True, xml_declaration=True, encoding="UTF-8")
 
 
 # What is measured: each takes a kind and a file of it, and returns the work that is timed.
@@ -65,18 +91,12 @@ def our_write(kind: str, _: Path) -> Callable[[], object]:
 
 
 def their_parse(_: str, path: Path) -> Callable[[], object]:
-    from resync.sitemap import Sitemap
-
     return lambda: Sitemap().parse_xml(fh=io.BytesIO(path.read_bytes()))
 
 
 def their_write(kind: str, _: Path) -> Callable[[], object]:
-    from resync.change_list import ChangeList
-    from resync.resource import Resource as TheirResource
-    from resync.resource_list import ResourceList
-
-    made = ChangeList() if kind == "changelist" else ResourceList()
-    change = ChangeType.UPDATED if kind == "changelist" else None
+    made = ChangeList() if kind == CHANGES else ResourceList()
+    change = ChangeType.UPDATED if kind == CHANGES else None
     for one in resources(ENTRIES, change):
         assert one.lastmod is not None
         made.add(
@@ -156,17 +176,19 @@ def _best(pairs: list[tuple[float, int]]) -> tuple[float, int]:
     return min(seconds for seconds, _ in pairs), min(peak for _, peak in pairs)
 
 
-def compare(kind: str, path: Path) -> None:
+def compare(kind: str, path: Path, works: tuple[str, ...]) -> None:
     """Print ours, theirs and the ratios for one kind of document."""
-    found: dict[str, list[tuple[float, int]]] = {what: [] for what in MEASURED}
+    found: dict[str, list[tuple[float, int]]] = {}
     for _ in range(RUNS):
-        for what, pairs in found.items():
-            pairs.append(_measure(what, kind, str(path)))
+        for work in works:
+            for whose in ("our", "their"):
+                what = f"{whose} {work}"
+                found.setdefault(what, []).append(_measure(what, kind, str(path)))
     best = {what: _best(pairs) for what, pairs in found.items()}
-    for work in ("parse", "write"):
+    for work in works:
         (ours, our_peak), (theirs, their_peak) = best[f"our {work}"], best[f"their {work}"]
         print(
-            f"{kind:12} {work}  ours {ours * 1000:5.0f} ms, {our_peak / 1024:4.0f} MiB"
+            f"{kind:13} {work}  ours {ours * 1000:5.0f} ms, {our_peak / 1024:4.0f} MiB"
             f"   resync {theirs * 1000:5.0f} ms, {their_peak / 1024:4.0f} MiB"
             f"   {theirs / ours:4.1f} times as fast, {our_peak / their_peak:4.0%} of the memory"
         )
@@ -176,10 +198,11 @@ def main() -> None:
     """Compare with `resync`, then stream documents of growing size."""
     print(f"Documents of {ENTRIES:,} entries, best of {RUNS} runs, each in a process of its own")
     with tempfile.TemporaryDirectory() as folder:
-        for kind in ("resourcelist", "changelist"):
+        for kind in (RESOURCES, CHANGES, LINKED, INDENTED):
             path = Path(folder, f"{kind}.xml")
-            path.write_bytes(write_document(document(kind)))
-            compare(kind, path)
+            path.write_bytes(file(kind))
+            both = kind in (RESOURCES, CHANGES)
+            compare(kind, path, ("parse", "write") if both else ("parse",))
     for count in (STREAMED // 100, STREAMED):
         seconds, peak = _measure("stream", "", str(count))
         told = f"{seconds:5.1f} s, {peak / 1024:.1f} MiB"

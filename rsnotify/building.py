@@ -238,7 +238,7 @@ class DocumentBuilder(_ParserTarget):
         elif tag == self._entry_tag:
             self._end_entry()
 
-    def plain_entry(self, values: Sequence[str | None]) -> None:
+    def plain_entry(self, values: Sequence[str | None], links: Sequence[dict[str, str]]) -> None:
         """Take an entry that needed no parser, as `PlainForm` gives it."""
         self._count += 1
         self._entry = entry = {}
@@ -250,6 +250,8 @@ class DocumentBuilder(_ParserTarget):
         except ValueError as error:
             place = field if field == "lastmod" else f"rs:md/@{field}"
             raise self._invalid(f"{place}: {error}") from None
+        for link in links:
+            self._start_ln(link)
         self._end_entry()
 
     def _end_text(self, field: str) -> None:

@@ -30,17 +30,23 @@ _VALUE = r"[ !#-%'-;=?-~]*"
 _ENTRY = re.compile(
     r"<url><loc>([!#-%'-;=?-~]+)</loc>(?:<lastmod>([0-9TZ:.-]+)</lastmod>)?(?:<rs:md"
     + "".join(rf'(?: {name}="({_VALUE})")?' for name in ATTRIBUTES)
-    + r" ?/>)?</url>(\n?)"
+    + rf' ?/>)?((?:<rs:ln(?: [a-z]+="{_VALUE}")+ ?/>)*)</url>(\n?)'
 )
+_LINKS = len(ATTRIBUTES) + 3
+_LINK = re.compile(r"<rs:ln([^<>]*)/>")
+_ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
 # No "<" within a tag or a text, so that nothing here can begin or end unseen.
 _EMPTY = r"<rs:(?:md|ln) [^<>]*/>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*</\1>"
 _COMPLETE = re.compile(rf"\s+|{_EMPTY}|<url>(?:\s+|{_EMPTY}|{_TEXT})*</url>")
 #: How much is kept back while it is not clear what it is.
 _MOST_PENDING = 65_536
+#: How many more entries may be others than plain before the short way is a detour.
+_PATIENCE = 100
 
-#: Takes the URI, the `lastmod` and the `ATTRIBUTES` of one entry, as they are written, if at all.
-OnEntry = Callable[[Sequence[str | None]], None]
+#: Takes the URI, the `lastmod` and the `ATTRIBUTES` of one entry, as they are written, if at all;
+#: and the attributes of its links.
+OnEntry = Callable[[Sequence[str | None], Sequence[dict[str, str]]], None]
 
 
 class PlainForm:
@@ -58,6 +64,7 @@ class PlainForm:
         self._begun = False
         self._left = False
         self._lines = 0
+        self._detours = 0
 
     def feed(self, chunk: bytes) -> None:
         """Take the next piece of the document."""
@@ -76,7 +83,8 @@ class PlainForm:
         """Whether more bytes cannot make it plain; nothing complete may be kept back."""
         if not self._begun:
             return pending.count(b">") > 1
-        return b"</url" in pending or len(pending) > _MOST_PENDING
+        stuck = b"</url" in pending or len(pending) > _MOST_PENDING
+        return stuck or self._detours > _PATIENCE
 
     def close(self) -> None:
         """Leave the short way: hand on what was kept back."""
@@ -96,14 +104,18 @@ class PlainForm:
         """Take piece after piece from a place on the top level; return where that ends."""
         for_parser = at
         while self._begun:
-            if plain := _ENTRY.match(text, at):
+            plain = _ENTRY.match(text, at)
+            links = () if plain is None else _links(plain[_LINKS])
+            if plain is not None and links is not None:
                 self._hand_on(data[for_parser:at])
-                *values, line_end = plain.groups()
-                self._on_entry(values)
+                *values, _, line_end = plain.groups()
+                self._on_entry(values, links)
                 at = for_parser = plain.end()
                 self._lines += len(line_end)
+                self._detours -= 1
             elif complete := _COMPLETE.match(text, at):
                 at = complete.end()
+                self._detours += complete[0].startswith("<url>")
             else:
                 break
         self._hand_on(data[for_parser:at])
@@ -114,3 +126,12 @@ class PlainForm:
             # With the lines that were not handed on, so that errors tell the right one.
             self._on_xml(b"\n" * self._lines + xml)
             self._lines = 0
+
+
+def _links(written: str) -> Sequence[dict[str, str]] | None:
+    """Read the links of an entry; None if the parser has to refuse them."""
+    if not written:
+        return ()
+    found = [_ATTRIBUTE.findall(link) for link in _LINK.findall(written)]
+    links = [dict(attributes) for attributes in found]
+    return None if any(len(a) != len(b) for a, b in zip(found, links, strict=True)) else links

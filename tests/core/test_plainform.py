@@ -24,6 +24,10 @@ PIECES = [
     '<url><loc>http://e.example/b</loc><rs:md change="updated" length="3"/></url>',
     '<url><loc>http://e.example/b</loc><rs:md hash="md5:1" type="a/b; c=d" /></url>\n',
     '<url><loc>http://e.example/c</loc><rs:ln rel="via" href="http://e.example/d"/></url>\n',
+    '<url><loc>a:b</loc><rs:ln rel="via" href="a"/><rs:ln rel="up" href="b" pri="2" /></url>',
+    '<url><loc>http://e.example/c</loc><rs:ln rel="via" rel="up" href="http://e.example/d"/></url>',
+    '<url><loc>http://e.example/c</loc><rs:ln rel="via"/></url>',
+    '<url><loc>http://e.example/c</loc><rs:ln rel="via" href="a" pri="0"/></url>',
     '<url><loc>http://e.example/?a=1&amp;b=2</loc></url>',
     "<url>\n  <loc>http://e.example/e</loc>\n</url>\n",
     "<url><loc>http://é.example/</loc></url>",
@@ -74,6 +78,7 @@ def cut(data: bytes, size: int) -> list[bytes]:
 @example(f"<url><loc>http://e.example/a</loc><!-- </url>{PLAIN} --></url>", 1_000)
 @example(f"<url><x xmlns='urn:x'>{PLAIN}</x></url>{PLAIN}", 1_000)
 @example(PLAIN.replace("\n", " " * 70_000) + PLAIN, 1_000)
+@example("<url>\n<loc>http://e.example/</loc>\n</url>\n" * 300 + PLAIN, 1_000)
 def test_it_makes_no_difference_whatever_the_document_holds(body: str, size: int) -> None:
     plain = f"{DECLARATION}{ROOT}{body}</urlset>\n".encode()
     parsed = f"{DECLARATION}{ONLY_PARSED}{ROOT}{body}</urlset>\n".encode()
