@@ -21,9 +21,7 @@ OF_TREES: tuple[Rule, ...] = (  # Between documents.
         "core §6.1",
         "the document is of another kind than the one that names it says; correct one of the two",
     ),
-    must(
-        "tree-index", "core §6.2", "the link index must lead to the index that lists the document"
-    ),
+    must("tree-index", "core §6.2", "the link index must lead to an index that lists the document"),
     should(
         "tree-index-missing",
         "core §6.2",

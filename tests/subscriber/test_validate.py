@@ -71,6 +71,12 @@ async def test_any_part_of_the_tree_is_valid_by_itself(tree: Tree, name: str) ->
     assert await found_in(tree, name) == []
 
 
+async def test_an_archive_is_no_part_of_the_index_that_leads_to_it(tree: Tree) -> None:
+    link = '<rs:ln rel="archives" href="{base}archive.xml"/>\n'
+    tree.edit("changelist.xml", "<rs:md capability", link + "<rs:md capability")
+    assert await found_in(tree) == []
+
+
 async def test_a_description_at_a_second_place_is_as_good(tree: Tree) -> None:
     tree.documents["description.xml"] = tree.documents[DESCRIPTION]
     assert await found_in(tree, "description.xml") == []
@@ -166,6 +172,18 @@ def test_every_rule_between_documents_is_broken_by_some_test() -> None:
 async def test_a_package_is_compared_with_what_its_dump_says(tree: Tree) -> None:
     tree.edit("changedump.xml", "{length of changes.zip}", "5")
     assert await found_in(tree) == [("changes.zip", "package-content")]
+
+
+async def test_a_part_may_name_another_index_that_lists_it(tree: Tree) -> None:
+    tree.documents["resourcelist-2013.xml"] = tree.documents["resourcelist.xml"]
+    tree.edit("resources1.xml", "}resourcelist.xml", "}resourcelist-2013.xml")
+    assert await found_in(tree) == []
+
+
+@pytest.mark.parametrize("named", ["changelist.xml", "archive.xml", "nothing.xml"])
+async def test_a_part_must_not_name_what_does_not_list_it(tree: Tree, named: str) -> None:
+    tree.edit("resources1.xml", "}resourcelist.xml", "}" + named)
+    assert await found_in(tree) == [("resources1.xml", "tree-index")]
 
 
 async def test_a_capability_list_must_be_listed_above(tree: Tree) -> None:

@@ -76,7 +76,7 @@ DOCUMENTS = {
     + '<url><loc>{base}res1</loc>'
     + '<rs:md change="updated" type="text/plain" path="/res1"/></url>\n',
 }  # fmt: skip
-_INDEXES = frozenset({"resourcelist.xml", "changelist.xml"})
+_INDEXES = frozenset({"resourcelist.xml", "resourcelist-2013.xml", "changelist.xml"})
 #: What is in the packages, beside their Manifests.
 MEMBERS = {"dump.zip": {"res1": b"one"}, "changes.zip": {"res1": b"two"}}
 

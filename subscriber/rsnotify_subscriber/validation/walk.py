@@ -22,7 +22,10 @@ from rsnotify.validation.tree import (
     Place,
     check_copy,
     check_pair,
+    index_broken,
+    index_of,
     is_directly_above,
+    is_index,
     leads_to,
     lists,
     up_broken,
@@ -107,6 +110,7 @@ class _Walk:
         if child is not None:
             self._examiner.note(check_pair(parent, reference, child))
             await self._up(parent, child)
+            await self._index(parent, child)
             await self._copy(parent, reference, child)
         return True
 
@@ -162,6 +166,15 @@ class _Walk:
         elif expected is None:
             return
         self._examiner.note([up_broken(parent, child)])
+
+    async def _index(self, parent: Place, child: Place) -> None:
+        """Check that a part links to an index of which it is one (core §6.2)."""
+        leads = index_of(child)
+        if leads is None or leads == parent.uri or not (parent.uri and is_index(parent, child)):
+            return
+        index = await self._peek(leads)
+        if index is None or not is_index(index, child):
+            self._examiner.note([index_broken(child)])
 
     async def _above(self, root: Place) -> None:
         """Check that what stands above a Capability List can be had and lists it."""
