@@ -126,6 +126,8 @@ class Applier:
         self._tasks = tasks
         self._selection = selection
         self._ready: list[_Ready] = []
+        #: By URI, what is being committed: the state cannot tell it yet.
+        self._committing: dict[str, Held] = {}
         self._wake = asyncio.Event()
         self._stopping = False
         self.idle = True
@@ -134,7 +136,7 @@ class Applier:
         """Begin to apply changes, each on its own."""
         for change in changes:
             wanted = self._bringer.wanted(change)
-            held = self._state.find(change.uri)
+            held = self._committing.get(change.uri) or self._state.find(change.uri)
             decided = self._decide(change, wanted, held)
             if decided is None or decided.change is ChangeType.DELETED:
                 self._put(_Ready(change, decided, wanted))
@@ -195,9 +197,12 @@ class Applier:
         failed = await self._hand_over([ready for ready in batch if ready.decided is not None])
         done = [ready for ready in batch if ready.change.uri not in failed]
         new = [ready for ready in done if ready.decided is not None]
-        progress = self._outcome.applied([ready.change for ready in done])
         held = [one for one in map(_Ready.held, done) if one is not None]
+        # Whoever is told may come with an earlier change of the same resource at once.
+        self._committing = {one.uri: one for one in held}
+        progress = self._outcome.applied([ready.change for ready in done])
         await self._in_worker(self._commit, batch, held, progress)
+        self._committing = {}
         self.idle = not self._ready
         self._outcome.committed([ready.decided for ready in new if ready.decided is not None])
         for ready in batch:

@@ -1,0 +1,81 @@
+"""Changes on their way into the copy, while others of the same resource come."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rsnotify.actions import Progress
+from rsnotify.coverage import Change
+from rsnotify.errors import RsnotifyError
+from rsnotify.model import Link, Resource
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify_subscriber import FolderMirror
+from rsnotify_subscriber.applier import Applier
+from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.state import State
+from rsnotify_subscriber.tasks import Tasks
+from tests.subscriber.source import sha256
+
+BASE = "http://a.example/"
+
+
+def written(content: bytes, second: int) -> Change:
+    data = Link(Rel.DUPLICATE, f"data:;base64,{b64encode(content).decode()}")
+    resource = Resource(BASE + "a", change=ChangeType.UPDATED, hash=sha256(content), links=(data,))
+    at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
+    return Change(resource.uri, ChangeType.UPDATED, at, resource)
+
+
+class Late:
+    """An `Outcome` that comes with an older change just when a newer one is to be committed."""
+
+    def __init__(self, older: Change) -> None:
+        self._older = [older]
+        self.left = 2
+        self.done = asyncio.Event()
+        self.applier: Applier
+
+    def applied(self, changes: Sequence[Change]) -> Progress | None:
+        if self._older:
+            self.applier.submit([self._older.pop()])
+        self.left -= len(changes)
+        return None
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        if not self.left:
+            self.done.set()
+
+    def failed(self, change: Change, error: RsnotifyError) -> None:
+        raise error
+
+
+async def test_an_older_change_does_not_overtake_a_newer_one_that_is_being_committed(
+    tmp_path: Path,
+) -> None:
+    older, newer = written(b"1", 1), written(b"2", 2)
+    mirror, outcome = FolderMirror(tmp_path / "mirror"), Late(older)
+    with closing(State(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
+        mirror.prepare(BASE, tmp_path)
+        async with Sessions("") as sessions:
+            tasks = Tasks(lambda error: None)
+            bringer = Bringer(Fetcher(sessions, state.incoming()))
+            applier = Applier(bringer, state, mirror, outcome, worker, tasks, Selection())
+            outcome.applier = applier
+            tasks.spawn(applier.run())
+            applier.submit([newer])
+            async with asyncio.timeout(10):
+                await outcome.done.wait()
+            await tasks.cancel()
+        held = state.find(newer.uri)
+    assert (tmp_path / "mirror/a").read_bytes() == b"2"
+    assert held is not None
+    assert held.hash == sha256(b"2")
