@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Self
 from urllib.parse import unquote, urlsplit
 
 from rsnotify.errors import ConfigurationError
@@ -18,12 +16,13 @@ from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.documents import DESCRIPTION
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.running import Running
 from rsnotify_publisher.source import normalize_base_url
 
 _PORTS = {"http": 80, "https": 443}
 
 
-class SourceDescription:
+class SourceDescription(Running):
     """Several sets of resources as one Source (core §8).
 
     Each set has its own Publisher, with its own Capability List and channel; their Capability
@@ -115,20 +114,6 @@ class SourceDescription:
         """Close every Publisher."""
         for publisher in self.sets:
             publisher.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.close)
 
 
 def _place(base_url: str) -> str:

@@ -11,13 +11,12 @@ names them: `updated` blocks until the change is durable, `await aupdated` waits
 from __future__ import annotations
 
 import asyncio
-import atexit
+import concurrent.futures.thread
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Unpack
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
@@ -29,10 +28,11 @@ from rsnotify_publisher.journal import Recorder, system_clock
 from rsnotify_publisher.leader import Leader
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hubs import Hub, parse_hub
+from rsnotify_publisher.running import Running
 from rsnotify_publisher.source import Resources, Source
 
 
-class Publisher:
+class Publisher(Running):
     """Records changes durably, tells the hubs, and keeps the documents.
 
     It starts with the first change, or by `start()`, `with` or `async with`. Any number of
@@ -133,7 +133,7 @@ class Publisher:
         self._recorder.start()
         self._background.start()
         self._started_in = os.getpid()
-        atexit.register(self.close)
+        _running.add(self)
 
     def _leader(self) -> Leader:
         return Leader(self.source, self._recorder, self._background.published.set)
@@ -144,7 +144,7 @@ class Publisher:
             if self._started_in == os.getpid():
                 self._background.close()
                 self._recorder.close()
-                atexit.unregister(self.close)
+                _running.discard(self)
                 self._started_in = None
 
     def wait_published(self, timeout: float | None = None) -> bool:
@@ -161,20 +161,6 @@ class Publisher:
         """
         self.start()
         return self._background.published.wait(timeout)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self.start)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self.close)
 
     # The baseline
 
@@ -213,7 +199,9 @@ class Publisher:
 
     # Recording
 
-    def submit(self, changes: Iterable[Resource | Record]) -> Future[list[Resource]]:
+    def submit(
+        self, changes: Iterable[Resource | Record]
+    ) -> concurrent.futures.Future[list[Resource]]:
         """Hand changes over without waiting; all become durable together, or none.
 
         Args:
@@ -276,6 +264,20 @@ class Publisher:
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Do as `deleted` does, in asyncio."""
         return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
+
+
+_running: set[Publisher] = set()
+
+
+def _close_all() -> None:
+    """Close what a program that ends has left running."""
+    for publisher in list(_running):
+        publisher.close()
+
+
+# Not by `atexit`, which comes only after the executors have ended that closing needs. What is
+# registered last is called first, so this comes before `concurrent.futures`, imported above.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]
 
 
 def _as_record(change: Resource | Record) -> Record:

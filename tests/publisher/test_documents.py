@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from datetime import datetime, timedelta, tzinfo
 from pathlib import Path
@@ -388,3 +390,16 @@ def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.M
     lists.append(read(publisher, "changelist.xml"))
     assert [uri for one in lists for uri in uris(one)] == [BASE + name for name in numbered(500)]
     assert all(len(one.resources) <= 20 for one in lists)
+
+
+def test_a_script_that_just_ends_has_published_without_a_word(tmp_path: Path) -> None:
+    script = (
+        "from rsnotify_publisher import Publisher\n"
+        f"Publisher({str(tmp_path)!r}, {BASE!r}).updated({BASE + 'a'!r})\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    changes = read_document((tmp_path / "documents/changelist.xml").read_bytes())
+    assert uris(changes) == [BASE + "a"]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import zipfile
 from pathlib import Path
+from random import Random
 
 import pytest
 from msgspec.structs import replace
 
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
+from rsnotify.retry import Retry
 from rsnotify.vocabulary import ChangeType
 from tests.publisher.helpers import BASE, eventually
 from tests.publisher.published import QUIET, Published, join, names
@@ -229,3 +233,47 @@ def test_packages_that_a_crash_left_are_written_anew_and_stay(tmp_path: Path) ->
         source.update("another")
         eventually(lambda: "another" in names([source.read("changelist.xml")]))
         assert all(source.has(name) for name in last.files)
+
+
+def test_a_disk_that_is_full_now_and_then_leaves_nothing_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every writer of documents flushes a file before it is shown; that fails here."""
+    options = replace(
+        QUIET,
+        **dict.fromkeys(("change_dump", "change_dump_archive", "gzip"), True),
+        **dict.fromkeys(("resource_list_archive", "resource_dump_archive"), True),
+        **dict.fromkeys(("resource_list_every", "resource_dump_every"), 0.05),
+        rotate="6 changes",
+        max_entries=4,
+    )
+    chance, full, flush = Random(1), False, os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if full and chance.random() < 0.2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        flush(descriptor)
+
+    monkeypatch.setattr("rsnotify_publisher.files.os.fsync", fsync)
+    monkeypatch.setattr("rsnotify_publisher.leader._RETRY", Retry(first=0.01, most=0.02))
+    source = Published(tmp_path, options)
+    with source:
+        full = True
+        for number in range(60):
+            source.update(number)
+        full = False
+        source.update("last")
+        eventually(lambda: names(source.parts("changelist.xml"))[-1:] == ["last"])
+        closed = lambda: names(source.parts("changelist-archive.xml"))  # noqa: E731
+        packed = lambda: [  # noqa: E731
+            *source.parts("changedump-archive.xml"),
+            *source.parts("changedump.xml"),
+        ]
+        eventually(lambda: closed() != [] and bool(names(packed())))
+        eventually(lambda: len(names(source.parts("resourcelist.xml"))) == 61)
+    lists = [source.read(name) for name in closed()] + source.parts("changelist.xml")
+    join(lists)
+    assert names(lists) == [*map(str, range(60)), "last"]
+    with source, source.publisher.source.open_journal() as journal:
+        files = lambda: {str(p.relative_to(source.folder)) for p in source.folder.rglob("*.zip")}  # noqa: E731
+        eventually(lambda: files() <= journal.files())

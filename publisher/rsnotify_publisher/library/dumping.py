@@ -173,6 +173,7 @@ class Dumping:
         self._forget(new[0].begin if new else through)
         for volume in new:
             self._write_change_dump(journal, volume)
+            self._forget(volume.end)
         self._retire(journal)
         live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
         if live != self._shown:
