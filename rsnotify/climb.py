@@ -71,7 +71,7 @@ class Climb:
         self._baselines = 0
         self._need_baseline = False
         self._lag_tries = 0
-        #: Whether the last climb came to its end.
+        #: Whether the last climb came to its end, and nothing has cast doubt on that since.
         self.settled = False
         #: How often in a row the Source's lists could not be followed, and why at last.
         self.failures = 0
@@ -95,7 +95,7 @@ class Climb:
 
     def begin(self, now: float) -> None:
         """Begin a pull, or a baseline where only that helps."""
-        self._schedule.due = None
+        self.settled = self._schedule.begun() and self.settled
         changes, resources = change_ways(self._offer), resource_ways(self._offer)
         if self._knowledge.known is None and not resources:
             # All there is to know is then what is told of changes.
@@ -138,6 +138,8 @@ class Climb:
         # Before another way is compared, all of the first is applied: it need not be fetched.
         anew = self._baseline is not None and self._waiting is self._baseline.way
         if self._worklist.untried <= (0 if anew else self._pace.in_flight):
+            if isinstance(self._waiting, Fetch) and self._waiting.package is not None:
+                self.settled = False  # it is not routine to be told something new
             self._actions.append(self._waiting)
             self._waiting = None
 
@@ -148,6 +150,7 @@ class Climb:
         asked = self._pull or self._baseline
         if asked is None or fetch is not asked.current:
             return
+        self.settled = False
         self._note(f"the {fetch.rung} could not be used: {error}", warning=True)
         if isinstance(error, NotFound):
             self._actions.append(Discover())
@@ -211,6 +214,7 @@ class Climb:
 
     def _ask(self, asked: Fetch, fetch: Fetch) -> None:
         if fetch.rung is not asked.rung:
+            self.settled = False
             self._note(f"going on with the {fetch.rung} {fetch.uri}")
         if fetch.package is None:
             self._actions.append(fetch)
@@ -220,17 +224,27 @@ class Climb:
 
     def _fall_into_hole(self, begins: Instant) -> None:
         """No document covers the time from what is confirmed until what there is begins."""
-        if not resource_ways(self._offer):
-            self._note(f"the Source tells nothing of the time before {format_datetime(begins)}")
+        self.settled = False
+        after, before = format_datetime(self._knowledge.confirmed), format_datetime(begins)
+        resources = resource_ways(self._offer)
+        if not resources and self._knowledge.confirmed == EARLIEST:
+            # A first copy of a Source that tells changes alone can begin nowhere else.
+            self._note(f"the Source tells nothing of the time before {before}")
             self._knowledge.skip(begins)
+        elif not resources:
+            self._note(
+                f"nothing tells of the time from {after} to {before}, and the Source offers no "
+                "list of all its resources that could make up for it",
+                warning=True,
+            )
+            self._knowledge.leave_open(begins)
         elif self._baselines < _BASELINES:
-            after = format_datetime(self._knowledge.confirmed)
             self._note(f"nothing that tells of changes reaches back to {after}")
             self._need_baseline = True
         else:
             self._note(
                 "what tells of all resources is older than what tells of changes, which begins "
-                f"at {format_datetime(begins)}; a newer Resource List or Dump is waited for",
+                f"at {before}; a newer Resource List or Dump is waited for",
                 warning=True,
             )
             self._knowledge.leave_open(begins)

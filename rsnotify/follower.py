@@ -120,8 +120,12 @@ class Follower:
 
     @property
     def level(self) -> bool:
-        """Whether nothing is known to be missing, and the Source's lists have said so."""
-        if self._climb.busy or not self._climb.settled:
+        """Whether nothing is known to be missing, and the Source's lists have said so.
+
+        It stays what it was while the lists are read as a matter of routine, until they tell
+        something new.
+        """
+        if not self._climb.settled:
             return False
         return not (self._worklist or self._knowledge.gap or self._knowledge.hole)
 

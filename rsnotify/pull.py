@@ -127,7 +127,7 @@ class Pull:
     def _changes(self, coverage: Coverage, frontier: Frontier) -> Step:
         if coverage.from_ is None:
             return self._next(frontier)  # empty, it proves nothing: no news
-        if coverage.reaches(self._joint(frontier)):
+        if coverage.reaches(self._begins_by(frontier)):
             return self._next(frontier, coverage)
         return self._too_late(coverage.from_, frontier)
 
@@ -137,7 +137,7 @@ class Pull:
         # A member that does not say until when may hold something new.
         members = [one for one in document.resources if one.until is None or one.until > joint]
         begins = (members[0].from_ if members else None) or document.from_
-        if begins is not None and begins > joint:
+        if begins is not None and begins > self._begins_by(frontier):
             return self._too_late(begins, frontier)
         packaged = document.capability == Capability.CHANGE_DUMP and not document.index
         fetches = [self._member(member, packaged=packaged) for member in members]
@@ -155,8 +155,15 @@ class Pull:
             return False
         return (package.lastmod, package.hash, package.length) != (None, None, None)
 
-    def _joint(self, frontier: Frontier) -> Instant:
+    def _begins_by(self, frontier: Frontier) -> Instant:
         """Return where a document has to begin, at the latest."""
+        joint = self._joint(frontier)
+        tried = joint == self._left_at and not self._left
+        # Where no other way is left, nothing tells more of an instant that may not be over.
+        return frontier.instant if len(self._ways) == 1 or (self.at_first and tried) else joint
+
+    def _joint(self, frontier: Frontier) -> Instant:
+        """Return through where nothing can be missing."""
         accepted = frontier.instant == self._accepted
         return frontier.instant if accepted else frontier.joint
 

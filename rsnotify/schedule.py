@@ -48,12 +48,24 @@ class Schedule:
         self._random = random
         self._rhythm = Rhythm(pace.poll)
         self._not_before = 0.0
+        self._routine = True
         #: When it is.
         self.due: float | None = None
         #: Whether push works, so that polls only confirm it.
         self.relaxed = False
 
+    def begun(self) -> bool:
+        """Hear that a climb begins; return whether that is mere routine, as time has passed."""
+        routine, self._routine = self._routine, True
+        self.due = None
+        return routine
+
     def soon(self, when: float) -> None:
+        """Climb at this time, if not before, as something may be missing."""
+        self._routine = False
+        self._by(when)
+
+    def _by(self, when: float) -> None:
         """Climb at this time, if not before; but not before the Source said to come back."""
         when = max(when, self._not_before)
         self.due = when if self.due is None else min(self.due, when)
@@ -67,7 +79,7 @@ class Schedule:
             anxious: Whether even push cannot bring what is missing.
         """
         wait = self._rhythm.next(news=news)
-        self.soon(now + (self._pace.poll_with_push if self.relaxed and not anxious else wait))
+        self._by(now + (self._pace.poll_with_push if self.relaxed and not anxious else wait))
 
     def retry(self, now: float, attempts: int) -> None:
         """Look again in a moment, as what is there now is not yet enough."""
@@ -91,4 +103,4 @@ class Schedule:
         """Hear that only polls tell of changes now. All who lost it do not come at once."""
         if self.relaxed:
             self.relaxed = False
-            self.soon(now + self._rhythm.next(news=True) * self._random.random())
+            self._by(now + self._rhythm.next(news=True) * self._random.random())

@@ -59,6 +59,7 @@ def follow(
         allow_private_addresses=allow_private_addresses,
     )
     report = _report_for(json=json)
+    failure = None
     with report:
         try:
             run(lambda stop: _follow(subscriber, report, stop, once=once))
@@ -67,7 +68,11 @@ def follow(
         except RsnotifyError as error:
             if not once:
                 raise
-            raise complain(error, 1) from None
+            failure = complain(error, 1)
+    if once and json:
+        report.show(subscriber.status)
+    if failure is not None:
+        raise failure
 
 
 def _report_for(*, json: bool) -> Report:

@@ -29,6 +29,7 @@ from rsnotify.actions import (
 from rsnotify.coverage import Change
 from rsnotify.errors import DocumentError, FetchError, RsnotifyError, Unavailable
 from rsnotify.follower import Follower
+from rsnotify.ladder import resource_ways
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.reading import read_document
@@ -271,10 +272,14 @@ class Following:
     def _stuck(self) -> RsnotifyError:
         failing = self._follower.failing()
         if not failing:
+            cure = (
+                "it can be made up for once its Resource List is newer than its oldest Change List"
+                if resource_ways(self._identity.offer)
+                else "it offers no list of all its resources that could make up for it, so the "
+                "copy may differ for good; without its state it begins anew with what is told now"
+            )
             return Unavailable(
-                self._identity.url,
-                "its lists leave out a part of the past; it can be made up for once its "
-                "Resource List is newer than its oldest Change List",
+                self._identity.url, f"its lists leave out a part of the past; {cure}"
             )
         error = self._errors.get(failing[0].uri)
         reason = error.reason if isinstance(error, FetchError) else str(error)

@@ -114,12 +114,13 @@ class Subscriber:
         self._moved = asyncio.Event()
         self._over = False
         self._following: Following | None = None
+        self._last = Status()
         self._task: asyncio.Task[None] | None = None
 
     @property
     def status(self) -> Status:
-        """How it is going."""
-        return self._following.status if self._following else Status()
+        """How it is going, or how it was at the end of the last run."""
+        return self._following.status if self._following else self._last
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
         """Wait until the status is such, as `until(lambda status: status.level)`.
@@ -171,6 +172,7 @@ class Subscriber:
     async def _run(self, *, once: bool) -> None:
         state = State(self._folder)
         self._over = False
+        self._last = Status()
         try:
             async with self._sessions:
                 fetcher = Fetcher(self._sessions, state.incoming(), self._largest)
@@ -178,6 +180,7 @@ class Subscriber:
                 if identity is not None:
                     await self._follow(identity, state, fetcher, once=once)
         finally:
+            self._last = self.status
             self._following = None
             state.close()
             self._over = True

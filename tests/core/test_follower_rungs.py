@@ -147,6 +147,84 @@ def test_a_hole_is_closed_by_a_dump_that_is_younger_than_the_list(source: Source
     assert destination.follower.level
 
 
+@pytest.mark.parametrize("offered", ["change_list", "change_dump"])
+def test_where_only_changes_are_told_a_hole_stays_and_t_waits_before_it(
+    source: Source, offered: str
+) -> None:
+    destination = follow(source, offered)
+    assert destination.follower.level
+    before = destination.follower.progress
+    assert before is not None
+    source.kept = 0
+    for name in "fgh":
+        source.change(name)
+    source.rotate(1)
+    source.pack(1)
+    source.change("i")
+    source.pack(1)
+    for _ in range(2):
+        look_around(destination)
+        follower = destination.follower
+        assert (follower.level, follower.stuck) == (False, True)
+        assert follower.progress is not None
+        assert follower.progress.through == before.through
+        assert any("nothing tells of the time from" in note for note in destination.notes)
+        assert BASE + "i" in destination.content
+        destination.notes.clear()
+        destination.restart()
+    source.clock += MICROSECOND
+    source.list_resources()
+    destination.offer = Offer(
+        resource_list=EVERYTHING.resource_list, **{offered: getattr(EVERYTHING, offered)}
+    )
+    destination.restart()
+    destination.settle()
+    assert destination.content == source.state
+
+
+def look_around(destination: Destination) -> None:
+    """Let a Destination that cannot get level do what it can."""
+    for _ in range(10):
+        while destination.pending:
+            destination.step()
+        destination.tick()
+    while destination.pending:
+        destination.step()
+
+
+def test_it_stays_level_while_it_polls_until_there_is_something_new(source: Source) -> None:
+    for offered in (("resource_list", "change_list"), ("resource_list",), ("resource_dump",)):
+        destination = follow(source, *offered)
+        destination.tick()
+        assert destination.pending
+        assert destination.follower.level
+        destination.settle()
+        source.change("f")
+        source.list_resources()
+        source.dump_resources()
+        destination.tick()
+        while destination.pending and destination.follower.level:
+            destination.step()
+        assert not destination.follower.level
+        destination.settle()
+        assert destination.content == source.state
+
+
+def test_it_is_not_level_while_something_is_known_to_be_missing(source: Source) -> None:
+    destination = follow(source, "resource_list", "change_list", "change_dump")
+    destination.follower.push_gap(destination.now)
+    assert not destination.follower.level
+    destination.restart()
+    destination.settle()
+    source.change("f")
+    source.pack()
+    lose_lists(source)
+    destination.tick()
+    destination.step()
+    assert destination.notes[-1].startswith("going on with the Change List Archive")
+    assert not destination.follower.level
+
+
 def test_of_a_second_that_was_still_running_nothing_is_missed() -> None:
     source = Source(granularity=timedelta(seconds=1), per_list=1)
     destination = follow(source, "resource_list", "change_list", "change_list_archive")

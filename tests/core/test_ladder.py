@@ -250,11 +250,22 @@ def test_a_second_that_was_still_running_is_looked_for_in_the_closed_list(runnin
 
 
 def test_where_no_closed_list_tells_of_that_second_there_is_no_hole() -> None:
+    offer = Offer(change_list=OFFER.change_list, change_list_archive=OFFER.change_list_archive)
+    pull = Pull(offer)
+    frontier = Frontier.at(at(5))
+    frontier.over = False
+    assert asked(pull.read(changes(5, None, 6), frontier).fetch) == "archive.xml"
+    archive = Document(Capability.CHANGE_LIST_ARCHIVE)
+    assert asked(pull.read(archive, frontier).fetch) == "changelist.xml"
+    assert pull.read(changes(5, None, 6), frontier).coverage is not None
+
+
+def test_where_there_is_one_way_only_it_is_not_read_twice_for_that_second() -> None:
     pull = Pull(Offer(change_list=OFFER.change_list))
     frontier = Frontier.at(at(5))
     frontier.over = False
-    assert asked(pull.read(changes(5, None, 6), frontier).fetch) == "changelist.xml"
-    assert pull.read(changes(5, None, 6), frontier).coverage is not None
+    step = pull.read(changes(5, None, 6), frontier)
+    assert (step.coverage is not None, step.fetch, step.hole) == (True, None, None)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,22 @@ async def test_follow_once_catches_up_and_audit_says_in_step(
     assert audited == (0, "in step: 30 resources at the Source\n", "")
 
 
+async def test_follow_once_ends_with_how_it_is(
+    source: SmallSource, destination: Destination
+) -> None:
+    arguments = ("follow", source.site, destination.folder, "--once", "--json")
+    code, output, errors = await outcome(await rsnotify(*arguments))
+    assert (code, errors) == (0, "")
+    final = json.loads(output.splitlines()[-1])
+    assert (final["level"], final["resources"], final["pending"]) == (True, 30, 0)
+    source.put("out of reach", b"")
+    source.answers[path_of("out of reach")] = status(403)
+    code, output, _ = await outcome(await rsnotify(*arguments))
+    assert code == 1
+    final = json.loads(output.splitlines()[-1])
+    assert (final["level"], final["resources"], final["pending"]) == (False, 30, 1)
+
+
 async def test_follow_once_says_what_could_not_be_had(
     source: SmallSource, destination: Destination
 ) -> None:

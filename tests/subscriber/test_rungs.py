@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability
 from rsnotify.writing import write_document
@@ -165,6 +165,36 @@ async def test_whatever_a_source_offers_alone_is_followed(
     assert destination.equals_source()
     if set(offered) <= set(DUMPS):
         assert fetched(source) == set()
+
+
+@pytest.mark.parametrize("capability", [DUMPS[1], LISTS[1]])
+async def test_a_hole_that_nothing_can_fill_is_told_each_time(
+    capability: str,
+    source: PackedSource,
+    destination: Destination,
+    log: pytest.LogCaptureFixture,
+) -> None:
+    source.offered, source.archive = (capability,), False
+    source.pack_changes() if capability in DUMPS else None
+    await destination.catch_up()
+    assert destination.equals_source()
+    through = destination.current.status.through
+    assert through is not None
+    source.put("unheard", b"of")
+    source.pack_changes()
+    source.put("last", b"of all")
+    if capability in DUMPS:
+        source.packages.clear()
+        source.pack_changes()
+    for _ in range(2):
+        log.clear()
+        with pytest.raises(Unavailable, match="no list of all its resources"):
+            await destination.catch_up()
+        assert told(log, "nothing tells of the time from")
+        assert destination.files() == {
+            name: content for name, content in source.contents.items() if name != "unheard"
+        }
+    assert through == destination.current.status.through
 
 
 @pytest.mark.parametrize("capability", DUMPS)
