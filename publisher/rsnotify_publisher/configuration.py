@@ -11,6 +11,9 @@ from msgspec import Meta, Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.options import Options
 
+# What a header can carry; told in the sentence that refuses another.
+_NO_CONTROL = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
+
 
 class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options as a file gives them."""
@@ -53,7 +56,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     hubs: tuple[str, ...] = ()
-    token: str | None = None
+    token: Annotated[str, Meta(pattern=_NO_CONTROL)] | None = None
     data: str | None = None
     described_by: str | None = None
     options: dict[str, Any] = {}

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
+from rsnotify.errors import ConfigurationError
 from rsnotify.vocabulary import MAX_BYTES, MAX_ENTRIES
 
-# Checked where options come from outside, as in the configuration of `rsnotify source`.
+# Types check nothing by themselves; `check_options` does.
 _Seconds = Annotated[float, Meta(gt=0)]
 _Positive = Annotated[int, Meta(ge=1)]
+# What a document may hold (core §7).
+_Entries = Annotated[int, Meta(ge=1, le=MAX_ENTRIES)]
+_Bytes = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -60,11 +65,23 @@ class Options(Struct, frozen=True, kw_only=True):
     gzip: bool = False
     profile: str = "1.1"
     change_memory: bool = False
-    max_entries: _Positive = MAX_ENTRIES
-    max_bytes: _Positive = MAX_BYTES
+    max_entries: _Entries = MAX_ENTRIES
+    max_bytes: _Bytes = MAX_BYTES
     refresh: _Seconds = 1.0
     resource_list_every: _Seconds = 900.0
-    fragment_entries: _Positive = 1_000
+    fragment_entries: _Entries = 1_000
     fragment_bytes: _Positive = 500_000
     poll: _Seconds = 0.015
     grace: Annotated[float, Meta(ge=0)] = 1.0
+
+
+def check_options(options: Options) -> None:
+    """Refuse values that are out of bounds or of another type.
+
+    Raises:
+        ConfigurationError: The message says which.
+    """
+    try:
+        msgspec.convert(msgspec.structs.asdict(options), Options)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"the options are wrong: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
@@ -15,7 +15,7 @@ from rsnotify_publisher.contents import Content, Contents
 from rsnotify_publisher.documents import PARTS, Documents
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.options import Options
+from rsnotify_publisher.options import Options, check_options
 from rsnotify_publisher.push.hubs import Hub, advertised
 from rsnotify_publisher.retention import parse_retention, parse_rotation
 
@@ -52,6 +52,7 @@ class Source:
         resources: Resources | None = None,
         described_by: str | None = None,
     ) -> None:
+        check_options(options)
         if described_by is not None:
             check_uri(described_by)
         self.folder = folder
@@ -104,8 +105,8 @@ def normalize_base_url(base_url: str) -> str:
     """Return the base URL with a slash at its end.
 
     Raises:
-        ConfigurationError: It is no absolute http(s) URL, or has a query, a fragment or a
-            user name.
+        ConfigurationError: It is no absolute http(s) URL, or has a query, a fragment, a user
+            name, or segments that clients would take away.
     """
     check_uri(base_url)
     try:
@@ -120,4 +121,6 @@ def normalize_base_url(base_url: str) -> str:
         raise ConfigurationError("the base URL must have no user name or password")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"base URL {base_url!r} must have no query or fragment")
+    if any(unquote(segment) in (".", "..") for segment in parts.path.split("/")):
+        raise ConfigurationError(f"base URL {base_url!r} must have no segment `.` or `..`")
     return base_url if base_url.endswith("/") else base_url + "/"

@@ -164,6 +164,13 @@ def test_a_password_in_a_hub_is_refused_and_not_repeated() -> None:
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize("token", ["secret\n", "sec\rret", "secret\0", "secret\x7f"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_repeated(token: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        parse_hub("https://hub.example/", token)
+    assert "sec" not in str(raised.value)
+
+
 def test_a_token_does_not_appear_when_a_hub_is_shown() -> None:
     assert "secret" not in repr(parse_hub("https://hub.example/", "secret"))
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Link, Resource
@@ -221,11 +222,22 @@ publisher.close()
 
 @pytest.mark.parametrize(
     "base_url",
-    ["source.example/", "ftp://source.example/", "http:///x", "http://u:p@x/", "http://x/?q=1"],
+    [
+        *("source.example/", "ftp://source.example/", "http:///x", "http://u:p@x/"),
+        *("http://x/?q=1", "http://x/../y/", "http://x/y/.", "http://x/%2E%2e/y/"),
+    ],
 )
 def test_an_unusable_base_url_is_refused(tmp_path: Path, base_url: str) -> None:
     with pytest.raises(ConfigurationError):
         Publisher(tmp_path, base_url)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("max_entries", 50_001), ("max_bytes", 50_000_001), ("heartbeat", 0)]
+)
+def test_options_beyond_their_bounds_are_refused(tmp_path: Path, option: str, value: int) -> None:
+    with pytest.raises(ConfigurationError, match=option):
+        Publisher(tmp_path, BASE, options=replace(QUICK, **{option: value}))
 
 
 def test_a_base_url_gets_the_slash_it_lacks(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from rsnotify.model import Document
 from rsnotify.reading import read_document
 from rsnotify_publisher.command import source as command
 from rsnotify_publisher.configuration import load_configuration
+from rsnotify_publisher.folder.sets import several_folders
 from tests.publisher.helpers import SourceProcess, eventually
 
 Start = Callable[..., SourceProcess]
@@ -46,6 +47,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in {"t": "text", "i": "image"}.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "one").write_text(content)
+    (tmp_path / "t" / "in").mkdir()
+    (tmp_path / "link").symlink_to("t")
     return tmp_path
 
 
@@ -126,11 +129,25 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
         ('data = "."\n' + SET.format("t", "i") + SET.format("b", "t"), "would be published"),
         ('data = "t/one"\n' + SET.format("a", "i"), "would be published|written"),
         ('described_by = "about"\n' + SET.format("a", "t"), "absolute URI"),
+        (SET.format("a", "t") + SET.format("b", "t"), "would both publish"),
+        (SET.format("a", "t/in") + SET.format("b", "t"), "would both publish"),
+        (SET.format("a", "t") + SET.format("b", "link/in"), "would both publish"),
+        (SET.format("a", "t") + "options = {max_entries = 50_001}", "max_entries"),
+        (SET.format("a", "t") + "options = {max_bytes = 50_000_001}", "max_bytes"),
+        ('base_url = "http://x.example/../t/"\n' + SET.format("a", "t"), "`.` or `..`"),
+        ('token = "a\\nb"\n' + SET.format("a", "t"), "token"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(place: Path, text: str, said: str) -> None:
     message = refused(place, text)
     assert any(part in message for part in said.split("|")), message
+
+
+def test_a_folder_within_another_of_which_it_is_no_part_is_a_set(place: Path) -> None:
+    (place / "t" / ".hidden").mkdir()
+    file = configure(place, SET.format("a", "t") + SET.format("b", "t/.hidden"))
+    _, folders = several_folders("http://127.0.0.1:1/", load_configuration(file))
+    assert [folder.names.root.name for folder in folders] == ["t", ".hidden"]
 
 
 def test_sets_of_which_one_is_below_another_are_refused(place: Path) -> None:

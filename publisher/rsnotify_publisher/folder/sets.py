@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 
 import typer
@@ -101,6 +102,12 @@ def check_folders(folders: Sequence[Folder]) -> None:
     """
     for folder in folders:
         folder.names.check()
+    for one, other in permutations(folders, 2):
+        if _publishes(one.names, other.names.root):
+            raise ConfigurationError(
+                f"the sets at {one.names.base_url} and {other.names.base_url} would both publish "
+                f"{other.names.root}; give each a folder that is not within another's"
+            )
     for folder in folders:
         state = folder.publisher.source.folder
         if any(state.is_relative_to(other.names.root) for other in folders):
@@ -108,6 +115,12 @@ def check_folders(folders: Sequence[Folder]) -> None:
                 f"the state in {state} would be published; choose another --data"
             )
         folder.publisher.source.check_folders()
+
+
+def _publishes(names: Names, folder: Path) -> bool:
+    if folder == names.root:
+        return True
+    return folder.is_relative_to(names.root) and names.may_be_published(folder)
 
 
 def load(folder: Folder) -> None:

@@ -44,7 +44,8 @@ def parse_hub(url: str, token: str | None = None) -> Hub:
         token: The bearer token for this hub.
 
     Raises:
-        ConfigurationError: It is no URL of a hub, or it holds a password.
+        ConfigurationError: It is no URL of a hub, or it holds a password; or no header can
+            carry the token.
     """
     try:
         parts = urlsplit(url)
@@ -57,6 +58,8 @@ def parse_hub(url: str, token: str | None = None) -> Hub:
         raise ConfigurationError("a hub's URL holds a user name; give a token instead")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r} has a query or fragment; a hub is named without them")
+    if token is not None and not token.isprintable():
+        raise ConfigurationError("the token has a line break or another control character")
     if parts.path.strip("/"):
         return Hub(url, (url,), token)
     return _rsnotify_hub(parts, token)
