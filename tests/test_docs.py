@@ -54,7 +54,7 @@ class Sandbox:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._ports = {"8000": str(free_port()), "8080": str(free_port())}
+        self._ports = {name: str(free_port()) for name in ("8000", "8001", "8080")}
         self._processes: list[subprocess.Popen[str]] = []
         (folder / "data").mkdir()
         (folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
@@ -63,6 +63,7 @@ class Sandbox:
         """Put this sandbox's addresses where the page has example ones."""
         for port, ours in self._ports.items():
             text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{ours}")
+            text = text.replace(f'"127.0.0.1", {port}', f'"127.0.0.1", {ours}')
         hub, source = (f"http://127.0.0.1:{self._ports[port]}" for port in ("8080", "8000"))
         return text.replace("https://hub.example", hub).replace("https://source.example", source)
 
