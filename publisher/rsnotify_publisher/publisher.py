@@ -11,6 +11,7 @@ names them: `updated` blocks until the change is durable, `await aupdated` waits
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures.thread
 import os
 import threading
@@ -277,7 +278,8 @@ def _close_all() -> None:
 
 # Not by `atexit`, which comes only after the executors have ended that closing needs. What is
 # registered last is called first, so this comes before `concurrent.futures`, imported above.
-threading._register_atexit(_close_all)  # type: ignore[attr-defined]
+# The hook that `concurrent.futures` itself uses has no public name; without it `atexit` must do.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
 
 
 def _as_record(change: Resource | Record) -> Record:
