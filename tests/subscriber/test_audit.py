@@ -61,6 +61,26 @@ async def test_a_hole_between_the_lists_leaves_it_open(
     assert "nothing tells of the time" in found.doubts[0]
 
 
+async def test_what_is_told_after_a_hole_counts_and_what_is_not_told_is_unknown(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.listed_at = source.begins - timedelta(hours=1)
+    listed = write_document(source._resource_list())
+    source.answers["/data/resourcelist.xml"] = body(listed)
+    source.changes.clear()
+    source.put("r3", b"3")
+    without_from = write_document(replace(source.change_list(), from_=None))
+    source.answers["/data/changelist.xml"] = body(without_from)
+    (destination.folder / "r3").write_bytes(b"3")
+    (destination.folder / "stranger").write_bytes(b"x")
+    found = await audited(source, destination)
+    assert found.resources == 4
+    assert (found.created, found.updated, found.deleted) == ((), (), ())
+    assert found.unknown == ("stranger",)
+    assert len(found.doubts) == 1
+    assert found.in_step is None
+
+
 async def test_a_change_list_that_cannot_be_read_leaves_it_open(
     source: SmallSource, destination: Destination
 ) -> None:

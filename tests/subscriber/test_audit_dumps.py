@@ -89,3 +89,22 @@ async def test_a_set_that_nothing_tells_of_any_more_is_no_set_in_step(
     source.answers["/data/resourcedump.xml"] = status(404)
     with pytest.raises(NotFound, match="resourcedump"):
         await audited(source, destination)
+
+
+async def test_where_only_changes_are_told_what_they_do_not_name_is_unknown(
+    source: PackedSource, destination: Destination
+) -> None:
+    source.offered = (Capability.CHANGE_DUMP,)
+    source.pack_changes()
+    await destination.catch_up()
+    source.packages.clear()
+    source.put("r0", b"new")
+    source.put("r6", b"6")
+    source.pack_changes()
+    found = await audited(source, destination)
+    assert found.resources == 2
+    assert found.updated == (source.base + "r0",)
+    assert found.created == (source.base + "r6",)
+    assert found.deleted == ()
+    assert found.unknown == ("r1", "r2", "r3", "r4", "r5")
+    assert found.in_step is None

@@ -41,7 +41,7 @@ class Audit(Struct, frozen=True):
         created: URIs that the Source has and the mirror has not.
         updated: URIs whose content differs.
         deleted: Files, relative to the mirror, that the Source has nothing for.
-        unknown: URIs of which it could not be told.
+        unknown: URIs of which it could not be told, and with doubts, files that no list names.
         doubts: Why the Source's lists may not tell all.
     """
 
@@ -133,7 +133,9 @@ class _Looks:
         self._suspects = set(differing)
         names: dict[str, list[str]] = {}
         for kind, name in sorted(differing.values()):
-            names.setdefault(kind, []).append(name)
+            # What no list names may be just what the lists leave out.
+            left_out = kind == "deleted" and bool(expected.doubts)
+            names.setdefault("unknown" if left_out else kind, []).append(name)
         return msgspec.structs.replace(
             Audit(len(expected.resources), doubts=expected.doubts),
             **{kind: tuple(found) for kind, found in names.items()},

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from rsnotify.actions import Fetch
 from rsnotify.baseline import Baseline
-from rsnotify.coverage import Change, Frontier
+from rsnotify.coverage import Change, Coverage, Frontier
 from rsnotify.datetimes import Instant, format_datetime, to_microseconds
 from rsnotify.errors import DocumentError, FetchError
 from rsnotify.ladder import change_ways, resource_ways
@@ -23,6 +23,8 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.held import ends
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
+#: How many times that no document covers are passed over; a Source might have no end of them.
+_HOLES = 16
 
 
 class Expected(Struct):
@@ -64,13 +66,10 @@ class Expectation:
             DocumentError: The set of resources could not be read.
         """
         self._expected = Expected({})
-        if not resource_ways(self._offer):
-            self._doubt("the Source offers no list of its resources")
-            return self._expected
         try:
             at = await self._read_resources()
             if change_ways(self._offer):
-                await self._read_changes(at)
+                await self._read_changes(Frontier.at(at))
         finally:
             await self._packages.close()
         return self._expected
@@ -94,6 +93,9 @@ class Expectation:
     # The set of resources
 
     async def _read_resources(self) -> Instant:
+        if not resource_ways(self._offer):
+            self._doubt("the Source offers no list of its resources")
+            return _EARLIEST
         baseline = Baseline(self._offer, _EARLIEST)
         following: Fetch | None = baseline.current
         while following is not None:
@@ -127,9 +129,20 @@ class Expectation:
 
     # What changed after
 
-    async def _read_changes(self, at: Instant) -> None:
+    async def _read_changes(self, frontier: Frontier) -> None:
+        """Read on from hole to hole: what is told after one is told all the same."""
+        for _ in range(_HOLES):
+            hole = await self._pull(frontier)
+            if hole is None:
+                return
+            since = f"from {format_datetime(frontier.instant)} to"
+            since = "before" if frontier.instant == _EARLIEST else since
+            self._doubt(f"nothing tells of the time {since} {format_datetime(hole)}")
+            frontier.advance(hole)
+
+    async def _pull(self, frontier: Frontier) -> Instant | None:
+        """Read the changes that join; return where the next begin, if there is a hole before."""
         pull = Pull(self._offer)
-        frontier = Frontier.at(at)
         following: Fetch | None = pull.current
         while following is not None:
             try:
@@ -137,19 +150,17 @@ class Expectation:
             except (FetchError, DocumentError) as error:
                 step = pull.broken(error, frontier)
             if step.coverage is not None:
-                for change in frontier.fresh(step.coverage):
-                    self._apply(change)
-                if step.coverage.until is not None:
-                    closed = step.coverage.closed
-                    frontier.advance(step.coverage.until, step.coverage.changes, over=closed)
+                self._take(step.coverage, frontier)
             if step.failure is not None:
                 self._doubt(str(step.failure))
-            if step.hole is not None:
-                self._doubt(
-                    f"nothing tells of the time from {format_datetime(frontier.instant)} "
-                    f"to {format_datetime(step.hole)}"
-                )
             following = step.fetch
+        return step.hole
+
+    def _take(self, coverage: Coverage, frontier: Frontier) -> None:
+        for change in frontier.fresh(coverage):
+            self._apply(change)
+        if coverage.until is not None:
+            frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
     def _apply(self, change: Change) -> None:
         listed = self._listed.get(change.uri)
