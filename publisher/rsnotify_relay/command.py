@@ -20,9 +20,11 @@ from rsnotify_subscriber import Via
 from rsnotify_subscriber.command_options import (
     Change,
     Collection,
+    Exact,
     Except,
     Only,
     Poll,
+    Prefer,
     Private,
     Type,
     Url,
@@ -68,6 +70,8 @@ def relay(
     type: Type = None,
     change: Change = None,
     collection: Collection = None,
+    prefer: Prefer = None,
+    exact: Exact = False,
     allow_private_addresses: Private = False,
 ) -> None:
     """Follow the Source at URL into DIR, and publish DIR as a Source with its provenance."""
@@ -92,6 +96,8 @@ def relay(
             hubs=settings.hubs,
             token=settings.token,
             selection=selection(only, excluded, type, change, collection),
+            prefer=prefer or (),
+            exact=exact,
             via=via,
             pace=Pace(poll=poll),
             options=settings.options_of(),

@@ -31,6 +31,8 @@ class Relay:
         hubs: Where the copy's changes are pushed to.
         token: The bearer token for hubs given as URLs.
         selection: What of the set is followed, and so published.
+        prefer: As for `Subscriber`; a representation that is held is what is published.
+        exact: As for `Subscriber`.
         via: How changes are heard of.
         pace: How fast one follows.
         options: Tuning of the publishing half.
@@ -51,6 +53,8 @@ class Relay:
         hubs: Sequence[str | Hub] = (),
         token: str | None = None,
         selection: Selection | None = None,
+        prefer: str | Sequence[str] = (),
+        exact: bool = False,
         via: Via = Via.AUTO,
         pace: Pace | None = None,
         options: Options | None = None,
@@ -77,6 +81,8 @@ class Relay:
             via=via,
             pace=pace,
             selection=selection,
+            prefer=prefer,
+            exact=exact,
             allow_private_addresses=allow_private_addresses,
         )
 

@@ -54,6 +54,19 @@ Collection = Annotated[
     list[str] | None,
     typer.Option(metavar="URI", help="Follow only members of this collection; may be repeated."),
 ]
+Prefer = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TYPE",
+        help="Hold this media type of a resource where it is offered; may be repeated, best first.",
+    ),
+]
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact", help="Fetch the version of each change where the Source keeps versions."
+    ),
+]
 Private = Annotated[
     bool,
     typer.Option(

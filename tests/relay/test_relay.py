@@ -79,6 +79,19 @@ async def test_media_types_and_digests_are_those_of_upstream(
     assert entry.hash == sha256(b"<a> <b> <c> .")
 
 
+async def test_a_preferred_representation_is_what_is_published(
+    source: SmallSource, start: Start
+) -> None:
+    relay = await start(source.url, prefer="text/turtle")
+    await relay.until_level()
+    source.answers[path_of("b.ttl")] = body(b"<b> <b> <b> .")
+    link = Link("alternate", source.base + "b.ttl", type="text/turtle")
+    source.put("b.txt", b"b in words", type="text/plain", links=(link,))
+    await relay.until(lambda: files(relay.folder).get("b.txt") == b"<b> <b> <b> .")
+    await relay.until_level()
+    assert await relay.get("b.txt") == (200, "text/turtle", b"<b> <b> <b> .")
+
+
 async def test_only_what_is_published_is_served(source: SmallSource, start: Start) -> None:
     relay = await start(source.url)
     await relay.until_level()

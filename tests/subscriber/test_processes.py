@@ -8,10 +8,12 @@ import signal
 
 import pytest
 
+from rsnotify.model import Link
+from rsnotify.vocabulary import Rel
 from tests.subscriber.conftest import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
-from tests.subscriber.source import SmallSource, body, first, path_of, status
+from tests.subscriber.source import SmallSource, body, first, path_of, sha256, status
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +46,27 @@ async def test_follow_once_ends_with_how_it_is(
     assert code == 1
     final = json.loads(output.splitlines()[-1])
     assert (final["level"], final["resources"], final["pending"]) == (False, 30, 1)
+
+
+async def test_follow_brings_the_preferred_type_and_the_exact_version(
+    source: SmallSource, destination: Destination
+) -> None:
+    follow = ("follow", source.url, destination.folder, "--once")
+    options = ("--prefer", "application/ld+json", "--prefer", "text/turtle", "--exact")
+    assert (await outcome(await rsnotify(*follow, *options)))[0] == 0
+    source.answers["/other/a.ttl"] = body(b"<a> <b> <c> .")
+    source.answers["/other/b.1"] = body(b"one")
+    digest = sha256(b"<a> <b> <c> .")
+    turtle = Link(Rel.ALTERNATE, source.site + "other/a.ttl", type="text/turtle", hash=digest)
+    source.put("a", b"<p>", type="text/html", links=(turtle,))
+    source.put("b", b"one", links=(Link(Rel.MEMENTO, source.site + "other/b.1"),))
+    source.contents["b"] = b"two, which no list has yet"
+    done = await outcome(await rsnotify(*follow, *options))
+    assert done[0] == 0, done
+    assert destination.files()["a"] == b"<a> <b> <c> ."
+    assert destination.files()["b"] == b"one"
+    refused = await outcome(await rsnotify(*follow, "--prefer", "text/*"))
+    assert refused == (2, "", "rsnotify: 'text/*' is no media type; write it as text/turtle\n")
 
 
 async def test_follow_once_says_what_could_not_be_had(
