@@ -156,7 +156,7 @@ class Documents:
         return write_entry(resource, profile=self.profile)
 
     def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
-        """Say what the Source offers (core §9), the channel and its hubs among it.
+        """Say what the Source offers (core §9), and the channel if there are hubs to hear it at.
 
         Args:
             missing: Names of documents that are not there yet.
@@ -166,15 +166,14 @@ class Documents:
             for capability, name in self.offered.items()
             if name not in missing
         ]
-        channel = Resource(
-            self.topic,
-            capability=Capability.CHANGE_NOTIFICATION,
-            links=tuple(Link(Rel.HUB, hub) for hub in self.hubs),
-        )
+        if self.hubs:
+            hubs = tuple(Link(Rel.HUB, hub) for hub in self.hubs)
+            channel = Resource(self.topic, capability=Capability.CHANGE_NOTIFICATION, links=hubs)
+            offered.append(channel)
         links = [*self._described_by, Link(Rel.UP, self.description_uri)]
         if self.options.change_memory:
             links.append(Link(Rel.CHANGE_SET, self.uri(CHANGE_MEMORY)))
-        return Document(Capability.CAPABILITY_LIST, (*offered, channel), links=tuple(links))
+        return Document(Capability.CAPABILITY_LIST, tuple(offered), links=tuple(links))
 
     def archive(self, kind: str, parts: list[str] | None = None) -> Document:
         """Begin the archive of a kind of document, or its index (archives §3 to §6).

@@ -289,9 +289,9 @@ def test_what_is_off_is_not_offered(tmp_path: Path) -> None:
     source = Published(tmp_path)
     with source:
         pass
-    assert set(source.offered()) == {
-        "resourcelist", "changelist", "changelist-archive", "change-notification",
-    }  # fmt: skip
+    # Nor the channel, since there is no hub to hear it at; but it is there, for whoever knows it.
+    assert set(source.offered()) == {"resourcelist", "changelist", "changelist-archive"}
+    assert source.has("channel.xml")
     assert source.read("resourcelist.xml").link("archives") is None
 
 
