@@ -276,7 +276,24 @@ async def test_what_is_kept_compressed_is_read_by_every_client(
     assert int(packed.headers["Content-Length"]) == len(packed.body)
     assert gzip.decompress(packed.body) == plain.body == LONG
     assert packed.headers["ETag"] != plain.headers["ETag"]
-    assert (await get(client, url, range="bytes=0-9")).status == 200
+    assert "Accept-Ranges" not in plain.headers
+    assert (await get(client, url, accept_encoding="identity", range="bytes=0-9")).body == LONG
+
+
+async def test_what_is_kept_compressed_can_be_resumed_as_it_is_sent(
+    site: str, client: aiohttp.ClientSession
+) -> None:
+    url = site + "long.gz"
+    packed = await get(client, url, accept_encoding="gzip")
+    assert packed.headers["Accept-Ranges"] == "bytes"
+    tag, size = packed.headers["ETag"], len(packed.body)
+    rest = await get(client, url, accept_encoding="gzip", range="bytes=10-", if_range=tag)
+    assert (rest.status, packed.body[:10] + rest.body) == (206, packed.body)
+    assert rest.headers["Content-Range"] == f"bytes 10-{size - 1}/{size}"
+    assert (rest.headers["Content-Encoding"], rest.headers["ETag"]) == ("gzip", tag)
+    refused = await get(client, url, accept_encoding="gzip", range=f"bytes={size}-")
+    assert refused.status == 416
+    assert refused.headers["Content-Range"] == f"bytes */{size}"
 
 
 async def test_a_head_of_a_compressed_form_sends_no_body(

@@ -132,16 +132,17 @@ class _Reply(Struct):
 
 
 def _choose(request: web.Request, held: Held, compressible: bool) -> _Form:
-    # A range is one of the bytes that everyone knows, not of a compressed form of them.
-    gzip = hdrs.RANGE not in request.headers and accepts_gzip(request.headers)
+    # A range is one of bytes that are kept, not of what is made of them on the way.
+    gzip = accepts_gzip(request.headers)
     plain = Version(held.tag, held.modified, held.length)
-    compressed = Version(f"{held.tag}-gzip", held.modified, None)
+    compressed = Version(f"{held.tag}-gzip", held.modified, held.length if held.is_gzip else None)
     if held.is_gzip and gzip:
         return _Form(compressed, held.length, True, held.read)
     if held.is_gzip:
         version = Version(held.tag, held.modified, None)
         return _Form(version, None, False, lambda *part: _inflate(held.read(*part)))
-    if compressible and gzip and held.length >= _WORTH_COMPRESSING:
+    worthwhile = compressible and held.length >= _WORTH_COMPRESSING
+    if worthwhile and gzip and hdrs.RANGE not in request.headers:
         return _Form(compressed, None, True, lambda *part: _deflate(held.read(*part)))
     return _Form(plain, held.length, False, held.read)
 
