@@ -68,7 +68,7 @@ def _integer(text: str) -> int:
 
 def _change(text: str) -> ChangeType:
     try:
-        return ChangeType(text)
+        return ChangeType(text.strip().lower())  # sloppy Sources write "Created"
     except ValueError:
         raise ValueError(f"{text!r} is none of created, updated, deleted") from None
 

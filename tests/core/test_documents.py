@@ -128,6 +128,12 @@ def test_comments_processing_instructions_and_cdata_do_no_harm() -> None:
     assert document.resources == (Resource("http://e.example/?a=1&b=2"),)
 
 
+@pytest.mark.parametrize("written", ["Deleted", "DELETED", " deleted "])
+def test_what_changed_is_understood_however_it_is_spelled(written: str) -> None:
+    document = read_document(urlset(f'<url><loc>a</loc><rs:md change="{written}"/></url>'))
+    assert document.resources[0].change is ChangeType.DELETED
+
+
 def test_a_plain_sitemap_has_no_capability() -> None:
     document = read_document(urlset("<url><loc>http://example.com/a</loc></url>"))
     assert document.capability is None
