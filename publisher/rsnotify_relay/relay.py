@@ -63,7 +63,7 @@ class Relay:
     ) -> None:
         self._stopping = False
         self._state = state or default_state(folder)
-        mirror = FolderMirror(folder)
+        self._mirror = mirror = FolderMirror(folder)
         self.publisher = Publisher(
             self._state / "source",
             base_url,
@@ -115,12 +115,14 @@ class Relay:
         self.subscriber.stop()
 
     def _begin(self) -> None:
-        """Let what is held come once more where nothing was published yet.
-
-        A mirror that was only followed so far would otherwise never be published.
-        """
-        if self.publisher.is_empty():
-            with closing(State(self._state)) as state:
+        """Make what is held ready to be served, before the Source is reached."""
+        with closing(State(self._state)) as state:
+            self._mirror.check(self._state)
+            identity = state.identity()
+            if identity is not None:
+                self._republisher.prepare(identity.base, self._state)
+            if self.publisher.is_empty():
+                # Else a mirror that was only followed so far would never be published.
                 state.distrust()
 
     def _content(self, uri: str) -> Path | None:

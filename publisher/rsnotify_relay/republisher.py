@@ -35,7 +35,7 @@ class Republisher:
         self._naming: Naming | None = None
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Hear where the set of resources begins, once, before the first `apply`.
+        """Hear where the set of resources begins, before the first `apply`.
 
         Raises:
             ConfigurationError: It is that of the relay itself, or as `FolderMirror.prepare`.

@@ -44,7 +44,7 @@ class Running:
         self.port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}{path}"
         self.folder = folder
-        self.relay = Relay(url, folder, self.url, pace=PACE, options=OPTIONS, **given)
+        self.relay = Relay(url, folder, self.url, **{"pace": PACE, "options": OPTIONS, **given})
 
     async def start(self) -> None:
         self._runner = web.AppRunner(self.relay.application(), shutdown_timeout=0.1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Link, Resource
@@ -17,7 +18,7 @@ from rsnotify_publisher import Publisher
 from rsnotify_relay import Relay
 from rsnotify_subscriber import audit
 from tests.publisher.helpers import FakeHub
-from tests.relay.conftest import PATIENCE, Running, catch_up, files
+from tests.relay.conftest import OPTIONS, PATIENCE, Running, catch_up, files
 from tests.subscriber.source import SmallSource, body, path_of, sha256, status
 
 Start = Callable[..., Awaitable[Running]]
@@ -218,6 +219,36 @@ async def test_a_restart_publishes_nothing_that_has_not_changed(
     again = await start(source.url, port=relay.port)
     await again.until_level()
     assert await again.published() == before
+
+
+async def test_what_is_held_is_served_and_packed_while_the_source_is_away(
+    source: SmallSource, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    relay = await start(source.url)
+    await relay.until_level()
+    await relay.stop()
+    await source.server.stop()
+    options = replace(OPTIONS, resource_dump_every=60)
+    again = await start(source.url, port=relay.port, options=options)
+    async with asyncio.timeout(PATIENCE):
+        while (await again.get("resourcedump.xml"))[0] != 200:
+            pass
+    assert (await again.get("b.txt"))[2] == source.contents["b.txt"]
+    assert not [record for record in caplog.records if record.name == "rsnotify.publisher"]
+
+
+async def test_a_state_in_the_copy_is_refused_before_anything_is_served(tmp_path: Path) -> None:
+    served = asyncio.Event()
+
+    async def serve() -> None:
+        served.set()
+
+    copy = tmp_path / "copy"
+    relay = Relay("http://127.0.0.1:1/", copy, "http://r.example/", state=copy / "state")
+    with pytest.raises(ConfigurationError, match="inside the mirror"):
+        async with asyncio.timeout(PATIENCE):
+            await relay.run(serve)
+    assert not served.is_set()
 
 
 async def test_a_mirror_that_was_only_followed_is_published_whole(

@@ -49,6 +49,18 @@ class FolderMirror:
             ConfigurationError: It cannot be made or written, or content could not be renamed
                 from there into it.
         """
+        self.check(temporary)
+        self._tree = Tree(self._root, base)
+
+    def check(self, temporary: Path) -> None:
+        """Refuse what `prepare` would refuse, before it is known what is mirrored.
+
+        Args:
+            temporary: As for `prepare`.
+
+        Raises:
+            ConfigurationError: As for `prepare`.
+        """
         self._make_root()
         if self._root.stat().st_dev != temporary.stat().st_dev:
             raise ConfigurationError(
@@ -57,7 +69,6 @@ class FolderMirror:
             )
         if temporary.resolve().is_relative_to(self._root.resolve()):
             raise ConfigurationError(f"the state cannot be kept inside the mirror {self._root}")
-        self._tree = Tree(self._root, base)
 
     def _make_root(self) -> None:
         """Make the folder, and a file in it that nobody sees: better no now than at midnight."""
