@@ -10,9 +10,7 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.options import Options
-
-# What a header can carry; told in the sentence that refuses another.
-_NO_CONTROL = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
+from rsnotify_publisher.push.hubs import check_token
 
 
 class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +54,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     hubs: tuple[str, ...] = ()
-    token: Annotated[str, Meta(pattern=_NO_CONTROL)] | None = None
+    token: str | None = None
     data: str | None = None
     described_by: str | None = None
     options: dict[str, Any] = {}
@@ -98,6 +96,7 @@ def load_configuration(path: Path | None, **settings: Any) -> Configuration:
         read = msgspec.convert(found, Configuration)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"the configuration of the Source is wrong: {error}") from None
+    check_token(read.token)
     return msgspec.structs.replace(
         read,
         options=read.options | options,

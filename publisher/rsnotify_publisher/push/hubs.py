@@ -58,11 +58,20 @@ def parse_hub(url: str, token: str | None = None) -> Hub:
         raise ConfigurationError("a hub's URL holds a user name; give a token instead")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r} has a query or fragment; a hub is named without them")
-    if token is not None and not token.isprintable():
-        raise ConfigurationError("the token has a line break or another control character")
+    check_token(token)
     if parts.path.strip("/"):
         return Hub(url, (url,), token)
     return _rsnotify_hub(parts, token)
+
+
+def check_token(token: str | None) -> None:
+    """Refuse a token that no header can carry.
+
+    Raises:
+        ConfigurationError: It has a control character; the message does not show it.
+    """
+    if token is not None and not token.isprintable():
+        raise ConfigurationError("the token has a line break or another control character")
 
 
 def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
