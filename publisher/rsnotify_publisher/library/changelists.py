@@ -41,18 +41,22 @@ class ChangeLists:
     def write(self, journal: Journal) -> bool:
         """Bring the open Change List and the channel up to date; close what is too long.
 
+        What comes meanwhile waits for the next time: in a flood this would never end.
+
         Returns:
             Whether something was closed.
         """
         closed = False
+        last = journal.state().last_change
         while True:
-            changes = self._open.refresh(journal, _AT_ONCE)
+            behind = self._open.through < last
+            changes = self._open.refresh(journal, _AT_ONCE if behind else 0)
             if self._captured is not None:
                 # Before anything that may fail, since these changes do not come again.
                 self._captured.keep(changes)
             if self._close_next(journal):
                 closed = True
-            elif len(changes) < _AT_ONCE:
+            elif not changes:
                 break
         self._publish()
         return closed
