@@ -12,7 +12,7 @@ CORE = ROOT / "rsnotify"
 PACKAGES = {
     "rsnotify_hub": ROOT / "hub/rsnotify_hub",
     "rsnotify_publisher": ROOT / "publisher/rsnotify_publisher",
-    "rsnotify_relay": ROOT / "publisher/rsnotify_relay",
+    "rsnotify_relay": ROOT / "relay/rsnotify_relay",
     "rsnotify_subscriber": ROOT / "subscriber/rsnotify_subscriber",
 }
 #: A relay is a Destination and a Source: the one package that may use two others.

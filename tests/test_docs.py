@@ -27,7 +27,7 @@ PAGES = [
     "publisher/README.md",
     "subscriber/README.md",
     "hub/README.md",
-    "docs/relay.md",
+    "relay/README.md",
 ]
 OTHER_PAGES = ["docs/design.md", "docs/protocol.md", "docs/validation.md"]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -134,7 +134,7 @@ def runs(process: subprocess.Popen[str]) -> None:
 def test_every_program_in_the_documentation_runs(
     sandbox: Sandbox, place: str, program: str
 ) -> None:
-    if place.startswith(("subscriber", "docs/relay")) or "Subscriber" in program:
+    if place.startswith(("subscriber", "relay")) or "Subscriber" in program:
         sandbox.serve()
     process = subprocess.Popen(
         [sys.executable, "-c", sandbox.adapt(program)],
@@ -185,7 +185,7 @@ def test_every_command_of_the_other_pages_runs(sandbox: Sandbox, page: str, comm
         follow = f"rsnotify follow {command.split()[2]} {command.split()[3]} --once"
         sandbox.start(follow).communicate(timeout=60)
     (sandbox.folder / "hub.toml").write_text(blocks("hub/README.md", "toml")[0])
-    (sandbox.folder / "relay.toml").write_text(sandbox.adapt(blocks("docs/relay.md", "toml")[0]))
+    (sandbox.folder / "relay.toml").write_text(sandbox.adapt(blocks("relay/README.md", "toml")[0]))
     several = sandbox.adapt(blocks("publisher/README.md", "toml")[0])
     (sandbox.folder / "source.toml").write_text(several)
     for one in tomllib.loads(several)["set"]:
