@@ -1,7 +1,7 @@
 """The hub: takes changes from Sources, keeps them durably, and pushes them to Destinations.
 
-Handlers decide (`websub`, `websocket`), channels deliver (`delivery`, `websocket_channel`),
-the store keeps (`sqlite_store`); `topics` joins them, and `hub` puts everything together. The
-decisions themselves stand without I/O in `fragments`, `channel_lists`, `subscriptions`,
-`websub_forms`, `frames` and `grants`.
+Handlers decide (`websub`, `websocket`), the log keeps and hands on (`log`), channels deliver
+(`websub.delivery`, `websocket.subscribers`); `hub` puts everything together, and `serving` puts
+it on the network. The decisions themselves stand without I/O, such as `log.fragments`,
+`subscriptions`, `websub.forms`, `websub.channel_lists`, `websocket.frames` and `access.grants`.
 """

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from rsnotify.commands import run
-from rsnotify_hub.application import serve
 from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.serving.application import serve
 
 
 def hub(

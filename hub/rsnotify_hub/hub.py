@@ -13,22 +13,22 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
-from rsnotify_hub.callbacks import Callbacks
+from rsnotify_hub.access.grants import Grants
+from rsnotify_hub.client import open_client
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.delivery import WebSubChannel
-from rsnotify_hub.grants import Grants
-from rsnotify_hub.guard import open_client
 from rsnotify_hub.intake import Intake
+from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.store import Store
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.pages import SubscriptionRow, TopicRow, first_page
-from rsnotify_hub.pings import Pings
-from rsnotify_hub.sqlite_log import Retention
-from rsnotify_hub.sqlite_store import SqliteStore
-from rsnotify_hub.store import Store
-from rsnotify_hub.topics import Topics
-from rsnotify_hub.verification import Verification
-from rsnotify_hub.websocket import WebSockets
-from rsnotify_hub.websocket_channel import WebSocketChannel
-from rsnotify_hub.websub import WebSub
+from rsnotify_hub.websocket.connections import WebSockets
+from rsnotify_hub.websocket.subscribers import WebSocketChannel
+from rsnotify_hub.websub.callbacks import Callbacks
+from rsnotify_hub.websub.delivery import WebSubChannel
+from rsnotify_hub.websub.handler import WebSub
+from rsnotify_hub.websub.pings import Pings
+from rsnotify_hub.websub.verification import Verification
 
 log = logging.getLogger("rsnotify.hub")
 

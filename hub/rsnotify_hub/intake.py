@@ -8,11 +8,11 @@ from functools import partial
 from aiohttp import web
 
 from rsnotify.reading import Limits
+from rsnotify_hub.access.grants import Grants
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.fragments import Fragment, read_fragment
-from rsnotify_hub.grants import Grants
-from rsnotify_hub.network import is_loopback
+from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.serving.network import is_loopback
 
 #: Beyond this many bytes a fragment is read in a thread, so that the others do not wait.
 _READ_AT_ONCE = 64 * 1024

@@ -8,9 +8,9 @@ from html import escape
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant, format_datetime
-from rsnotify_hub.store import LogState
+from rsnotify_hub.log.store import LogState
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub_forms import host_of
+from rsnotify_hub.websub.forms import host_of
 
 #: Nothing but the page itself and its style; no script, no frame, no form.
 CONTENT_SECURITY_POLICY = (

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rsnotify_hub.application import serve
 from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.serving.application import serve
 from tests.hub.helpers import Callback, Client, Clock, LogWatch, callback_server
 
 RunHub = Callable[..., AbstractAsyncContextManager[Client]]

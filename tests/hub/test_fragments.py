@@ -9,7 +9,7 @@ from rsnotify.model import Document
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.writing import write_document
-from rsnotify_hub.fragments import Fragment, Interval, chained, covers, merge, read_fragment
+from rsnotify_hub.log.fragments import Fragment, Interval, chained, covers, merge, read_fragment
 from tests.hub.helpers import at, fragment, seconds_of
 
 

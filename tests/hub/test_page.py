@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
+from rsnotify_hub.log.store import LogState
 from rsnotify_hub.pages import MAX_ROWS, SubscriptionRow, TopicRow, first_page
-from rsnotify_hub.store import LogState
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Callback, Client, at, fragment, subscription_rows
 

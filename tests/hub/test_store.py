@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_hub.fragments import Fragment, read_fragment
-from rsnotify_hub.sqlite_log import Retention
-from rsnotify_hub.sqlite_store import SqliteStore
-from rsnotify_hub.store import Entry
+from rsnotify_hub.log.fragments import Fragment, read_fragment
+from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.topics import RECENT_BYTES, Topics, plan
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.topics import RECENT_BYTES, Topics, plan
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = Retention(size=10**9, age=timedelta(days=365))

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
+from rsnotify_hub.access.grants import Grants, is_granted
 from rsnotify_hub.configuration import Publisher
-from rsnotify_hub.grants import Grants, is_granted
 from rsnotify_hub.subscriptions import (
     Answer,
     Subscription,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websub_forms import (
+from rsnotify_hub.websub.forms import (
     Intent,
     Ping,
     check_url,

@@ -12,9 +12,9 @@ import aiohttp
 
 from rsnotify.links import format_links
 from rsnotify.vocabulary import Rel
-from rsnotify_hub.guard import exactly, reason_of
+from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.subscriptions import Answer, Subscription, judge, signature
-from rsnotify_hub.websub_forms import host_of
+from rsnotify_hub.websub.forms import host_of
 
 log = logging.getLogger("rsnotify.hub.websub")
 

@@ -15,10 +15,10 @@ from aiohttp import web
 from rsnotify.errors import ConfigurationError, FetchError, StorageError
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.hub import Clock, Hub, open_hub
-from rsnotify_hub.network import is_loopback, listen, url_of
 from rsnotify_hub.pages import CONTENT_SECURITY_POLICY
 from rsnotify_hub.refusals import HTTP_STATUS, Code, Refusal
-from rsnotify_hub.websub_forms import check_url
+from rsnotify_hub.serving.network import is_loopback, listen, url_of
+from rsnotify_hub.websub.forms import check_url
 
 log = logging.getLogger("rsnotify.hub")
 

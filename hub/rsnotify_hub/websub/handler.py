@@ -11,11 +11,11 @@ from rsnotify.links import parse_links
 from rsnotify.vocabulary import Rel
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
-from rsnotify_hub.pings import Pings
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.topics import Topics
-from rsnotify_hub.verification import Verification
-from rsnotify_hub.websub_forms import Intent, Ping, check_url, parse_form
+from rsnotify_hub.websub.forms import Intent, Ping, check_url, parse_form
+from rsnotify_hub.websub.pings import Pings
+from rsnotify_hub.websub.verification import Verification
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024

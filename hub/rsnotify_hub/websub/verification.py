@@ -14,12 +14,12 @@ import secrets
 from collections.abc import Callable, Coroutine
 
 from rsnotify.datetimes import Instant
-from rsnotify_hub.callbacks import Callbacks
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.delivery import WebSubChannel
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import granted_lease, subscribed
-from rsnotify_hub.topics import Topics
-from rsnotify_hub.websub_forms import Intent, denial_url, host_of, verification_url
+from rsnotify_hub.websub.callbacks import Callbacks
+from rsnotify_hub.websub.delivery import WebSubChannel
+from rsnotify_hub.websub.forms import Intent, denial_url, host_of, verification_url
 
 log = logging.getLogger("rsnotify.hub.websub")
 

@@ -10,10 +10,10 @@ from aiohttp import WSMsgType, web
 
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError
-from rsnotify_hub.fragments import Fragment
-from rsnotify_hub.frames import Accepted, Publishing, encode, instant
+from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.topics import Topics
+from rsnotify_hub.websocket.frames import Accepted, Publishing, encode, instant
 
 #: How many fragments of one connection may wait for the disk before no more are read.
 _IN_FLIGHT = 256

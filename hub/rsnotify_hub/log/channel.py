@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from rsnotify_hub.store import Entry
+from rsnotify_hub.log.store import Entry
 
 
 class Channel(Protocol):

@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
-from rsnotify_hub.channel import Channel
-from rsnotify_hub.fragments import Fragment, covers, interval_of
-from rsnotify_hub.store import Appended, Entry, LogState, Store
+from rsnotify_hub.log.channel import Channel
+from rsnotify_hub.log.fragments import Fragment, covers, interval_of
+from rsnotify_hub.log.store import Appended, Entry, LogState, Store
 
 log = logging.getLogger("rsnotify.hub.topics")
 

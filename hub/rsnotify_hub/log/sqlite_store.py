@@ -14,11 +14,11 @@ from filelock import FileLock, Timeout
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_hub import sqlite_log
-from rsnotify_hub.fragments import Fragment
-from rsnotify_hub.group_commit import GroupCommit
-from rsnotify_hub.sqlite_log import Retention
-from rsnotify_hub.store import Appended, Entry, LogState
+from rsnotify_hub.log import sqlite_log
+from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.group_commit import GroupCommit
+from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.store import Appended, Entry, LogState
 from rsnotify_hub.subscriptions import Subscription
 
 T = TypeVar("T")

@@ -20,10 +20,10 @@ from aiohttp import WSMsgType, web
 from rsnotify.datetimes import Instant, parse_datetime
 from rsnotify.errors import StorageError
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.frames import Gap, Subscribe, Subscribed, encode, instant, text_frame
+from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.store import Entry
-from rsnotify_hub.topics import Topics
+from rsnotify_hub.websocket.frames import Gap, Subscribe, Subscribed, encode, instant, text_frame
 
 log = logging.getLogger("rsnotify.hub.websocket")
 

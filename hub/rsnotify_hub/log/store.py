@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant
-from rsnotify_hub.fragments import Fragment, Interval
+from rsnotify_hub.log.fragments import Fragment, Interval
 from rsnotify_hub.subscriptions import Subscription
 
 

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
 from rsnotify.retry import Retry
-from rsnotify_hub.callbacks import Callbacks
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, chained, merge
-from rsnotify_hub.store import Entry, Store
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, chained, merge
+from rsnotify_hub.log.store import Entry, Store
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import Answer, Subscription, is_expired
-from rsnotify_hub.topics import Topics
-from rsnotify_hub.websub_forms import host_of
+from rsnotify_hub.websub.callbacks import Callbacks
+from rsnotify_hub.websub.forms import host_of
 
 log = logging.getLogger("rsnotify.hub.websub")
 

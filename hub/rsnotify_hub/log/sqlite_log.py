@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify_hub.fragments import Fragment, Interval, interval_of
-from rsnotify_hub.store import Appended, Entry, LogState
+from rsnotify_hub.log.fragments import Fragment, Interval, interval_of
+from rsnotify_hub.log.store import Appended, Entry, LogState
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS topic (

@@ -9,11 +9,12 @@ from weakref import WeakSet
 from aiohttp import WSMsgType, web
 
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.frames import Error, Publish, Subscribe, decode, encode
 from rsnotify_hub.intake import Intake
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.topics import Topics
-from rsnotify_hub.websocket_channel import (
+from rsnotify_hub.websocket.frames import Error, Publish, Subscribe, decode, encode
+from rsnotify_hub.websocket.publishing import take_fragments
+from rsnotify_hub.websocket.subscribers import (
     GOING_AWAY,
     INTERNAL_ERROR,
     POLICY_VIOLATION,
@@ -21,8 +22,7 @@ from rsnotify_hub.websocket_channel import (
     Subscriber,
     WebSocketChannel,
 )
-from rsnotify_hub.websocket_publishing import take_fragments
-from rsnotify_hub.websub_forms import check_url
+from rsnotify_hub.websub.forms import check_url
 
 log = logging.getLogger("rsnotify.hub.websocket")
 

@@ -10,12 +10,12 @@ from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.errors import DocumentError, FetchError, Unavailable
 from rsnotify.reading import Limits, read_document
 from rsnotify.writing import write_document
-from rsnotify_hub.channel_lists import ChangeKey, announce, keys_at, part_after
+from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.fragments import MERGED_CONTENT_TYPE, Fragment, describe, read_fragment
-from rsnotify_hub.guard import exactly, reason_of
-from rsnotify_hub.store import Entry
-from rsnotify_hub.topics import Topics
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, describe, read_fragment
+from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.websub.channel_lists import ChangeKey, announce, keys_at, part_after
 
 
 class Pings:

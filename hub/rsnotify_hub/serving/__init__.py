@@ -1,0 +1,1 @@
+"""The hub over HTTP: where it listens, and what answers."""

@@ -1,0 +1,1 @@
+"""`GET /ws`: fragments in, and out to live subscribers."""
