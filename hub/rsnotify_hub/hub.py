@@ -22,6 +22,7 @@ from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.pages import SubscriptionRow, TopicRow, first_page
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.callbacks import Callbacks
@@ -51,6 +52,7 @@ class Hub:
 
     Attributes:
         store: Keeps everything.
+        statistics: What it has done.
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
     """
@@ -66,6 +68,7 @@ class Hub:
         clock: Clock,
     ) -> None:
         self.store = store
+        self.statistics = Statistics()
         self._clock = clock
         requests = Callbacks(client, public_url + "websub")
         self._live = WebSocketChannel()
