@@ -209,10 +209,12 @@ def test_the_parts_of_a_change_dump_that_grew_go_and_the_others_stay(tmp_path: P
     with source:  # what is current is not taken for what a crash left
         source.update("another")
         eventually(lambda: "another" in names([source.read("changelist.xml")]))
-        current = {entry.uri for entry in source.read("changedump.xml").resources}
         parts = (source.folder / "resourcesync").glob
         eventually(
-            lambda: {f"{BASE}resourcesync/{p.name}" for p in parts("changedump-part-*")} == current
+            lambda: (
+                {f"{BASE}resourcesync/{path.name}" for path in parts("changedump-part-*")}
+                == {entry.uri for entry in source.read("changedump.xml").resources}
+            )
         )
     assert all(part.resources for part in source.parts("changedump.xml"))
     join(source.parts("changedump.xml"))
