@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 from hypothesis import settings
+
+from tests.browser import Browser, open_browser
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("rsnotify", deadline=None)
@@ -23,3 +25,9 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped, though RSNOTIFY_REQUIRE_ALL=1: {report.longrepr}"
     return report
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with open_browser() as running:
+        yield running

@@ -1,0 +1,362 @@
+"""Chromium for tests: a small driver over the DevTools protocol.
+
+    async with open_browser() as browser, browser.open(url) as page:
+        await page.until("document.querySelectorAll('li').length == 3")
+        await page.click("button.send")
+        assert page.problems == []
+
+The browser keeps nothing: its profile is a temporary folder. A test that needs it skips where
+there is no Chromium.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from msgspec import Struct
+
+PATIENCE = 30
+
+#: Without these a headless Chromium wants a GPU, a sandbox of its own, and the open network.
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
+_LISTENING = re.compile(rb"DevTools listening on (ws://\S+)")
+
+Params = dict[str, Any]
+
+
+class BrowserError(AssertionError):
+    """The browser could not do what was asked, or a page did not become what was waited for."""
+
+
+class Problem(Struct, frozen=True):
+    """Something that went wrong in a page.
+
+    Args:
+        kind: `console` (an error that a script told), `exception` (nobody caught it), `csp`
+            (forbidden by the Content-Security-Policy), `network` (a request failed), `dialog`
+            (a script opened one; it was dismissed), or another source of Chromium's own log.
+        text: What Chromium says of it.
+    """
+
+    kind: str
+    text: str
+
+
+def chromium() -> str | None:
+    """Return the path of the browser; None where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for path in map(shutil.which, names) if path), None)
+
+
+class _Connection:
+    """Commands to the browser and their answers, and events to whom they concern."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[Params]] = {}
+        self.listeners: dict[str, Callable[[str, Params], None]] = {}
+
+    async def call(self, method: str, params: Params, session: str | None = None) -> Params:
+        number = next(self._numbers)
+        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+        message = {"id": number, "method": method, "params": params}
+        await self._socket.send_json(message | ({"sessionId": session} if session else {}))
+        async with asyncio.timeout(PATIENCE):
+            return await answer
+
+    async def listen(self) -> None:
+        async for message in self._socket:
+            self._take(json.loads(message.data))
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(BrowserError("the browser has gone"))
+
+    def _take(self, message: Params) -> None:
+        if "id" not in message:
+            listener = self.listeners.get(message.get("sessionId", ""))
+            if listener is not None:
+                listener(message["method"], message["params"])
+            return
+        answer = self._answers.pop(message["id"])
+        if answer.done():  # nobody waits any more
+            return
+        if "error" in message:
+            answer.set_exception(BrowserError(message["error"]["message"]))
+        else:
+            answer.set_result(message["result"])
+
+
+class Page:
+    """One tab.
+
+    Attributes:
+        problems: What went wrong in it so far.
+    """
+
+    def __init__(self, connection: _Connection, session: str) -> None:
+        self._connection = connection
+        self._session = session
+        self._loaded = asyncio.Event()
+        self._tasks: set[asyncio.Task[Params]] = set()
+        self.problems: list[Problem] = []
+        connection.listeners[session] = self._event
+
+    async def call(self, method: str, **params: Any) -> Params:
+        """Send any command of the protocol."""
+        return await self._connection.call(method, params, self._session)
+
+    async def prepare(self) -> None:
+        """Listen to what goes on in it."""
+        for domain in ("Page", "Runtime", "Log"):
+            await self.call(domain + ".enable")
+
+    def _event(self, method: str, params: Params) -> None:
+        if method == "Page.loadEventFired":
+            self._loaded.set()
+        elif method == "Page.javascriptDialogOpening":
+            self.problems.append(Problem("dialog", params["message"]))
+            task = asyncio.create_task(self.call("Page.handleJavaScriptDialog", accept=False))
+            self._tasks.add(task)
+        else:
+            self.problems += _problems(method, params)
+
+    def problems_but(self, *kinds: str) -> list[Problem]:
+        """Return what went wrong, apart from some kinds."""
+        return [problem for problem in self.problems if problem.kind not in kinds]
+
+    async def goto(self, url: str) -> None:
+        """Load a page to its end."""
+        self._loaded.clear()
+        answer = await self.call("Page.navigate", url=url)
+        if "errorText" in answer:
+            raise BrowserError(f"cannot load {url}: {answer['errorText']}")
+        async with asyncio.timeout(PATIENCE):
+            await self._loaded.wait()
+
+    async def evaluate(self, expression: str) -> Any:
+        """Return the value of an expression; of a promise, what it comes to."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in answer:
+            raise BrowserError(f"{expression}: {_exception(answer['exceptionDetails'])}")
+        return answer["result"].get("value")
+
+    async def until(self, condition: str, *, seconds: float = PATIENCE) -> Any:
+        """Wait until an expression is true in the page, also over a reload; return its value."""
+        found = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not found:
+                    with suppress(BrowserError):  # the page it was asked in has gone
+                        found = await self.evaluate(_WAIT.replace("CONDITION", condition))
+        if not found:
+            text = await self.evaluate("document.body.innerText")
+            raise BrowserError(f"not within {seconds} s: {condition}\n{text}\n{self.problems}")
+        return found
+
+    async def text(self, selector: str = "body") -> str:
+        """Return the visible text of the first element that a selector finds."""
+        return str(await self.evaluate(f"{_find(selector)}.innerText"))
+
+    async def click(self, selector: str) -> None:
+        """Click as a person would: on the middle of an element, once it is there to be clicked."""
+        place = await self.until(_MIDDLE.replace("ELEMENT", _find(selector)))
+        where = {"x": place["x"], "y": place["y"], "button": "left", "clickCount": 1}
+        await self.call("Input.dispatchMouseEvent", type="mousePressed", **where)
+        await self.call("Input.dispatchMouseEvent", type="mouseReleased", **where)
+
+    async def type(self, text: str) -> None:
+        """Type a text where the focus is."""
+        await self.call("Input.insertText", text=text)
+
+    async def press(self, key: str) -> None:
+        """Press and let go of a key: Tab, Enter, Escape, Space or an arrow."""
+        code, text = _KEYS[key]
+        named = {"key": text if key == "Space" else key, "code": key, "windowsVirtualKeyCode": code}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **named)
+
+    async def view(self, width: int, height: int, *, dark: bool = False) -> None:
+        """Show it in a window of so many pixels; under 600 wide it is a phone."""
+        phone = width < 600
+        await self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=2 if phone else 1,
+            mobile=phone,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.call("Emulation.setEmulatedMedia", features=[scheme])
+
+    async def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        """Write a PNG of the window, or of the whole page."""
+        answer = await self.call(
+            "Page.captureScreenshot",
+            captureBeyondViewport=whole,
+            **({"clip": await self.evaluate(_WHOLE)} if whole else {}),
+        )
+        path.write_bytes(base64.b64decode(answer["data"]))
+
+    async def spoken(self) -> list[tuple[str, str]]:
+        """Return what a screen reader is told: role and name of each element, in order."""
+        nodes = (await self.call("Accessibility.getFullAXTree"))["nodes"]
+        return [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node["ignored"]
+        ]
+
+
+#: Looks again and again, in the page itself. Ends after a second, so that a lost page is seen.
+_WAIT = """new Promise(resolve => {
+  const end = performance.now() + 1000, look = () => {
+    let found; try { found = (CONDITION) } catch {}
+    found || performance.now() > end ? resolve(found) : setTimeout(look, 15);
+  };
+  look();
+})"""
+_MIDDLE = """(element => {
+  if (!element || element.disabled || !element.checkVisibility()) return null;
+  element.scrollIntoView({block: "center", behavior: "instant"});
+  const {x, y, width, height} = element.getBoundingClientRect();
+  return {x: x + width / 2, y: y + height / 2};
+})(ELEMENT)"""
+_WHOLE = """({x: 0, y: 0, width: document.documentElement.clientWidth, scale: 1,
+  height: document.documentElement.scrollHeight})"""
+
+_KEYS = {
+    "Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "Space": (32, " "),
+    "ArrowLeft": (37, ""), "ArrowUp": (38, ""), "ArrowRight": (39, ""), "ArrowDown": (40, ""),
+}  # fmt: skip
+
+
+def _find(selector: str) -> str:
+    return f"document.querySelector({json.dumps(selector)})"
+
+
+def _problems(method: str, params: Params) -> list[Problem]:
+    if method == "Runtime.exceptionThrown":
+        return [Problem("exception", _exception(params["exceptionDetails"]))]
+    if method == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"):
+        said = [str(each.get("value", each.get("description"))) for each in params["args"]]
+        return [Problem("console", " ".join(said))]
+    if method == "Log.entryAdded" and params["entry"]["level"] == "error":
+        entry = params["entry"]
+        forbidden = "Content Security Policy" in entry["text"]
+        return [Problem("csp" if forbidden else entry["source"], entry["text"])]
+    return []
+
+
+def _exception(details: Params) -> str:
+    return str(details.get("exception", {}).get("description", details["text"]))
+
+
+class Browser:
+    """A running Chromium. Made by `open_browser`."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+
+    @asynccontextmanager
+    async def open(
+        self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False
+    ) -> AsyncIterator[Page]:
+        """Open a page in a tab that shares no cookies and no storage with others."""
+        call = self._connection.call
+        context = (await call("Target.createBrowserContext", {}))["browserContextId"]
+        target = await call(
+            "Target.createTarget", {"url": "about:blank", "browserContextId": context}
+        )
+        attached = await call(
+            "Target.attachToTarget", {"targetId": target["targetId"], "flatten": True}
+        )
+        page = Page(self._connection, attached["sessionId"])
+        try:
+            await page.prepare()
+            await page.view(width, height, dark=dark)
+            await page.goto(url)
+            yield page
+        finally:
+            await call("Target.disposeBrowserContext", {"browserContextId": context})
+
+
+@asynccontextmanager
+async def open_browser() -> AsyncIterator[Browser]:
+    """Start Chromium, and end it. Skips the test where there is none."""
+    path = chromium()
+    if path is None:
+        pytest.skip("chromium is not installed")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        process = await asyncio.create_subprocess_exec(
+            *(path, *_FLAGS, f"--user-data-dir={profile}"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # so that its many processes can be ended together
+        )
+        try:
+            async with _connected(process) as connection:
+                yield Browser(connection)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+@asynccontextmanager
+async def _connected(process: asyncio.subprocess.Process) -> AsyncIterator[_Connection]:
+    assert process.stderr is not None
+    url = await _devtools_url(process.stderr)
+    async with (
+        aiohttp.ClientSession() as session,
+        session.ws_connect(url, max_msg_size=0) as socket,
+        asyncio.TaskGroup() as tasks,
+    ):
+        connection = _Connection(socket)
+        draining = tasks.create_task(_drain(process.stderr))
+        listening = tasks.create_task(connection.listen())
+        yield connection
+        draining.cancel()
+        listening.cancel()
+
+
+async def _devtools_url(stderr: asyncio.StreamReader) -> str:
+    async with asyncio.timeout(PATIENCE):
+        async for line in stderr:
+            if found := _LISTENING.search(line):
+                return found[1].decode()
+    raise BrowserError("chromium did not start")
+
+
+async def _drain(stderr: asyncio.StreamReader) -> None:
+    while await stderr.read(65_536):
+        pass
