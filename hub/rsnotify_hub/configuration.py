@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,23 +13,41 @@ from rsnotify.errors import ConfigurationError
 
 _Positive = Annotated[int, Meta(ge=1)]
 _Seconds = Annotated[float, Meta(gt=0)]
+_Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+#: A shorter token could be guessed.
+_MIN_TOKEN = 16
 
 
 class Publisher(Struct, frozen=True, forbid_unknown_fields=True):
     """A Source, or several, that may publish.
 
     Args:
-        token: The bearer token, a secret.
+        token_sha256: The SHA-256 of the bearer token, in hex. The token itself is not kept.
         topics: What it may publish on: topics, or prefixes of them. `https://a.example/x`
             grants that topic and all below it, not `https://a.example/xy`.
     """
 
-    token: Annotated[str, Meta(min_length=16)]
+    token_sha256: _Sha256
     topics: tuple[str, ...]
 
     def __repr__(self) -> str:
         """Return what may be logged."""
         return f"Publisher(topics={self.topics})"
+
+
+class Admin(Struct, frozen=True, forbid_unknown_fields=True):
+    """Somebody who may see and change everything.
+
+    Args:
+        token_sha256: The SHA-256 of the bearer token, in hex.
+    """
+
+    token_sha256: _Sha256
+
+    def __repr__(self) -> str:
+        """Return what may be logged."""
+        return "Admin()"
 
 
 class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,6 +61,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         allow_private_addresses: Whether callbacks and channels may be at private addresses.
         publishers: Who may publish. Without any, only peers on this machine may, and only
             while the hub listens on a loopback address.
+        admins: Who may administer the hub.
+        open_topics: Topics, or prefixes of them, that anybody may ask the hub to fetch.
         max_fragment_bytes: The largest fragment.
         max_channel_bytes: The largest Change List that is fetched after a ping.
         max_links: `rs:ln` elements in one entry of a fragment.
@@ -64,6 +85,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     public_url: str | None = None
     allow_private_addresses: bool = False
     publishers: tuple[Publisher, ...] = ()
+    admins: tuple[Admin, ...] = ()
+    open_topics: tuple[str, ...] = ()
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
     max_channel_bytes: _Positive = 50_000_000
     max_links: _Positive = 100
@@ -91,11 +114,45 @@ def load_configuration(path: str | None, **options: Any) -> Configuration:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
     """
     settings = _read(Path(path)) if path is not None else {}
-    settings |= {name: value for name, value in options.items() if value is not None}
+    _refuse_tokens(settings)
+    settings |= {name: _hashed(value) for name, value in options.items() if value is not None}
     try:
         return msgspec.convert(settings, Configuration)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"the hub's configuration is wrong: {error}") from None
+
+
+def _tables(settings: dict[str, Any]) -> list[Any]:
+    return [
+        table
+        for name in ("publishers", "admins")
+        for table in (settings.get(name) if isinstance(settings.get(name), list) else [])
+        if isinstance(table, dict)
+    ]
+
+
+def _refuse_tokens(settings: dict[str, Any]) -> None:
+    if any("token" in table for table in _tables(settings)):
+        raise ConfigurationError(
+            "the hub's configuration has a token as it is: put its SHA-256 there, as token_sha256"
+        )
+
+
+def _hashed(value: Any) -> Any:
+    """Put the digest where tables have a token."""
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [_with_digest(table) if isinstance(table, dict) else table for table in value]
+
+
+def _with_digest(table: dict[str, Any]) -> dict[str, Any]:
+    if "token" not in table:
+        return table
+    token = table["token"]
+    if not isinstance(token, str) or len(token) < _MIN_TOKEN:
+        raise ConfigurationError(f"a token is no text of {_MIN_TOKEN} characters or more")
+    others = {name: value for name, value in table.items() if name != "token"}
+    return {**others, "token_sha256": sha256(token.encode()).hexdigest()}
 
 
 def _read(path: Path) -> dict[str, Any]:

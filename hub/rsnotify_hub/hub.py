@@ -13,6 +13,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
+from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import Grants
 from rsnotify_hub.client import open_client
 from rsnotify_hub.configuration import Configuration
@@ -46,12 +47,13 @@ class Hub:
         configuration: The settings.
         store: Keeps everything.
         client: The guarded HTTP client.
-        grants: Who may publish.
+        gate: Says who may do what.
         public_url: How others reach it, ending in `/`.
         clock: Tells the current instant.
 
     Attributes:
         store: Keeps everything.
+        gate: Says who may do what.
         statistics: What it has done.
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
@@ -62,12 +64,13 @@ class Hub:
         configuration: Configuration,
         store: Store,
         client: aiohttp.ClientSession,
-        grants: Grants,
+        gate: Gate,
         *,
         public_url: str,
         clock: Clock,
     ) -> None:
         self.store = store
+        self.gate = gate
         self.statistics = Statistics()
         self._clock = clock
         requests = Callbacks(client, public_url + "websub")
@@ -77,7 +80,7 @@ class Hub:
         self._verification = Verification(
             self._callbacks, self._topics, requests, configuration, clock
         )
-        intake = Intake(grants, configuration)
+        intake = Intake(gate, configuration)
         pings = Pings(self._topics, client, configuration)
         self.websub = WebSub(intake, self._topics, pings, self._verification, configuration)
         self.websockets = WebSockets(intake, self._topics, self._live, configuration)
@@ -150,8 +153,13 @@ async def open_hub(
                 seconds=configuration.callback_seconds,
             )
         )
-        grants = Grants(configuration.publishers, anonymous=anonymous)
-        hub = Hub(configuration, store, client, grants, public_url=public_url, clock=clock)
+        grants = Grants(
+            configuration.publishers,
+            configuration.admins,
+            configuration.open_topics,
+            anonymous=anonymous,
+        )
+        hub = Hub(configuration, store, client, Gate(grants), public_url=public_url, clock=clock)
         stack.push_async_callback(hub.close)
         await hub.start()
         scheduler = AsyncIOScheduler(timezone=UTC)

@@ -8,11 +8,9 @@ from functools import partial
 from aiohttp import web
 
 from rsnotify.reading import Limits
-from rsnotify_hub.access.grants import Grants
+from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.serving.network import is_loopback
 
 #: Beyond this many bytes a fragment is read in a thread, so that the others do not wait.
 _READ_AT_ONCE = 64 * 1024
@@ -22,12 +20,12 @@ class Intake:
     """Checks publishers and their fragments.
 
     Args:
-        grants: Who may publish.
+        gate: Says who may publish.
         configuration: How large a fragment may be.
     """
 
-    def __init__(self, grants: Grants, configuration: Configuration) -> None:
-        self._grants = grants
+    def __init__(self, gate: Gate, configuration: Configuration) -> None:
+        self._gate = gate
         self._limits = Limits(
             document_bytes=configuration.max_fragment_bytes, links=configuration.max_links
         )
@@ -38,14 +36,11 @@ class Intake:
         Raises:
             Refusal: It may not.
         """
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        bearer = token.strip() if scheme.lower() == "bearer" else None
-        if not self._grants.may_publish(topic, token=bearer, local=_is_direct(request)):
-            raise Refusal(Code.FORBIDDEN, "publishing on this topic needs a token that grants it")
+        self._gate.check_publisher(request, topic)
 
     def is_served(self, topic: str) -> bool:
         """Tell whether somebody may publish on a topic."""
-        return self._grants.is_served(topic)
+        return self._gate.is_served(topic)
 
     async def read(self, body: bytes, content_type: str = "application/xml") -> Fragment:
         """Read and check a fragment.
@@ -55,13 +50,3 @@ class Intake:
         """
         read = partial(read_fragment, body, content_type=content_type, limits=self._limits)
         return read() if len(body) <= _READ_AT_ONCE else await asyncio.to_thread(read)
-
-
-def _is_direct(request: web.Request) -> bool:
-    """Tell whether a program on this machine sent a request by itself.
-
-    A browser (Origin) may act for any page, and a proxy (Forwarded) for anybody.
-    """
-    if any(name in request.headers for name in ("Origin", "Forwarded", "X-Forwarded-For")):
-        return False
-    return is_loopback(request.remote or "")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -18,15 +19,16 @@ def test_without_anything_the_defaults_hold():
 
 
 def test_a_file_is_toml_or_json_and_options_win(tmp_path: Path):
-    publisher = {"token": "x" * 16, "topics": ["https://a.example/"]}
+    digest = sha256(b"x" * 16).hexdigest()
+    publisher = {"token_sha256": digest, "topics": ["https://a.example/"]}
     (tmp_path / "hub.json").write_text(json.dumps({"port": 1, "publishers": [publisher]}))
     (tmp_path / "hub.toml").write_text(
-        'port = 1\n[[publishers]]\ntoken = "xxxxxxxxxxxxxxxx"\ntopics = ["https://a.example/"]\n'
+        f'port = 1\n[[publishers]]\ntoken_sha256 = "{digest}"\ntopics = ["https://a.example/"]\n'
     )
     for name in ("hub.json", "hub.toml"):
         configuration = load_configuration(str(tmp_path / name), port=2, host=None)
         assert configuration == Configuration(
-            port=2, publishers=(Publisher(token="x" * 16, topics=("https://a.example/",)),)
+            port=2, publishers=(Publisher(token_sha256=digest, topics=("https://a.example/",)),)
         )
 
 
