@@ -39,6 +39,10 @@ def source(
     hub: Annotated[
         list[str] | None, typer.Option(help="URL of a hub to push to; may be repeated.")
     ] = None,
+    advertise: Annotated[
+        list[str] | None,
+        typer.Option(help="URL of the hub for Destinations, if it is another; may be repeated."),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(help="A file with settings, .toml or .json, for several sets of resources."),
@@ -108,6 +112,7 @@ def source(
         host=host,
         port=port,
         hubs=hub or None,
+        advertise=advertise or None,
         data=None if data is None else str(data),
         token=token,
         described_by=described_by,

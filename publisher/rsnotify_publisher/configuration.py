@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.options import Options
-from rsnotify_publisher.push.hubs import check_token
+from rsnotify_publisher.push.hubs import Hub, check_token, parse_hubs
 
 
 class _Tuning(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +43,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         host: The address to listen on.
         port: The port to listen on; 0 takes a free one.
         hubs: URLs of hubs to push to.
+        advertise: URLs of these hubs for Destinations, where they are others.
         token: Bearer token for the hubs, a secret.
         data: The folder for the state.
         described_by: A document about the Source, if there is one.
@@ -54,6 +55,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     hubs: tuple[str, ...] = ()
+    advertise: tuple[str, ...] = ()
     token: str | None = None
     data: str | None = None
     described_by: str | None = None
@@ -63,6 +65,14 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __repr__(self) -> str:
         """Return what may be logged."""
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
+
+    def known_hubs(self) -> tuple[Hub, ...]:
+        """Return the hubs.
+
+        Raises:
+            ConfigurationError: A URL is unusable.
+        """
+        return parse_hubs(self.hubs, self.token, self.advertise)
 
     def options_of(self, one: FolderSet | None = None) -> Options:
         """Return the options of one set, or of a Source that is one set.

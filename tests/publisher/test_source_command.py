@@ -390,3 +390,14 @@ def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path) ->
     Publisher(tmp_path / "state", "http://one.example/").is_empty()
     said = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
     assert "belongs to the Source http://one.example/" in said
+
+
+def test_destinations_are_told_of_the_hub_as_they_reach_it(folder: Path, source: Start) -> None:
+    hub = ("--hub", "http://127.0.0.1:1/", "--advertise", "https://hub.example/")
+    process = source(folder, *PORT, *hub)
+    document = read_document(process.get("capabilitylist.xml"))
+    (channel,) = [one for one in document.resources if one.uri == process.url + "channel.xml"]
+    assert [link.href for link in channel.links] == [
+        "https://hub.example/websub",
+        "wss://hub.example/ws",
+    ]

@@ -80,8 +80,7 @@ def _folder(
     publisher = Publisher(
         state.resolve(),
         names.base_url,
-        hubs=settings.hubs,
-        token=settings.token,
+        hubs=settings.known_hubs(),
         content=lambda uri: _file(names, uri),
         described_by=described_by,
         options=replace(options, change_memory=True),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 
@@ -62,6 +64,29 @@ def parse_hub(url: str, token: str | None = None) -> Hub:
     if parts.path.strip("/"):
         return Hub(url, (url,), token)
     return _rsnotify_hub(parts, token)
+
+
+def parse_hubs(
+    urls: Sequence[str], token: str | None = None, advertise: Sequence[str] = ()
+) -> tuple[Hub, ...]:
+    """Read the hubs of a Source as a user names them.
+
+    Args:
+        urls: As for `parse_hub`.
+        token: The bearer token for all of them.
+        advertise: How Destinations reach them, where that is not how the Source does: behind a
+            proxy, or in a network of its own.
+
+    Raises:
+        ConfigurationError: One is no URL of a hub, or there is no hub to advertise.
+    """
+    hubs = tuple(parse_hub(url, token) for url in urls)
+    if not advertise:
+        return hubs
+    if not hubs:
+        raise ConfigurationError("a hub is to be advertised, but none is named to push to")
+    ways = advertised(tuple(map(parse_hub, advertise)))
+    return tuple(replace(hub, advertised=ways) for hub in hubs)
 
 
 def check_token(token: str | None) -> None:
