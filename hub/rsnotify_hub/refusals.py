@@ -41,3 +41,15 @@ class Refusal(RsnotifyError):
     def __str__(self) -> str:
         """Return the reason."""
         return self.reason
+
+
+def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str]]:
+    """Return the HTTP status of a refusal, and the headers it needs.
+
+    Args:
+        refusal: Why it was refused.
+        with_token: Whether the request brought a token; else it is asked for one.
+    """
+    if refusal.code is Code.FORBIDDEN and not with_token:
+        return 401, {"WWW-Authenticate": "Bearer"}
+    return HTTP_STATUS[refusal.code], {}

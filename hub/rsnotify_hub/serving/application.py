@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError, FetchError, StorageError
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.hub import Clock, Hub, open_hub
 from rsnotify_hub.pages import CONTENT_SECURITY_POLICY
-from rsnotify_hub.refusals import HTTP_STATUS, Code, Refusal
+from rsnotify_hub.refusals import Refusal, answer_to
 from rsnotify_hub.serving.network import is_loopback, listen, url_of
 from rsnotify_hub.websub.forms import check_url
 
@@ -122,9 +122,7 @@ async def _plain_reasons(request: web.Request, handler: _Handler) -> web.StreamR
 
 
 def _refused(request: web.Request, refusal: Refusal) -> web.Response:
-    status, headers = HTTP_STATUS[refusal.code], {}
-    if refusal.code is Code.FORBIDDEN and "Authorization" not in request.headers:
-        status, headers = 401, {"WWW-Authenticate": "Bearer"}
+    status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
     return web.Response(status=status, text=f"{refusal}\n", headers=headers)
 
 
