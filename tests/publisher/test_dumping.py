@@ -225,7 +225,7 @@ def test_packages_that_a_crash_left_are_written_anew_and_stay(tmp_path: Path) ->
     source = Published(tmp_path, options)
     with source:
         source.update(*range(10))
-        eventually(lambda: len(source.read("changedump.xml").resources) == 2)
+        eventually(lambda: len(source.read("changedump.xml").resources) > 1)
     with source.publisher.source.open_journal() as journal, journal.transaction():
         (*_, last) = journal.volumes("changedump")
         journal.drop([last])
