@@ -76,7 +76,7 @@ class Hub:
         requests = Callbacks(client, public_url + "websub")
         self._live = WebSocketChannel()
         self._callbacks = WebSubChannel(store, requests, configuration, clock)
-        self._topics = Topics(store, (self._live, self._callbacks))
+        self._topics = Topics(store, (self._live, self._callbacks), self.statistics)
         self._verification = Verification(
             self._callbacks, self._topics, requests, configuration, clock
         )

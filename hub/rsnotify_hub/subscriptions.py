@@ -35,6 +35,8 @@ class Subscription(Struct, frozen=True):
         secret: What deliveries are signed with, if anything.
         expires: When its lease ends.
         position: The place in the log up to which it was delivered.
+        suspended: Whether nothing is delivered for now.
+        client: The address that asked for it first, for its share of the room.
     """
 
     topic: str
@@ -42,6 +44,8 @@ class Subscription(Struct, frozen=True):
     secret: str | None
     expires: Instant
     position: int
+    suspended: bool = False
+    client: str = ""
 
     def __repr__(self) -> str:
         """Return what may be logged: neither the secret nor the callback's query."""

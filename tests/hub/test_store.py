@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,12 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.datetimes import to_microseconds
+from rsnotify.errors import ConfigurationError, StorageError, WrongDocument
+from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
+from rsnotify_hub.log.planning import plan
+from rsnotify_hub.log.recent import RECENT_BYTES
 from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import RECENT_BYTES, Topics, plan
+from rsnotify_hub.log.store import Entry, Waiting
+from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
@@ -271,3 +276,143 @@ async def test_a_channel_that_fails_stops_neither_publishing_nor_the_others(
         topics = Topics(store, (Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
+
+
+def content(body: bytes, second: float = 100) -> Fragment:
+    return read_content(body, content_type="text/plain", received=at(second))
+
+
+async def test_a_newer_whole_content_takes_the_place_of_the_older(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        for body in (b"one", b"two", b"two", b"one"):
+            await topics.publish(TOPIC, content(body))
+        assert [each.body for each in listener.fragments] == [b"one", b"two", b"one"]
+        assert [each.body for each in await kept(topics)] == [b"one"]
+        assert [each.body for each in await kept(topics, since=0)] == [b"one"]
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, content(b"one"))
+        assert listener.fragments == []
+        state = topics.state(TOPIC)
+        assert state is not None
+        assert (state.whole, state.kept, state.size) == (True, 1, 3)
+        assert [each.body for each in await kept(topics)] == [b"one"]
+
+
+async def test_of_whole_contents_at_once_only_the_last_is_kept(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        bodies = [b"%d" % number for number in range(50)]
+        await asyncio.gather(*[topics.publish(TOPIC, content(body)) for body in bodies])
+        assert listener.fragments[-1].body == b"49"
+        assert len(listener.fragments) < 5
+
+
+async def test_whole_contents_stand_in_the_order_they_came_whatever_the_clock_says(
+    tmp_path: Path, clock: Clock
+):
+    async with logs(tmp_path, clock) as (topics, listener):
+        for body, second in ((b"one", 9), (b"two", 9), (b"three", 1)):
+            await topics.publish(TOPIC, content(body, second))
+        times = [each.until for each in listener.fragments]
+        assert times == [at(9), at(9.000001), at(9.000002)]
+        assert [each.body for each in await kept(topics, since=9)] == [b"three"]
+
+
+async def test_a_whole_content_outlives_the_age_of_changes(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock, Retention(size=1, age=timedelta(hours=1))) as (topics, _):
+        await topics.publish(TOPIC, content(b"one"))
+        clock.advance(days=9)
+        await topics.trim()
+        assert [each.body for each in await kept(topics)] == [b"one"]
+
+
+async def test_a_topic_of_changes_takes_no_whole_content(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+        with pytest.raises(WrongDocument, match="about changes"):
+            topics.publish(TOPIC, content(b"an error page"))
+        assert await kept(topics) == [made(0, 1)]
+
+
+async def test_a_topic_may_turn_to_changes(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, content(b"a page"))
+        for part in (made(0, 1), made(1, 2)):
+            await topics.publish(TOPIC, part)
+        assert await kept(topics) == [made(0, 1), made(1, 2)]
+        assert len(listener.fragments) == 3
+        state = topics.state(TOPIC)
+        assert state is not None
+        assert not state.whole
+
+
+async def test_a_deleted_log_begins_anew(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        before = [topics.publish(TOPIC, made(second, second + 1)) for second in range(3)]
+        deleted = asyncio.create_task(topics.delete(TOPIC))
+        await asyncio.sleep(0)
+        after = topics.publish(TOPIC, made(0, 1))
+        await asyncio.gather(*before, deleted, after)
+        assert await kept(topics) == [made(0, 1)]
+        positions = [entry.position for batch in listener.batches for entry in batch]
+        assert positions == sorted(set(positions))
+        await topics.delete(TOPIC)
+        assert topics.states() == []
+        assert topics.position(TOPIC) == 0
+    async with opened(tmp_path, clock) as store:
+        assert await store.logs() == []
+
+
+async def test_what_stands_after_each_of_many_places_is_counted(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        for second in range(10):
+            await topics.publish(TOPIC, made(second, second + 1))
+            await topics.publish(TOPIC + "2", made(second, second + 1))
+        places = [listener.batches[0][0].position, 0, listener.batches[18][0].position, 99, 0]
+        assert await topics.waiting(TOPIC, places) == [
+            Waiting(9, at(1)),
+            Waiting(10, at(0)),
+            Waiting(0, None),
+            Waiting(0, None),
+            Waiting(10, at(0)),
+        ]
+
+
+FORMAT_1 = """
+CREATE TABLE topic (id INTEGER PRIMARY KEY, uri TEXT NOT NULL UNIQUE, position INTEGER NOT NULL,
+    through INTEGER NOT NULL, received INTEGER NOT NULL, kept INTEGER NOT NULL,
+    size INTEGER NOT NULL);
+CREATE TABLE fragment (position INTEGER PRIMARY KEY AUTOINCREMENT,
+    topic INTEGER NOT NULL REFERENCES topic, digest BLOB NOT NULL, begins INTEGER NOT NULL,
+    from_ INTEGER, until INTEGER NOT NULL, received INTEGER NOT NULL, heartbeat INTEGER NOT NULL,
+    content_type TEXT NOT NULL, body BLOB NOT NULL);
+CREATE TABLE subscription (topic TEXT NOT NULL, callback TEXT NOT NULL, secret TEXT,
+    expires INTEGER NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (topic, callback));
+PRAGMA user_version = 1;
+"""
+
+
+async def test_data_of_the_format_before_is_taken_over(tmp_path: Path, clock: Clock):
+    part = made(0, 1)
+    database = sqlite3.connect(tmp_path / "hub.sqlite")
+    database.executescript(FORMAT_1)
+    until, received = to_microseconds(part.until), to_microseconds(clock())
+    database.execute(
+        "INSERT INTO topic VALUES (1, ?, 7, ?, ?, 1, ?)", (TOPIC, until, received, len(part.body))
+    )
+    database.execute(
+        "INSERT INTO fragment VALUES (7, 1, ?, ?, ?, ?, ?, 0, 'application/xml', ?)",
+        (
+            hashlib.sha256(part.body).digest(),
+            *(to_microseconds(at(0)), to_microseconds(at(0)), until, received, part.body),
+        ),
+    )
+    database.execute("INSERT INTO subscription VALUES (?, 'c', 's', ?, 7)", (TOPIC, until))
+    database.commit()
+    database.close()
+    for _ in range(2):
+        async with logs(tmp_path, clock) as (topics, listener):
+            await topics.publish(TOPIC, part)
+            assert listener.fragments == []
+            assert await kept(topics) == [part]
+    async with opened(tmp_path, clock) as store:
+        assert await store.subscriptions() == [Subscription(TOPIC, "c", "s", at(1), 7)]

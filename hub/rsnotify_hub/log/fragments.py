@@ -5,6 +5,7 @@ not ask that fragments chain: a Destination sees a gap by itself. It does refuse
 make a Destination wrong, namely entries outside the interval or out of order. A heartbeat
 (a fragment without entries) only proves that nothing happened, so the one at the end of a log
 gives way to whatever covers it. For a subscriber that lags, fragments that chain are merged.
+A topic that is not about changes has its whole content here instead (`contents`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Fragment(Struct, frozen=True):
         until: Where its interval ends, or the datetime of its last change.
         begins: `from_`, or the latest instant that surely lies before its first change.
         heartbeat: Whether it is without entries.
+        whole: Whether it is not changes but a topic's whole content (`contents`), received at
+            `until`: a newer one takes its place.
     """
 
     body: bytes
@@ -47,6 +50,7 @@ class Fragment(Struct, frozen=True):
     until: Instant
     begins: Instant
     heartbeat: bool
+    whole: bool = False
 
 
 def read_fragment(
@@ -72,8 +76,6 @@ def describe(document: Document, body: bytes, content_type: str) -> Fragment:
     Raises:
         DocumentError: As for `read_fragment`.
     """
-    if not (content_type.isascii() and content_type.isprintable()):
-        raise InvalidDocument("its Content-Type is not printable ASCII")
     coverage = fragment_coverage(document)
     until = coverage.until
     if until is None:
@@ -83,12 +85,23 @@ def describe(document: Document, body: bytes, content_type: str) -> Fragment:
     first = coverage.changes[0].at if coverage.changes else until
     return Fragment(
         body=body,
-        content_type=content_type,
+        content_type=check_content_type(content_type),
         from_=coverage.from_,
         until=until,
         begins=coverage.from_ or first - MICROSECOND,
         heartbeat=not coverage.changes,
     )
+
+
+def check_content_type(content_type: str) -> str:
+    """Return a Content-Type that can go out again in a header.
+
+    Raises:
+        InvalidDocument: It cannot.
+    """
+    if not (content_type.isascii() and content_type.isprintable()):
+        raise InvalidDocument("its Content-Type is not printable ASCII")
+    return content_type
 
 
 def _check_encoding(body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The SQL of a topic's log. Each function runs inside a transaction of its caller."""
+"""The SQL that writes a topic's log. Each function runs inside a transaction of its caller."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify_hub.log.fragments import Fragment, Interval, interval_of
-from rsnotify_hub.log.store import Appended, Entry, LogState
+from rsnotify.datetimes import Instant, to_microseconds
+from rsnotify_hub.log.fragments import Fragment, interval_of
+from rsnotify_hub.log.sqlite_reading import states
+from rsnotify_hub.log.store import Appended, LogState
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS topic (
@@ -34,6 +35,7 @@ CREATE TABLE IF NOT EXISTS fragment (
     until INTEGER NOT NULL,
     received INTEGER NOT NULL,
     heartbeat INTEGER NOT NULL,
+    whole INTEGER NOT NULL DEFAULT 0,
     content_type TEXT NOT NULL,
     body BLOB NOT NULL
 );
@@ -41,10 +43,11 @@ CREATE UNIQUE INDEX IF NOT EXISTS fragment_digest ON fragment (topic, digest);
 -- Both hold the position too, as every index of SQLite holds the row's id.
 CREATE INDEX IF NOT EXISTS fragment_topic ON fragment (topic);
 CREATE INDEX IF NOT EXISTS fragment_until ON fragment (topic, until);
+CREATE INDEX IF NOT EXISTS fragment_whole ON fragment (topic) WHERE whole;
 """
 
-_PAGE_ROWS = 256
-_PAGE_BYTES = 1_000_000
+#: What turns a log of format 1 into one of format 2, before `SCHEMA` adds what is new.
+FROM_1_TO_2 = "ALTER TABLE fragment ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;"
 
 
 class Retention(Struct, frozen=True):
@@ -57,52 +60,6 @@ class Retention(Struct, frozen=True):
 
     size: int
     age: timedelta
-
-
-def _optional(microseconds: int | None) -> Instant | None:
-    return None if microseconds is None else from_microseconds(microseconds)
-
-
-def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
-    """Return the state of every log, or of one."""
-    where = "" if topic is None else "WHERE uri = ?"
-    rows = database.execute(
-        "SELECT id, uri, position, through, received, kept, size FROM topic " + where,
-        () if topic is None else (topic,),
-    )
-    return [_state(database, *row) for row in rows.fetchall()]
-
-
-def _state(
-    database: sqlite3.Connection,
-    topic: int,
-    uri: str,
-    position: int,
-    through: int,
-    received: int,
-    kept: int,
-    size: int,
-) -> LogState:
-    oldest = database.execute(
-        "SELECT position, begins FROM fragment WHERE topic = ? ORDER BY position LIMIT 1", (topic,)
-    ).fetchone()
-    first, begins = oldest or (position + 1, through)
-    last = database.execute(
-        "SELECT from_, until FROM fragment WHERE position = ? AND heartbeat", (position,)
-    ).fetchone()
-    return LogState(
-        topic=uri,
-        first=first,
-        position=position,
-        begins=from_microseconds(begins),
-        through=from_microseconds(through),
-        received=from_microseconds(received),
-        kept=kept,
-        size=size,
-        heartbeat=Interval(from_microseconds(last[0]), from_microseconds(last[1]))
-        if last
-        else None,
-    )
 
 
 def append(
@@ -137,7 +94,17 @@ def append(
                 number,
             ),
         )
+        # The log holds one whole content, or changes: whatever is new takes its place.
+        _delete(database, number, "whole AND position < ?", (added[-1][0],))
     return Appended(positions, trim(database, topic, now=now, retention=retention))
+
+
+def forget(database: sqlite3.Connection, topic: str) -> None:
+    """Delete a log, and all that it holds (`Store.forget`)."""
+    row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
+    if row is not None:
+        database.execute("DELETE FROM fragment WHERE topic = ?", row)
+        database.execute("DELETE FROM topic WHERE id = ?", row)
 
 
 def _topic(database: sqlite3.Connection, uri: str, until: Instant, now: Instant) -> int:
@@ -158,21 +125,28 @@ def _insert(
 ) -> int | None:
     cursor = database.execute(
         "INSERT INTO fragment (topic, digest, begins, from_, until, received, heartbeat,"
-        " content_type, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " whole, content_type, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
         " ON CONFLICT (topic, digest) DO NOTHING",
         (
             topic,
-            hashlib.sha256(fragment.body).digest(),
+            _digest(fragment),
             to_microseconds(fragment.begins),
             None if fragment.from_ is None else to_microseconds(fragment.from_),
             to_microseconds(fragment.until),
             to_microseconds(now),
             interval_of(fragment) is not None,
+            fragment.whole,
             fragment.content_type,
             fragment.body,
         ),
     )
     return cursor.lastrowid if cursor.rowcount else None
+
+
+def _digest(fragment: Fragment) -> bytes:
+    """Return what tells that the log has something already."""
+    kind = b"whole " if fragment.whole else b""
+    return hashlib.sha256(kind + fragment.body).digest()
 
 
 def _delete(database: sqlite3.Connection, topic: int, where: str, values: tuple[Any, ...]) -> None:
@@ -192,14 +166,18 @@ def _delete(database: sqlite3.Connection, topic: int, where: str, values: tuple[
 def trim(
     database: sqlite3.Connection, topic: str, *, now: Instant, retention: Retention
 ) -> LogState:
-    """Drop the oldest fragments until the log is as small and as young as it shall be."""
+    """Drop the oldest fragments until the log is as small and as young as it shall be.
+
+    A whole content stays: it is what the topic is now, however long it has been so.
+    """
     number, size, last = database.execute(
         "SELECT id, size, position FROM topic WHERE uri = ?", (topic,)
     ).fetchone()
     too_old = to_microseconds(now - retention.age)
     cut = 0
     for position, length, received in database.execute(
-        "SELECT position, length(body), received FROM fragment WHERE topic = ? ORDER BY position",
+        "SELECT position, length(body), received FROM fragment"
+        " WHERE topic = ? AND NOT whole ORDER BY position",
         (number,),
     ):
         too_much = size > retention.size and position != last
@@ -208,53 +186,5 @@ def trim(
         cut = position
         size -= length
     if cut:
-        _delete(database, number, "position <= ?", (cut,))
+        _delete(database, number, "position <= ? AND NOT whole", (cut,))
     return states(database, topic)[0]
-
-
-def read(
-    database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
-) -> list[Entry]:
-    """Read a page (`Store.read`)."""
-    where, values = "", [topic, after]
-    if since is not None:
-        # The index on until finds where to begin; the log's order need not be that of until.
-        where = (
-            " AND until > ? AND position >= (SELECT min(position) FROM fragment"
-            " WHERE topic = (SELECT id FROM topic WHERE uri = ?) AND until > ?)"
-        )
-        values += [to_microseconds(since), topic, to_microseconds(since)]
-    rows = database.execute(
-        "SELECT position, body, content_type, from_, until, begins, heartbeat FROM fragment"
-        " WHERE topic = (SELECT id FROM topic WHERE uri = ?) AND position > ?"
-        f"{where} ORDER BY position LIMIT {_PAGE_ROWS}",
-        values,
-    )
-    entries: list[Entry] = []
-    size = 0
-    for row in rows:
-        entries.append(_entry(*row))
-        size += len(entries[-1].fragment.body)
-        if size > _PAGE_BYTES:
-            break
-    return entries
-
-
-def _entry(
-    position: int,
-    body: bytes,
-    content_type: str,
-    from_: int | None,
-    until: int,
-    begins: int,
-    heartbeat: int,
-) -> Entry:
-    fragment = Fragment(
-        body=body,
-        content_type=content_type,
-        from_=_optional(from_),
-        until=from_microseconds(until),
-        begins=from_microseconds(begins),
-        heartbeat=bool(heartbeat),
-    )
-    return Entry(position, fragment)

@@ -14,11 +14,11 @@ from filelock import FileLock, Timeout
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_hub.log import sqlite_log
+from rsnotify_hub.log import sqlite_log, sqlite_reading
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
 from rsnotify_hub.log.sqlite_log import Retention
-from rsnotify_hub.log.store import Appended, Entry, LogState
+from rsnotify_hub.log.store import Appended, Entry, LogState, Waiting
 from rsnotify_hub.subscriptions import Subscription
 
 T = TypeVar("T")
@@ -33,12 +33,23 @@ CREATE TABLE IF NOT EXISTS subscription (
     secret TEXT,
     expires INTEGER NOT NULL,
     position INTEGER NOT NULL,
+    suspended INTEGER NOT NULL DEFAULT 0,
+    client TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (topic, callback)
 );
 CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
 """
 )
-_VERSION = 1
+_VERSION = 2
+# Format 1 knew neither who had asked for a subscription nor suspended ones, nor whole contents.
+_FROM_1 = f"""
+BEGIN;
+{sqlite_log.FROM_1_TO_2}
+ALTER TABLE subscription ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 2;
+COMMIT;
+"""
 
 #: How long a moved cursor may wait for a transaction of others to join, in seconds.
 CURSOR_DELAY = 0.25
@@ -53,8 +64,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _prepare(database: sqlite3.Connection) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version not in (0, _VERSION):
+    if version not in (0, 1, _VERSION):
         raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
+    if version == 1:
+        database.executescript(_FROM_1)
     database.executescript(_SCHEMA)
     database.execute(f"PRAGMA user_version = {_VERSION}")
 
@@ -109,7 +122,7 @@ class SqliteStore:
 
     async def logs(self) -> list[LogState]:
         """Return the state of every log."""
-        return await self._read(sqlite_log.states)
+        return await self._read(sqlite_reading.states)
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
@@ -130,7 +143,7 @@ class SqliteStore:
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
         """Read on in a log (`Store.read`)."""
         return await self._read(
-            lambda database: sqlite_log.read(database, topic, after=after, since=since)
+            lambda database: sqlite_reading.read(database, topic, after=after, since=since)
         )
 
     async def trim(self, topic: str) -> LogState:
@@ -140,29 +153,43 @@ class SqliteStore:
             lambda database: sqlite_log.trim(database, topic, now=now, retention=self._retention)
         )
 
+    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
+        """Tell what stands after each of some positions (`Store.waiting`)."""
+        return await self._read(lambda database: sqlite_reading.waiting(database, topic, positions))
+
+    async def forget(self, topic: str) -> None:
+        """Delete a log (`Store.forget`)."""
+        await self._writer.submit(lambda database: sqlite_log.forget(database, topic))
+
     async def subscriptions(self) -> list[Subscription]:
         """Return every subscription."""
         rows = await self._read(
             lambda database: database.execute(
-                "SELECT topic, callback, secret, expires, position FROM subscription"
+                "SELECT topic, callback, secret, expires, position, suspended, client"
+                " FROM subscription"
             ).fetchall()
         )
         return [
-            Subscription(topic, callback, secret, from_microseconds(expires), position)
-            for topic, callback, secret, expires, position in rows
+            Subscription(
+                topic, callback, secret, from_microseconds(expires), position, bool(held), client
+            )
+            for topic, callback, secret, expires, position, held, client in rows
         ]
 
     async def save(self, subscription: Subscription) -> None:
-        """Keep a new or renewed subscription."""
+        """Keep a new or changed subscription."""
         self._cursors.pop((subscription.topic, subscription.callback), None)
         await self._execute(
-            "INSERT OR REPLACE INTO subscription (topic, callback, secret, expires, position)"
-            " VALUES (?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO subscription"
+            " (topic, callback, secret, expires, position, suspended, client)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
             subscription.topic,
             subscription.callback,
             subscription.secret,
             to_microseconds(subscription.expires),
             subscription.position,
+            subscription.suspended,
+            subscription.client,
         )
 
     async def delete(self, topic: str, callback: str) -> None:

@@ -42,6 +42,7 @@ class LogState(Struct, frozen=True):
         kept: How many fragments are kept.
         size: The bytes of the kept fragments.
         heartbeat: What the last fragment covers, if it is a heartbeat.
+        whole: Whether it holds the topic's whole content, and no changes.
     """
 
     topic: str
@@ -53,6 +54,19 @@ class LogState(Struct, frozen=True):
     kept: int
     size: int
     heartbeat: Interval | None
+    whole: bool = False
+
+
+class Waiting(Struct, frozen=True):
+    """What somebody has not got yet.
+
+    Args:
+        fragments: How many kept fragments stand after a position.
+        begins: Where the first of them begins; None when there are none.
+    """
+
+    fragments: int
+    begins: Instant | None
 
 
 class Appended(Struct, frozen=True):
@@ -101,6 +115,12 @@ class Store(Protocol):
 
     async def trim(self, topic: str) -> LogState:
         """Trim a log that nobody appends to, by age."""
+
+    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
+        """Tell what stands after each of some positions of a log, in their order."""
+
+    async def forget(self, topic: str) -> None:
+        """Delete a log. Its positions are not used again."""
 
     async def subscriptions(self) -> list[Subscription]:
         """Return every subscription."""

@@ -1,0 +1,134 @@
+"""The SQL that reads a topic's log. Each function runs inside a transaction of its caller."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify_hub.log.fragments import Fragment, Interval
+from rsnotify_hub.log.store import Entry, LogState, Waiting
+
+_PAGE_ROWS = 256
+_PAGE_BYTES = 1_000_000
+_LAST = 2**63 - 1
+_ENTRY = "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
+_OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
+
+
+def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
+    """Return the state of every log, or of one."""
+    where = "" if topic is None else "WHERE uri = ?"
+    rows = database.execute(
+        "SELECT id, uri, position, through, received, kept, size FROM topic " + where,
+        () if topic is None else (topic,),
+    )
+    return [_state(database, *row) for row in rows.fetchall()]
+
+
+def _state(
+    database: sqlite3.Connection,
+    topic: int,
+    uri: str,
+    position: int,
+    through: int,
+    received: int,
+    kept: int,
+    size: int,
+) -> LogState:
+    oldest = database.execute(
+        "SELECT position, begins FROM fragment WHERE topic = ? ORDER BY position LIMIT 1", (topic,)
+    ).fetchone()
+    first, begins = oldest or (position + 1, through)
+    last = database.execute(
+        "SELECT from_, until, heartbeat, whole FROM fragment WHERE position = ?", (position,)
+    ).fetchone()
+    from_, until, heartbeat, whole = last or (0, 0, False, False)
+    return LogState(
+        topic=uri,
+        first=first,
+        position=position,
+        begins=from_microseconds(begins),
+        through=from_microseconds(through),
+        received=from_microseconds(received),
+        kept=kept,
+        size=size,
+        heartbeat=Interval(from_microseconds(from_), from_microseconds(until))
+        if heartbeat
+        else None,
+        whole=bool(whole),
+    )
+
+
+def read(
+    database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
+) -> list[Entry]:
+    """Read a page (`Store.read`)."""
+    where, values = "", [topic, after]
+    if since is not None:
+        # The index on until finds where to begin; the log's order need not be that of until.
+        where = (
+            " AND until > ? AND position >= (SELECT min(position) FROM fragment"
+            f" WHERE {_OF_TOPIC} AND until > ?)"
+        )
+        values += [to_microseconds(since), topic, to_microseconds(since)]
+    rows = database.execute(
+        f"{_ENTRY} WHERE {_OF_TOPIC} AND position > ?{where} ORDER BY position LIMIT {_PAGE_ROWS}",
+        values,
+    )
+    return _page(rows)
+
+
+def _page(rows: Iterable[tuple[int, bytes, str, int | None, int, int, int, int]]) -> list[Entry]:
+    entries: list[Entry] = []
+    size = 0
+    for row in rows:
+        entries.append(_entry(*row))
+        size += len(entries[-1].fragment.body)
+        if size > _PAGE_BYTES:
+            break
+    return entries
+
+
+def _entry(
+    position: int,
+    body: bytes,
+    content_type: str,
+    from_: int | None,
+    until: int,
+    begins: int,
+    heartbeat: int,
+    whole: int,
+) -> Entry:
+    fragment = Fragment(
+        body=body,
+        content_type=content_type,
+        from_=None if from_ is None else from_microseconds(from_),
+        until=from_microseconds(until),
+        begins=from_microseconds(begins),
+        heartbeat=bool(heartbeat),
+        whole=bool(whole),
+    )
+    return Entry(position, fragment)
+
+
+def waiting(database: sqlite3.Connection, topic: str, positions: Sequence[int]) -> list[Waiting]:
+    """Count what stands after each of some positions (`Store.waiting`).
+
+    The stretches between them are counted from the last on, so that the log is passed once.
+    """
+    found: dict[int, Waiting] = {}
+    end, count = _LAST, 0
+    for position in sorted(set(positions), reverse=True):
+        count += database.execute(
+            f"SELECT count(*) FROM fragment WHERE {_OF_TOPIC} AND position > ? AND position <= ?",
+            (topic, position, end),
+        ).fetchone()[0]
+        first = database.execute(
+            f"SELECT begins FROM fragment WHERE {_OF_TOPIC} AND position > ?"
+            " ORDER BY position LIMIT 1",
+            (topic, position),
+        ).fetchone()
+        found[position] = Waiting(count, None if first is None else from_microseconds(first[0]))
+        end = position
+    return [found[position] for position in positions]

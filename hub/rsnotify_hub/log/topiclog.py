@@ -1,0 +1,174 @@
+"""One topic's log: what is published goes into it in groups, and on to every channel."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.log.channel import Channel
+from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.planning import Plan, plan
+from rsnotify_hub.log.recent import Recent
+from rsnotify_hub.log.store import Entry, LogState, Store
+from rsnotify_hub.statistics import Statistics
+
+log = logging.getLogger("rsnotify.hub.topics")
+
+
+class TopicLog:
+    """The log of one topic, which is appended to by one task at most.
+
+    Args:
+        topic: Whose log it is.
+        state: How it stands; None when there is none yet.
+        store: What keeps it.
+        channels: The ways out.
+        statistics: Counts what becomes durable.
+
+    Attributes:
+        state: How it stands.
+        recent: Its last entries.
+        writing: The task that appends, while there is something to append.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        state: LogState | None,
+        store: Store,
+        channels: Sequence[Channel],
+        statistics: Statistics,
+    ) -> None:
+        self._topic = topic
+        self.state = state
+        self.recent = Recent(state)
+        self._store = store
+        self._channels = channels
+        self._statistics = statistics
+        self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
+        self._doubtful = False
+        self.writing: asyncio.Task[None] | None = None
+
+    def publish(self, fragment: Fragment) -> asyncio.Future[None]:
+        """Append a fragment (`Topics.publish`)."""
+        return self._submit(fragment)
+
+    def delete(self) -> asyncio.Future[None]:
+        """Delete what was published before; what is published from now on begins anew."""
+        return self._submit(None)
+
+    def _submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((fragment, future))
+        if self.writing is None:
+            self.writing = asyncio.create_task(self._write_all())
+        return future
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                fragments, futures = self._next_batch()
+                if fragments:
+                    await self._append(fragments, futures)
+                else:
+                    await self._delete(futures[0])
+        finally:
+            self.writing = None
+
+    def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
+        """Take all fragments up to the next deletion, or that deletion alone."""
+        fragments: list[Fragment] = []
+        for fragment, _ in self._waiting:
+            if fragment is None:
+                break
+            fragments.append(fragment)
+        count = max(1, len(fragments))
+        futures = [future for _, future in self._waiting[:count]]
+        del self._waiting[:count]
+        return fragments, futures
+
+    async def _delete(self, future: asyncio.Future[None]) -> None:
+        try:
+            await self._store.forget(self._topic)
+        except StorageError as error:
+            _fail([future], error)
+            return
+        self.state = None
+        self.recent = Recent(None)
+        _succeed([future])
+
+    async def _append(self, fragments: list[Fragment], futures: list[asyncio.Future[None]]) -> None:
+        try:
+            added = await self._keep(plan(self.state, fragments))
+        except Exception as error:
+            # Whoever publishes must get an answer, and the log must go on.
+            self._doubtful = True
+            if not isinstance(error, StorageError):
+                log.exception("what was published on %s could not be kept", self._topic)
+            _fail(futures, error)
+            return
+        self._statistics.duplicates += max(0, len(fragments) - added)
+        _succeed(futures)
+
+    async def _keep(self, planned: Plan) -> int:
+        """Append, and hand on. Return how many entries are new."""
+        if not planned.fragments:
+            return 0
+        appended = await self._store.append(
+            self._topic, planned.fragments, replacing=planned.replacing
+        )
+        entries = [
+            Entry(position, fragment)
+            for position, fragment in zip(appended.positions, planned.fragments, strict=True)
+            if position is not None
+        ]
+        if self._doubtful:
+            entries = await self._unknown(appended.state.position)
+            self._doubtful = False
+        self.state = appended.state
+        self.recent.extend(entries, replacing=planned.replacing, first=appended.state.first)
+        self._hand_on(entries)
+        return len(entries)
+
+    async def _unknown(self, end: int) -> list[Entry]:
+        """Return all that the log got since its state was known.
+
+        A commit that was told to have failed may have been kept: then the same fragment, sent
+        again, is no news to the log, but still is to the channels.
+        """
+        entries: list[Entry] = []
+        after = self.state.position if self.state else 0
+        while after < end:
+            page = await self._store.read(self._topic, after=after)
+            if not page:
+                break
+            entries += page
+            after = page[-1].position
+        return entries
+
+    def _hand_on(self, entries: list[Entry]) -> None:
+        if not entries:
+            return
+        self._statistics.accepted += len(entries)
+        self._statistics.accepted_bytes += sum(len(entry.fragment.body) for entry in entries)
+        for channel in self._channels:
+            try:
+                channel.deliver(self._topic, entries)
+            except Exception:
+                # One channel's fault must not stop the others, nor publishing.
+                log.exception("a channel failed to take what was published")
+
+
+# Whoever published may have gone.
+def _succeed(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def _fail(futures: list[asyncio.Future[None]], error: Exception) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(StorageError(str(error)))

@@ -1,0 +1,130 @@
+"""What is a fragment, and what is a topic's whole content."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
+from rsnotify_hub.log.contents import is_text, is_xml, read_content
+from rsnotify_hub.log.fragments import Fragment
+from tests.hub.helpers import at, fragment
+
+NOW = at(1000)
+FEED = b'<feed xmlns="http://www.w3.org/2005/Atom"><title>News</title></feed>'
+
+
+def read(body: bytes, content_type: str = "application/xml") -> Fragment:
+    return read_content(body, content_type=content_type, received=NOW)
+
+
+def test_a_document_of_the_sitemap_namespace_is_a_fragment():
+    assert not read(fragment(0, 1, 2)).whole
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/html", "application/json", "image/png", "TEXT/Plain"]
+)
+@given(body=st.binary())
+def test_what_is_not_xml_is_whole_and_exact(content_type: str, body: bytes):
+    content = read(body, content_type)
+    assert (content.whole, content.body, content.content_type) == (True, body, content_type)
+    assert (content.from_, content.until, content.heartbeat) == (None, NOW, False)
+    assert content.begins < at(0)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        FEED,
+        b"<urlset/>",
+        '<?xml version="1.0" encoding="ISO-8859-1"?><a>\xe4</a>'.encode("latin-1"),
+        '<?xml version="1.0" encoding="UTF-16"?><a>\u00e4</a>'.encode("utf-16"),
+        b'<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" "http://x.example/x.dtd">'
+        b'<html xmlns="http://www.w3.org/1999/xhtml">&nbsp;</html>',
+        b'<a xmlns:s="http://www.sitemaps.org/schemas/sitemap/0.9"><s:urlset/></a>',
+    ],
+)
+def test_other_xml_is_whole_and_exact(body: bytes):
+    content = read(body, "application/atom+xml; charset=utf-8")
+    assert (content.whole, content.body) == (True, body)
+    assert content.content_type == "application/atom+xml; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no xml",
+        b"<a><b></a>",
+        b"<a/><a/>",
+        FEED[:-1],
+        b"<p:a/>",
+        '<?xml version="1.0" encoding="shift_jis"?><a/>'.encode("shift_jis"),
+        b'<?xml version="1.0" encoding="none-such"?><a/>',
+        b'<!DOCTYPE a [<!ENTITY b "boom">]><a c="&b;"/>',
+    ],
+)
+def test_xml_that_is_not_well_formed_is_refused(body: bytes):
+    with pytest.raises(MalformedDocument):
+        read(body)
+
+
+def test_entities_that_grow_without_bound_are_not_expanded():
+    body = b'<!DOCTYPE a [<!ENTITY b0 "boom">'
+    for level in range(40):
+        body += b'<!ENTITY b%d "&b%d;&b%d;">' % (level + 1, level, level)
+    with pytest.raises(MalformedDocument, match="declarations"):
+        read(body + b"]><a>&b40;</a>")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        fragment(0, 2, 1),
+        b"<!DOCTYPE urlset>" + fragment(0, 1),
+        b'<other xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"/>',
+        b'<sitemapindex xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"/>',
+        fragment(0, 1).removesuffix(b"</urlset>\n"),
+    ],
+)
+def test_what_is_of_the_sitemap_namespace_must_be_a_fragment(body: bytes):
+    with pytest.raises(DocumentError):
+        read(body)
+
+
+@pytest.mark.parametrize("content_type", ["text/plain\r\nX: y", "text/\u00e4"])
+def test_a_content_type_that_would_break_a_header_is_refused(content_type: str):
+    with pytest.raises(InvalidDocument, match="Content-Type"):
+        read(b"", content_type)
+
+
+@pytest.mark.parametrize(
+    ("content_type", "xml"),
+    [
+        ("application/xml", True),
+        ("Text/XML ; charset=utf-8", True),
+        ("application/rss+xml", True),
+        ("application/xml-dtd", False),
+        ("text/html", False),
+        ("", False),
+    ],
+)
+def test_xml_is_known_by_its_media_type(content_type: str, xml: bool):
+    assert is_xml(content_type) is xml
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"plain", True),
+        (b"\xff\xfe", False),
+        (b'{"type":"gap"}', False),
+        (b"[1]", True),
+        (b"", True),
+    ],
+)
+def test_a_content_is_text_where_nobody_can_take_it_for_anything_else(body: bytes, text: bool):
+    assert is_text(read(body, "application/json")) is text
+    assert is_text(read(fragment(0, 1)))
