@@ -12,7 +12,7 @@ demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make d
 	$(BIN)/rsnotify demo $(ARGS)
 
 test: $(VENV)/ready-dev ## all tests: make test ARGS="-k hub"
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
 
 check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .
