@@ -1,0 +1,209 @@
+"""The conformance suite itself: a hub that conforms passes, and one that breaks a rule does not."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import rsnotify_hub.conformance
+from rsnotify_hub.conformance.bench import Settings
+from rsnotify_hub.conformance.command import app
+from rsnotify_hub.conformance.ends import serve_ends
+from rsnotify_hub.conformance.outcomes import Level, Result, Verdict
+from rsnotify_hub.conformance.report import conforms, line, summary
+from rsnotify_hub.conformance.run import ALL, run_checks
+from tests.hub.conformance.small_hub import DENIED, small_hub
+from tests.hub.helpers import PATIENCE
+
+#: How a hub may be broken, and the checks that must see it.
+FAULTS = {
+    "200": ["a-subscription-is-accepted", "the-answer-does-not-depend-on-the-verification"],
+    "no secrets": ["a-secret-is-accepted"],
+    "strict parameters": ["unknown-parameters-are-ignored"],
+    "raw names": ["escapes-in-the-form-are-decoded"],
+    "mode first": ["the-order-of-parameters-does-not-matter"],
+    "never unsubscribes": ["unsubscribing-ends-deliveries"],
+    "lease of unsubscriptions": ["a-lease-is-ignored-in-an-unsubscription"],
+    "key without query": ["callbacks-of-one-topic-are-told-apart"],
+    "key without topic": ["topics-of-one-callback-are-told-apart"],
+    "drops queries": ["the-query-of-a-callback-is-kept"],
+    "overwrites": ["overlapping-names-are-not-overwritten"],
+    "normalises": ["the-callback-is-used-exactly-as-it-was-sent"],
+    "query in the body": ["a-query-is-not-sent-as-the-body"],
+    "verifies first": ["the-answer-does-not-wait-for-the-verification"],
+    "tells the outcome": ["the-answer-does-not-depend-on-the-verification"],
+    "knows the known only": ["unsubscribing-what-is-unknown-is-accepted"],
+    "anything goes": [
+        "a-missing-mode-is-refused",
+        "a-wrong-mode-is-refused",
+        "a-missing-topic-is-refused",
+        "a-missing-callback-is-refused",
+        "a-callback-that-is-no-url-is-refused",
+    ],
+    "json errors": ["errors-are-described-in-plain-text"],
+    "denies in silence": ["a-denial-is-told"],
+    "no lease told": ["a-subscription-is-verified"],
+    "no topic told": ["an-unsubscription-is-verified"],
+    "one challenge": ["challenges-are-random-and-used-once"],
+    "only 200 confirms": ["any-2xx-confirms"],
+    "any status confirms": ["a-404-does-not-confirm", "a-server-error-does-not-confirm"],
+    "follows verifications": ["a-redirect-does-not-confirm"],
+    "any body confirms": [
+        "an-empty-answer-does-not-confirm",
+        "another-challenge-does-not-confirm",
+    ],
+    "contains": ["a-challenge-among-other-text-does-not-confirm"],
+    "no renewals": ["a-renewal-is-accepted"],
+    "any number": ["a-renewal-is-no-second-subscription"],
+    "keeps the secret": [
+        "a-renewal-replaces-the-secret",
+        "a-renewal-without-a-secret-ends-signatures",
+    ],
+    "forgets while pending": [
+        "a-pending-renewal-changes-nothing",
+        "a-renewal-that-fails-changes-nothing",
+    ],
+    "unsubscribes at once": ["an-unsubscription-that-fails-changes-nothing"],
+    "any lease": ["no-lease-is-perpetual"],
+    "a long default": ["leases-are-short"],
+    "a fixed lease": ["a-lease-is-respected"],
+    "never expires": ["a-lease-is-enforced"],
+    "one lease": ["a-renewal-extends-the-lease"],
+    "one update": ["every-update-is-delivered"],
+    "no ping by hub.url": ["a-ping-by-url-is-understood"],
+    "no ping by hub.topic": ["a-ping-by-topic-is-understood"],
+    "sends the same again": ["unchanged-content-is-not-delivered-again"],
+    "one type": [
+        "html-arrives-as-it-is",
+        "plain-text-arrives-as-it-is",
+        "json-arrives-as-it-is",
+        "xml-arrives-as-it-is",
+        "octets-arrive-as-they-are",
+    ],
+    "no links": ["a-delivery-links-to-its-topic-and-hub"],
+    "two links": ["the-links-are-one-header"],
+    "cuts": ["the-whole-of-a-large-topic-is-delivered"],
+    "signs nothing": ["deliveries-are-signed-with-the-secret"],
+    "sha1": ["the-signature-is-at-least-sha256"],
+    "always signs": ["without-a-secret-there-is-no-signature"],
+    "short secrets": ["a-secret-of-199-bytes-is-accepted"],
+    "secrets in ASCII": ["a-secret-is-utf8"],
+    "long secrets": ["a-secret-of-200-bytes-is-refused"],
+    "only 200 is a success": ["any-2xx-is-a-success"],
+    "reads answers": ["the-body-of-an-answer-is-ignored"],
+    "follows deliveries": ["a-redirect-is-a-failure"],
+    "one strike": ["a-failure-does-not-end-the-subscription"],
+    "no retries": ["a-failed-delivery-is-tried-again"],
+    "ignores 410": ["a-410-ends-the-subscription"],
+}
+
+
+def settings(hub: str, patience: float) -> Settings:
+    return Settings(
+        hub=hub, patience=patience, quiet=0.3, settle=0.2, retry=patience, unserved=DENIED
+    )
+
+
+async def results_of(hub: str, names: list[str], patience: float) -> list[Result]:
+    chosen = [check for check in ALL if not names or check.name in names]
+    async with serve_ends(hub) as ends:
+        found = run_checks(chosen, settings(hub, patience), ends, at_once=8)
+        return [result async for result in found]
+
+
+async def test_a_hub_that_conforms_passes():
+    async with small_hub() as hub:
+        results = await results_of(hub, [], PATIENCE)
+    assert [(each.name, each.reason) for each in results if each.verdict != "passed"] == []
+    assert len(results) == len(ALL)
+
+
+async def test_every_rule_that_a_hub_breaks_is_seen():
+    async def missed(fault: str, names: list[str]) -> list[tuple[str, str]]:
+        async with small_hub(fault) as hub:
+            results = await results_of(hub, names, patience=1)
+        assert len(results) == len(names)
+        return [(fault, each.name) for each in results if each.verdict is not Verdict.FAILED]
+
+    found = await asyncio.gather(*(missed(fault, names) for fault, names in FAULTS.items()))
+    assert [each for group in found for each in group] == []
+
+
+def test_each_check_has_been_seen_to_fail():
+    assert {check.name for check in ALL} == {name for names in FAULTS.values() for name in names}
+
+
+def result(level: Level, verdict: Verdict) -> Result:
+    return Result(
+        name="a-check",
+        section="7",
+        level=level,
+        rocks=(100,),
+        title="A rule.",
+        verdict=verdict,
+        reason="why" if verdict is not Verdict.PASSED else "",
+        seconds=0.1,
+    )
+
+
+def test_only_what_a_hub_must_do_decides():
+    broken = {level: [result(level, Verdict.FAILED)] for level in Level}
+    assert not conforms(broken[Level.MUST])
+    assert conforms(broken[Level.SHOULD])
+    assert not conforms(broken[Level.SHOULD], strict=True)
+    assert conforms(broken[Level.MAY], strict=True)
+    assert conforms([result(Level.MUST, Verdict.UNTOLD)], strict=True)
+
+
+def test_a_line_tells_rule_verdict_and_reason():
+    told = line(result(Level.MUST, Verdict.FAILED))
+    assert told.startswith("FAILED  MUST")
+    assert told.endswith("a-check [100]: A rule.\n        why")
+    assert line(result(Level.MAY, Verdict.FAILED)).startswith("no ")
+    assert summary([result(Level.MUST, Verdict.PASSED)]) == "MUST 1 of 1, SHOULD 0 of 0, MAY 0 of 0"
+
+
+async def command(*arguments: str) -> tuple[int, str, str]:
+    async with asyncio.timeout(PATIENCE):
+        found = await asyncio.to_thread(CliRunner().invoke, app, arguments)
+    return found.exit_code, found.stdout, found.stderr
+
+
+async def test_the_command_tells_all_as_json():
+    async with small_hub("short secrets") as hub:
+        code, out, err = await command(
+            hub, "--json", "--only", "199", "--only", "a-404", "--quiet", "0.1"
+        )
+    report = json.loads(out)
+    assert (code, err, report["hub"], report["conforms"]) == (1, "", hub, False)
+    assert {each["name"]: each["verdict"] for each in report["checks"]} == {
+        "a-secret-of-199-bytes-is-accepted": "failed",
+        "a-404-does-not-confirm": "passed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["http://127.0.0.1:1/"], "cannot be reached"),
+        (["http://127.0.0.1:1/", "--only", "no such"], "no check"),
+        (["http://127.0.0.1:1/", "--listen", "here"], "HOST:PORT"),
+        (["ftp://127.0.0.1/"], "http"),
+    ],
+)
+async def test_what_cannot_be_tried_is_one_sentence_and_2(arguments: list[str], reason: str):
+    code, out, err = await command(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert reason in err
+
+
+def test_the_suite_knows_nothing_of_this_hub():
+    for path in Path(rsnotify_hub.conformance.__path__[0]).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rsnotify_hub"):
+                assert (node.module or "").startswith("rsnotify_hub.conformance"), path
