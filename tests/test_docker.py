@@ -1,0 +1,344 @@
+"""hub/Dockerfile and docker-compose.yml, tried on this machine: there need be no engine."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
+
+from rsnotify.commands.processes import free_port
+from tests.containers import (
+    PATIENCE,
+    ROOT,
+    Image,
+    Machine,
+    Unset,
+    context,
+    image_of,
+    read_dockerfile,
+    read_environment,
+    services,
+)
+
+INSTRUCTIONS = read_dockerfile(ROOT / "hub/Dockerfile")
+EXAMPLE = read_environment(ROOT / ".env.example")
+SECRETS = [name for name, value in EXAMPLE.items() if not value]
+#: Where Debian keeps servers, too.
+PATH = f"{os.environ['PATH']}:/usr/sbin"
+SETTINGS = EXAMPLE | {name: secrets.token_hex(32) for name in SECRETS}
+
+
+class Installed:
+    """What the build made, and a machine to start it on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.image: Image = image_of(INSTRUCTIONS)
+        self.hub, self.source = free_port(), free_port()
+        self.data = folder / "data"
+        places = {
+            "/opt/rsnotify": f"{folder}/opt/rsnotify",
+            "/data": f"{folder}/data",
+            "/src": f"{folder}/src",
+            "/srv/docs": f"{folder}/docs",
+            "0.0.0.0": "127.0.0.1",
+            "//hub:8080": f"//127.0.0.1:{self.hub}",
+            "//source:8000": f"//127.0.0.1:{self.source}",
+            "8080": str(self.hub),
+            "8000": str(self.source),
+        }
+        self.machine = Machine(folder, places)
+        self.machine.build(INSTRUCTIONS)
+        shutil.copytree(ROOT / "docs", folder / "docs")
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Installed]:
+    with tempfile.TemporaryDirectory(prefix="rsnotify-image-") as folder:
+        Path(folder).chmod(0o755)
+        one = Installed(Path(folder))
+        yield one
+        one.machine.stop()
+
+
+def says(process: subprocess.Popen[str], text: str) -> str:
+    """Wait until a process prints a line with this text, and return the line."""
+    assert process.stdout is not None
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    try:
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if text in line:
+                return line
+        raise AssertionError(f"it never said {text!r}: {lines}")
+    finally:
+        watchdog.cancel()
+
+
+def status(url: str, body: bytes | None = None, **headers: str) -> int:
+    """Return the status of a GET, or of a POST if there is a body."""
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    request = urllib.request.Request(url, data=body, headers=fields)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_the_build_is_sent_the_packages_and_nothing_else() -> None:
+    sent = list(context(ROOT))
+    top = {path.parts[0] for path in sent}
+    assert top == {
+        *("pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
+        *("rsnotify", "hub", "publisher", "relay", "subscriber"),
+    }
+    assert {path.parts[1] for path in sent if path.parts[0] == "hub"} == {"rsnotify_hub"}
+    assert not any(path.suffix == ".pyc" for path in sent)
+
+
+def test_every_image_is_pinned_by_its_tag() -> None:
+    bases = image_of(INSTRUCTIONS).bases
+    assert len(set(bases)) == 1
+    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", bases[0])
+    assert re.fullmatch(r"eclipse-mosquitto:2\.\d+\.\d+", services(SETTINGS)["mosquitto"]["image"])
+
+
+def test_the_example_has_no_secret_and_compose_refuses_each_that_is_missing() -> None:
+    assert len(SECRETS) >= 4
+    for name in SECRETS:
+        with pytest.raises(Unset, match=name):
+            services(SETTINGS | {name: ""})
+
+
+def test_everything_is_reached_from_this_machine_only() -> None:
+    published = [port for one in services(SETTINGS).values() for port in one.get("ports", [])]
+    assert published
+    assert all(port.startswith("127.0.0.1:") for port in published)
+
+
+def test_every_container_is_read_only_and_without_privileges() -> None:
+    image = image_of(INSTRUCTIONS)
+    for service in services(SETTINGS).values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert int(service.get("user", image.user).split(":")[0]) > 0
+
+
+def test_what_is_kept_is_in_volumes() -> None:
+    for name, service in services(SETTINGS).items():
+        kept = [volume.split(":")[1] for volume in service["volumes"] if volume[0] not in "./"]
+        assert kept == (["/mosquitto/data"] if name == "mosquitto" else ["/data"])
+    assert image_of(INSTRUCTIONS).volumes == ["/data"]
+
+
+def test_the_hub_of_the_image_runs_and_keeps_what_it_accepted(installed: Installed) -> None:
+    service = services(SETTINGS)["hub"]
+    topic = SETTINGS["SOURCE_TOPICS"].replace("source:8000", f"127.0.0.1:{installed.source}")
+    topic += "channel.xml"
+    url = f"http://127.0.0.1:{installed.hub}/"
+    headers = {
+        "Link": f'<{topic}>; rel="self"',
+        "Content_Type": "application/xml",
+        "Authorization": f"Bearer {SETTINGS['SOURCE_TOKEN']}",
+    }
+    fragment = (
+        b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
+        b' xmlns:rs="http://www.openarchives.org/rs/terms/"><rs:md'
+        b' capability="change-notification" from="2026-01-01T00:00:00Z"'
+        b' until="2026-01-01T00:00:01Z"/></urlset>'
+    )
+    for _ in range(2):
+        process = installed.machine.start(installed.image, service)
+        says(process, "listening on")
+        assert installed.machine.run(installed.image.health, installed.image, service) == 0
+        assert status(url + "websub", fragment, **headers | {"Authorization": "Bearer x"}) == 403
+        assert status(url + "websub", fragment, **headers) == 202
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    assert installed.machine.run(installed.image.health, installed.image, service) != 0
+    owners = {path.stat().st_uid for path in installed.data.rglob("*")}
+    assert owners == {os.getuid() or int(installed.image.user.split(":")[0])}
+
+
+def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(
+    installed: Installed,
+) -> None:
+    settings = {"RSNOTIFY_PUBLIC_URL": "https://hub.example/"}
+    process = installed.machine.start(installed.image, {"environment": settings})
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "publish" in output
+    assert "Traceback" not in output
+
+
+def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed) -> None:
+    every = services(SETTINGS)
+    machine, image = installed.machine, installed.image
+    says(machine.start(image, every["hub"]), "listening on")
+    says(machine.start(image, every["source"]), "serving")
+    says(machine.start(image, every["destination"]), "in step")
+    copy = installed.data / "copy/protocol.md"
+    assert copy.read_text() == (ROOT / "docs/protocol.md").read_text()
+    machine.stop()
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    if shutil.which("mosquitto", path=PATH) is None:
+        pytest.skip("mosquitto is not installed")
+    with tempfile.TemporaryDirectory(prefix="rsnotify-mqtt-") as folder:
+        one = Broker(Path(folder))
+        yield one
+        one.machine.stop()
+
+
+class Broker:
+    """The broker of compose, started as compose starts it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self.folder = folder
+        places = {
+            "/mosquitto/config": f"{folder}/config",
+            "/mosquitto/data": f"{folder}/data",
+            "/tmp/passwords": f"{folder}/tmp/passwords",
+            "listener 1883": f"listener {self.port} 127.0.0.1",
+        }
+        self.machine = Machine(folder, places)
+        folder.chmod(0o755)
+        (folder / "config").mkdir()
+        for file in (ROOT / "hub/mosquitto").iterdir():
+            (folder / "config" / file.name).write_text(self.machine.here(file.read_text()))
+        self.service = services(SETTINGS)["mosquitto"] | {"user": "1883:1883"}
+        for name in ("data", "tmp"):
+            (folder / name).mkdir()
+            if os.getuid() == 0:
+                os.chown(folder / name, 1883, 1883)
+
+    def start(self, **variables: str) -> subprocess.Popen[str]:
+        """Start it, with some variables changed."""
+        environment = self.service["environment"] | {"PATH": PATH} | variables
+        return self.machine.start(Image(), self.service | {"environment": environment})
+
+    def connect(self, user: str | None, password: str | None) -> Party:
+        """Connect to it."""
+        return Party(self.port, user, password)
+
+
+class Party:
+    """One client of the broker."""
+
+    def __init__(self, port: int, user: str | None, password: str | None) -> None:
+        self.received: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self._answers: queue.Queue[str] = queue.Queue()
+        self._client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        self._client.username_pw_set(user, password)
+        self._client.on_connect = lambda *found: self._answers.put(str(found[3]))
+        self._client.on_subscribe = lambda *found: self._answers.put(str(found[3][0]))
+        self._client.on_publish = lambda *found: self._answers.put(str(found[3]))
+        self._client.on_message = lambda _client, _data, found: self.received.put(
+            (found.topic, found.payload)
+        )
+        self._client.connect("127.0.0.1", port)
+        self._client.loop_start()
+        self.welcome = self._answer()
+
+    def _answer(self) -> str:
+        return self._answers.get(timeout=PATIENCE)
+
+    def subscribe(self, topic: str) -> str:
+        """Subscribe, and return what the broker answers."""
+        self._client.subscribe(topic, qos=1)
+        return self._answer()
+
+    def publish(self, topic: str, payload: bytes) -> str:
+        """Publish, and return what the broker answers."""
+        self._client.publish(topic, payload, qos=1, retain=True)
+        return self._answer()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+HUB = ("hub", SETTINGS["MQTT_HUB_PASSWORD"])
+SUBSCRIBER = ("subscriber", SETTINGS["MQTT_SUBSCRIBER_PASSWORD"])
+
+
+def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_more(
+    broker: Broker,
+) -> None:
+    process = broker.start()
+    says(process, "running")
+    hub, subscriber = broker.connect(*HUB), broker.connect(*SUBSCRIBER)
+    for topic in ("rsnotify/one", "#", "$SYS/#", "other/one"):
+        subscriber.subscribe(topic)
+        hub.subscribe(topic)
+    assert subscriber.publish("rsnotify/one", b"a lie") == "Not authorized"
+    assert subscriber.publish("other/one", b"a lie") == "Not authorized"
+    assert hub.publish("other/one", b"elsewhere") == "Not authorized"
+    assert hub.publish("rsnotify/one", b"the truth") == "Success"
+    assert subscriber.received.get(timeout=PATIENCE) == ("rsnotify/one", b"the truth")
+    hub.publish("rsnotify/last", b"the end")
+    seen = []
+    while not seen or seen[-1][0] != "rsnotify/last":
+        seen.append(subscriber.received.get(timeout=PATIENCE))
+    assert {topic for topic, _ in seen} <= {"rsnotify/one", "rsnotify/last"}
+    assert hub.received.empty()
+    hub.close()
+    subscriber.close()
+
+
+def test_what_the_hub_wrote_last_outlives_the_broker(broker: Broker) -> None:
+    process = broker.start()
+    says(process, "running")
+    hub = broker.connect(*HUB)
+    assert hub.publish("rsnotify/one", b"kept") == "No matching subscribers"
+    hub.close()
+    process.terminate()
+    assert process.wait(PATIENCE) == 0
+    says(broker.start(), "running")
+    subscriber = broker.connect(*SUBSCRIBER)
+    subscriber.subscribe("rsnotify/#")
+    assert subscriber.received.get(timeout=PATIENCE) == ("rsnotify/one", b"kept")
+    subscriber.close()
+
+
+def test_the_broker_knows_nobody_else_and_keeps_no_password(broker: Broker) -> None:
+    says(broker.start(), "running")
+    for user, password in ((None, None), ("hub", "wrong"), ("subscriber", HUB[1])):
+        party = broker.connect(user, password)
+        assert party.welcome == "Not authorized"
+        party.close()
+    passwords = broker.folder / "tmp/passwords"
+    assert passwords.stat().st_mode & 0o077 == 0
+    assert not any(secret in passwords.read_text() for secret in (HUB[1], SUBSCRIBER[1]))
+
+
+@pytest.mark.parametrize("password", ["", "short", "x" * 20 + "\nother:user"])
+def test_the_broker_does_not_start_with_a_password_that_is_none(
+    broker: Broker, password: str
+) -> None:
+    process = broker.start(MQTT_HUB_PASSWORD=password)
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "MQTT_HUB_PASSWORD" in output
+    assert password not in output or not password
