@@ -224,8 +224,8 @@ class Machine:
         """End what still runs."""
         for process in reversed(self._running):
             process.terminate()
-        for process in self._running:
-            process.communicate(timeout=PATIENCE)
+        while self._running:
+            self._running.pop().communicate(timeout=PATIENCE)
 
     def _command(self, words: Sequence[str], owner: str) -> list[str]:
         """Run a command as a user that may write nothing but what is its own.

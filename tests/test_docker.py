@@ -65,12 +65,16 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed() -> Iterator[Installed]:
+def built() -> Iterator[Installed]:
     with tempfile.TemporaryDirectory(prefix="rsnotify-image-") as folder:
         Path(folder).chmod(0o755)
-        one = Installed(Path(folder))
-        yield one
-        one.machine.stop()
+        yield Installed(Path(folder))
+
+
+@pytest.fixture
+def installed(built: Installed) -> Iterator[Installed]:
+    yield built
+    built.machine.stop()
 
 
 def says(process: subprocess.Popen[str], text: str) -> str:
@@ -196,7 +200,6 @@ def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed) -> N
     says(machine.start(image, every["destination"]), "in step")
     copy = installed.data / "copy/protocol.md"
     assert copy.read_text() == (ROOT / "docs/protocol.md").read_text()
-    machine.stop()
 
 
 @pytest.fixture
