@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from email.utils import parsedate_to_datetime
 
 from msgspec import to_builtins
 
@@ -97,3 +98,13 @@ def to_microseconds(instant: Instant) -> int:
 def from_microseconds(count: int) -> Instant:
     """Return the instant that `to_microseconds` wrote as `count`."""
     return _EPOCH + timedelta(microseconds=count)
+
+
+def parse_http_date(text: str) -> Instant | None:
+    """Read a date as HTTP headers have it (RFC 9110 §5.6.7); None when it is none."""
+    try:
+        moment = parsedate_to_datetime(text) if text else None
+    except (ValueError, OverflowError):
+        return None
+    # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
+    return None if moment is None or moment.tzinfo is None else moment

@@ -6,6 +6,8 @@ from random import Random
 
 from msgspec import Struct
 
+from rsnotify.datetimes import Instant, parse_http_date
+
 #: No server may send its clients away for longer, in seconds.
 LONGEST_WISH = 3600.0
 
@@ -32,3 +34,20 @@ class Retry(Struct, frozen=True):
         """
         step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
         return max(min(at_least, LONGEST_WISH), step * (0.5 + random.random() / 2))
+
+
+def asked_wait(value: str, now: Instant) -> float | None:
+    """Read a `Retry-After` header (RFC 9110 §10.2.3).
+
+    Args:
+        value: The header's value; may be anything.
+        now: The current instant.
+
+    Returns:
+        The seconds to wait, at least 0; None when it says nothing that can be understood.
+    """
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:6])
+    moment = parse_http_date(value)
+    return None if moment is None else max(0.0, (moment - now).total_seconds())

@@ -28,18 +28,26 @@ def _guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-def open_client(*, allow_private_addresses: bool, seconds: float) -> aiohttp.ClientSession:
+def open_client(
+    *,
+    allow_private_addresses: bool,
+    seconds: float | None,
+    connections: int = CONNECTIONS,
+    per_host: int = CONNECTIONS_PER_HOST,
+) -> aiohttp.ClientSession:
     """Open the client.
 
     Args:
         allow_private_addresses: Whether to dial any address.
-        seconds: How long one request may take.
+        seconds: How long one request may take; None where the caller sees to that.
+        connections: How many there may be at once; 0 where the caller sees to that.
+        per_host: How many of them may go to one host; 0 likewise.
     """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
             socket_factory=None if allow_private_addresses else _guarded_socket,
-            limit=CONNECTIONS,
-            limit_per_host=CONNECTIONS_PER_HOST,
+            limit=connections,
+            limit_per_host=per_host,
         ),
         timeout=aiohttp.ClientTimeout(total=seconds),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -69,14 +69,19 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         log_bytes: How much of each topic's log is kept.
         log_seconds: How long a fragment is kept.
         lease_seconds: The lease of a subscription that asked for none.
+        min_lease_seconds: The shortest lease.
         max_lease_seconds: The longest lease.
+        max_subscriptions: WebSub subscriptions in all.
         subscriptions_per_host: Subscriptions of one callback host.
+        subscriptions_per_client: Subscriptions that one client address asked for.
+        signature: The algorithm of `X-Hub-Signature`.
         queue_bytes: How much may wait for one WebSocket before it is cut off.
         queue_frames: How many frames may.
         callback_seconds: How long one request to a callback or channel may take.
         request_seconds: How long a request's body may take to arrive.
         retry_seconds: The first wait before a delivery is tried again; doubled each time.
         max_retry_seconds: The longest such wait.
+        give_up_seconds: How long tries may fail; then they wait for an update of the topic.
     """
 
     host: str = "127.0.0.1"
@@ -92,15 +97,20 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_links: _Positive = 100
     log_bytes: _Positive = 100_000_000
     log_seconds: _Seconds = 7 * 86_400
-    lease_seconds: _Positive = 86_400
+    lease_seconds: _Positive = 864_000
+    min_lease_seconds: _Positive = 60
     max_lease_seconds: Annotated[int, Meta(ge=1, le=864_000)] = 864_000
+    max_subscriptions: _Positive = 100_000
     subscriptions_per_host: _Positive = 100
+    subscriptions_per_client: _Positive = 1000
+    signature: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
     queue_bytes: _Positive = 4 * 1024 * 1024
     queue_frames: _Positive = 4096
     callback_seconds: _Seconds = 10.0
     request_seconds: _Seconds = 30.0
     retry_seconds: _Seconds = 1.0
     max_retry_seconds: _Seconds = 3600.0
+    give_up_seconds: _Seconds = 86_400.0
 
 
 def load_configuration(path: str | None, **options: Any) -> Configuration:

@@ -13,6 +13,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
+from rsnotify.retry import Retry
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import Grants
 from rsnotify_hub.client import open_client
@@ -26,8 +27,9 @@ from rsnotify_hub.pages import SubscriptionRow, TopicRow, first_page
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
+from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.callbacks import Callbacks
-from rsnotify_hub.websub.delivery import WebSubChannel
+from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.handler import WebSub
 from rsnotify_hub.websub.pings import Pings
 from rsnotify_hub.websub.verification import Verification
@@ -47,6 +49,7 @@ class Hub:
         configuration: The settings.
         store: Keeps everything.
         client: The guarded HTTP client.
+        requests: Makes the requests to callbacks.
         gate: Says who may do what.
         public_url: How others reach it, ending in `/`.
         clock: Tells the current instant.
@@ -64,6 +67,7 @@ class Hub:
         configuration: Configuration,
         store: Store,
         client: aiohttp.ClientSession,
+        requests: Callbacks,
         gate: Gate,
         *,
         public_url: str,
@@ -73,12 +77,16 @@ class Hub:
         self.gate = gate
         self.statistics = Statistics()
         self._clock = clock
-        requests = Callbacks(client, public_url + "websub")
+        self._questions = Questions(
+            requests, Retry(configuration.retry_seconds), configuration.callback_seconds
+        )
         self._live = WebSocketChannel()
-        self._callbacks = WebSubChannel(store, requests, configuration, clock)
+        self._callbacks = WebSubChannel(
+            store, requests, self._questions, configuration, clock, self.statistics
+        )
         self._topics = Topics(store, (self._live, self._callbacks), self.statistics)
         self._verification = Verification(
-            self._callbacks, self._topics, requests, configuration, clock
+            self._callbacks, self._topics, self._questions, configuration, clock
         )
         intake = Intake(gate, configuration)
         pings = Pings(self._topics, client, configuration)
@@ -97,6 +105,7 @@ class Hub:
     async def close(self) -> None:
         """Let what was published become durable, and stop delivering."""
         await self._verification.close()
+        await self._questions.close()
         await self._topics.close()
         await self._callbacks.close()
 
@@ -153,13 +162,24 @@ async def open_hub(
                 seconds=configuration.callback_seconds,
             )
         )
+        callback_client = await stack.enter_async_context(
+            open_client(
+                allow_private_addresses=configuration.allow_private_addresses,
+                seconds=None,
+                connections=0,
+                per_host=0,
+            )
+        )
+        requests = Callbacks(
+            callback_client, public_url + "websub", method=configuration.signature, clock=clock
+        )
         grants = Grants(
             configuration.publishers,
             configuration.admins,
             configuration.open_topics,
             anonymous=anonymous,
         )
-        hub = Hub(configuration, store, client, Gate(grants), public_url=public_url, clock=clock)
+        hub = Hub(configuration, store, client, requests, Gate(grants), public_url=public_url, clock=clock)
         stack.push_async_callback(hub.close)
         await hub.start()
         scheduler = AsyncIOScheduler(timezone=UTC)

@@ -11,6 +11,9 @@ not theirs:
 A renewal replaces the secret and the lease, and keeps the place in the log. Any answer of a
 callback but 2xx and 410 leaves the subscription as it is, to be tried again until its lease
 ends: a callback that is down loses nothing that the log still has.
+
+Who administers the hub may suspend a subscription, which keeps its place and its lease but is
+not delivered, and end one; the callback is then told (WebSub §5.2).
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from datetime import timedelta
-from enum import Enum, auto
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -52,9 +54,17 @@ class Subscription(Struct, frozen=True):
         return f"Subscription(topic={self.topic!r}, expires={self.expires})"
 
 
-def granted_lease(requested: int | None, *, default: int, maximum: int) -> int:
-    """Return the lease that is granted, in seconds (WebSub §5.1)."""
-    return min(requested or default, maximum)
+def subscription_id(topic: str, callback: str) -> str:
+    """Return what a subscription is called where its callback must not show.
+
+    Neither a topic nor a callback holds a line break, so no two are spelled alike.
+    """
+    return hashlib.sha256(f"{topic}\n{callback}".encode()).hexdigest()[:16]
+
+
+def granted_lease(requested: int | None, *, default: int, minimum: int, maximum: int) -> int:
+    """Return the lease that is granted, in seconds (WebSub §5.1); the maximum wins."""
+    return min(max(requested or default, minimum), maximum)
 
 
 def subscribed(
@@ -66,6 +76,7 @@ def subscribed(
     lease: int,
     now: Instant,
     position: int,
+    client: str = "",
 ) -> Subscription:
     """Apply a confirmed subscribe.
 
@@ -74,14 +85,15 @@ def subscribed(
         topic: What it is for.
         callback: Where deliveries go.
         secret: The secret of this request.
-        lease: The granted lease in seconds, from now.
-        now: The current instant.
+        lease: The granted lease in seconds, from `now`.
+        now: When the callback was asked to confirm: the lease counts from then (WebSub §5.3).
         position: The end of the topic's log, where a new subscription begins.
+        client: The address that asked for it.
     """
     expires = now + timedelta(seconds=lease)
     if old is not None and not is_expired(old, now):
         return replace(old, secret=secret, expires=expires)
-    return Subscription(topic, callback, secret, expires, position)
+    return Subscription(topic, callback, secret, expires, position, client=client)
 
 
 def is_expired(subscription: Subscription, now: Instant) -> bool:
@@ -89,24 +101,12 @@ def is_expired(subscription: Subscription, now: Instant) -> bool:
     return subscription.expires <= now
 
 
-class Answer(Enum):
-    """What a callback's answer means for its subscription."""
+def signature(secret: str, body: bytes, method: str = "sha256") -> str:
+    """Return the value of `X-Hub-Signature` (WebSub §7.1).
 
-    DELIVERED = auto()
-    GONE = auto()
-    RETRY = auto()
-
-
-def judge(status: int) -> Answer:
-    """Judge the HTTP status of a callback's answer (WebSub §7).
-
-    A redirect is a failure: the subscriber verified this callback, no other.
+    Args:
+        secret: The subscriber's.
+        body: What is delivered.
+        method: `sha1`, `sha256`, `sha384` or `sha512` (WebSub §7.1.1).
     """
-    if 200 <= status < 300:
-        return Answer.DELIVERED
-    return Answer.GONE if status == 410 else Answer.RETRY
-
-
-def signature(secret: str, body: bytes) -> str:
-    """Return the value of `X-Hub-Signature` (WebSub §7.1)."""
-    return "sha256=" + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return f"{method}={hmac.digest(secret.encode(), body, method).hex()}"

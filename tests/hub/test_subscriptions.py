@@ -5,14 +5,13 @@ from datetime import timedelta
 import pytest
 
 from rsnotify_hub.subscriptions import (
-    Answer,
     Subscription,
     granted_lease,
     is_expired,
-    judge,
     signature,
     subscribed,
 )
+from rsnotify_hub.websub.answers import Answer, Verdict
 from tests.hub.helpers import at
 
 NEW = {"topic": "t", "callback": "c", "secret": None, "lease": 60, "now": at(0), "position": 7}
@@ -38,24 +37,25 @@ def test_a_lease_ends_at_its_instant():
     assert is_expired(subscription, at(60))
 
 
-@pytest.mark.parametrize(("requested", "granted"), [(None, 100), (5, 5), (10**12, 864_000)])
+@pytest.mark.parametrize(("requested", "granted"), [(None, 100), (5, 10), (50, 50), (10**12, 864_000)])
 def test_leases_are_granted_within_limits(requested: int | None, granted: int):
-    assert granted_lease(requested, default=100, maximum=864_000) == granted
+    assert granted_lease(requested, default=100, minimum=10, maximum=864_000) == granted
 
 
 @pytest.mark.parametrize(
-    ("status", "answer"),
+    ("status", "verdict"),
     [
-        (200, Answer.DELIVERED),
-        (299, Answer.DELIVERED),
-        (301, Answer.RETRY),
-        (404, Answer.RETRY),
-        (410, Answer.GONE),
-        (500, Answer.RETRY),
+        (200, Verdict.DELIVERED),
+        (299, Verdict.DELIVERED),
+        (301, Verdict.RETRY),
+        (404, Verdict.RETRY),
+        (410, Verdict.GONE),
+        (500, Verdict.RETRY),
+        (None, Verdict.RETRY),
     ],
 )
-def test_an_answer_is_judged_by_its_status(status: int, answer: Answer):
-    assert judge(status) is answer
+def test_an_answer_is_judged_by_its_status(status: int, verdict: Verdict):
+    assert Answer(status, "").verdict is verdict
 
 
 def test_the_signature_is_the_hmac_of_the_body():

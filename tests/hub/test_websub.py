@@ -32,7 +32,7 @@ async def test_a_subscription_is_verified_and_then_served(hub: Client, callback:
     intent = await callback.intent()
     assert intent["hub.mode"] == "subscribe"
     assert intent["hub.topic"] == TOPIC
-    assert intent["hub.lease_seconds"] == "86400"
+    assert intent["hub.lease_seconds"] == "864000"
     assert len(intent["hub.challenge"]) > 30
     await hub.page(subscription_rows)
     body = fragment(0, 1)
@@ -263,14 +263,14 @@ async def test_leases_end_without_any_traffic(
     run_hub: RunHub, callback: Callback, clock: Clock, tmp_path: Path
 ):
     async with run_hub() as client:
-        await client.subscribe(callback, lease_seconds=5)
+        await client.subscribe(callback, lease_seconds=60)
     configuration = load_configuration(None, data=str(tmp_path / "hub"))
     async with open_hub(
         configuration, public_url="http://localhost/", anonymous=True, clock=clock
     ) as hub:
         await hub.keep_house()
         assert subscription_rows(hub.page()) == 1
-        clock.advance(seconds=5)
+        clock.advance(seconds=60)
         await hub.keep_house()
         assert subscription_rows(hub.page()) == -1
         assert await hub.store.subscriptions() == []

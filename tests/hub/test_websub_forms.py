@@ -122,7 +122,7 @@ def test_no_lease_is_told_when_unsubscribing():
 
 
 def test_a_denial_says_the_reason():
-    url = denial_url(Intent("subscribe", TOPIC, CALLBACK), reason="not here")
+    url = denial_url(TOPIC, CALLBACK, reason="not here")
     assert dict(parse_qsl(urlsplit(url).query)) == {
         "hub.mode": "denied",
         "hub.topic": TOPIC,

@@ -137,6 +137,11 @@ def host_of(callback: str) -> str:
     return urlsplit(callback).hostname or ""
 
 
+def authority_of(url: str) -> str:
+    """Return the host and port that a URL leads to."""
+    return urlsplit(url).netloc.lower()
+
+
 def verification_url(intent: Intent, *, challenge: str, lease: int) -> str:
     """Return what the hub GETs to verify an intent (WebSub §5.3)."""
     query = [
@@ -149,12 +154,10 @@ def verification_url(intent: Intent, *, challenge: str, lease: int) -> str:
     return _with_query(intent.callback, query)
 
 
-def denial_url(intent: Intent, *, reason: str) -> str:
+def denial_url(topic: str, callback: str, *, reason: str) -> str:
     """Return what the hub GETs to say that it denies a subscription (WebSub §5.2)."""
-    return _with_query(
-        intent.callback,
-        [("hub.mode", "denied"), ("hub.topic", intent.topic), ("hub.reason", reason)],
-    )
+    query = [("hub.mode", "denied"), ("hub.topic", topic), ("hub.reason", reason)]
+    return _with_query(callback, query)
 
 
 def _with_query(callback: str, query: list[tuple[str, str]]) -> str:

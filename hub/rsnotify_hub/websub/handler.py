@@ -13,12 +13,14 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.serving.network import is_loopback
 from rsnotify_hub.websub.forms import Intent, Ping, check_url, parse_form
 from rsnotify_hub.websub.pings import Pings
 from rsnotify_hub.websub.verification import Verification
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024
+_COME_BACK = {"Retry-After": "60"}
 
 
 class WebSub:
@@ -79,7 +81,7 @@ class WebSub:
             raise web.HTTPRequestEntityTooLarge(_MAX_FORM_BYTES, request.content_length or 0)
         form = parse_form(await self._body(request))
         if isinstance(form, Intent):
-            self._intent(form)
+            self._intent(request, form)
         else:
             await self._ping(request, form)
 
@@ -88,16 +90,16 @@ class WebSub:
             self._intake.check_publisher(request, topic)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
 
-    def _intent(self, intent: Intent) -> None:
-        if not self._verification.has_room(intent):
-            raise web.HTTPTooManyRequests(
-                text="too many subscriptions, of this callback's host or in all\n"
-            )
+    def _intent(self, request: web.Request, intent: Intent) -> None:
+        client = "" if is_loopback(request.remote or "") else request.remote or ""
+        full = self._verification.refusal(intent, client)
+        if full is not None:
+            raise web.HTTPTooManyRequests(text=f"{full}\n", headers=_COME_BACK)
         unknown = self._topics.state(intent.topic) is None
         if intent.mode == "subscribe" and unknown and not self._intake.is_served(intent.topic):
-            self._verification.deny(intent, "this hub does not serve the topic")
+            self._verification.deny(intent, client, "this hub does not serve the topic")
         else:
-            self._verification.verify(intent)
+            self._verification.verify(intent, client)
 
     async def _body(self, request: web.Request) -> bytes:
         try:

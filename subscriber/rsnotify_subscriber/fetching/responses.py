@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator
-from email.utils import format_datetime, parsedate_to_datetime
-from time import monotonic, time
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from time import monotonic
 
 import aiohttp
 import msgspec
 
-from rsnotify.datetimes import Instant
+from rsnotify.datetimes import Instant, parse_http_date
 from rsnotify.errors import ContentMismatch, Gone, NotFound, Unavailable
 from rsnotify.model import Document
+from rsnotify.retry import asked_wait
 from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.fetching.inflating import inflated
 
@@ -40,20 +42,7 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
 
 def retry_after(response: aiohttp.ClientResponse) -> float | None:
     """Return how many seconds the server asks to wait, if it does."""
-    value = response.headers.get("Retry-After", "").strip()
-    if value.isascii() and value.isdigit():
-        return float(value[:6])
-    moment = _http_date(value)
-    return None if moment is None else max(0.0, moment.timestamp() - time())
-
-
-def _http_date(value: str | None) -> Instant | None:
-    try:
-        moment = parsedate_to_datetime(value) if value else None
-    except (ValueError, OverflowError):
-        return None
-    # An absent zone ("-0000") leaves it naive; HTTP dates are GMT anyway.
-    return None if moment is None or moment.tzinfo is None else moment
+    return asked_wait(response.headers.get("Retry-After", ""), datetime.now(UTC))
 
 
 def format_http_date(moment: Instant) -> str:
@@ -66,8 +55,8 @@ def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
     etag = response.headers.get("ETag", "")
     if etag and etag.isascii():  # of other bytes it could not be sent back as it came
         return ("If-None-Match", etag)
-    modified = response.headers.get("Last-Modified")
-    then, now = _http_date(modified), _http_date(response.headers.get("Date"))
+    modified = response.headers.get("Last-Modified", "")
+    then, now = parse_http_date(modified), parse_http_date(response.headers.get("Date", ""))
     if modified and then and now and (now - then).total_seconds() > _SETTLED:
         return ("If-Modified-Since", modified)
     return None
@@ -124,5 +113,7 @@ def dated(document: Document, response: aiohttp.ClientResponse) -> Document:
     if document.at is not None or document.index or document.capability not in lists:
         return document
     headers = response.headers
-    at = _http_date(headers.get("Last-Modified")) or _http_date(headers.get("Date"))
+    at = parse_http_date(headers.get("Last-Modified", "")) or parse_http_date(
+        headers.get("Date", "")
+    )
     return document if at is None else msgspec.structs.replace(document, at=at)

@@ -1,0 +1,70 @@
+"""How many subscriptions and requests there may be, so that nobody uses up the others' room."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.websub.forms import Intent, host_of
+from rsnotify_hub.websub.register import Register
+
+#: How many requests are verified at once: in all, and of one callback host or one client.
+MAX_PENDING = 2000
+PENDING_SHARE = 200
+
+
+class Room:
+    """Counts the requests that are pending, and decides whether one more may be.
+
+    Args:
+        register: The subscriptions there are.
+        configuration: How many there may be.
+    """
+
+    def __init__(self, register: Register, configuration: Configuration) -> None:
+        self._register = register
+        self._in_all = configuration.max_subscriptions
+        self._per_host = configuration.subscriptions_per_host
+        self._per_client = configuration.subscriptions_per_client
+        self._pending: Counter[tuple[str, str]] = Counter()
+
+    def refusal(self, intent: Intent, client: str) -> str | None:
+        """Say why a request cannot be taken now; None when it can.
+
+        Args:
+            intent: What is asked for.
+            client: Who asks; the empty string for this machine, which has no share.
+        """
+        host = host_of(intent.callback)
+        hosts, clients = self._pending["host", host], self._pending["client", client]
+        if self._pending["", ""] >= MAX_PENDING:
+            return "too many requests are being verified"
+        if hosts >= PENDING_SHARE or (client and clients >= PENDING_SHARE):
+            return "too many requests of this callback's host, or of yours, are being verified"
+        if not self._is_new(intent):
+            return None
+        if len(self._register) + self._pending["", ""] >= self._in_all:
+            return "there are too many subscriptions at this hub"
+        if self._register.count_host(host) + hosts >= self._per_host:
+            return "there are too many subscriptions of this callback's host"
+        if client and self._register.count_client(client) + clients >= self._per_client:
+            return "there are too many subscriptions that you asked for"
+        return None
+
+    def _is_new(self, intent: Intent) -> bool:
+        known = self._register.find(intent.topic, intent.callback) is not None
+        return intent.mode == "subscribe" and not known
+
+    def take(self, intent: Intent, client: str) -> None:
+        """Count a request that is pending from now on."""
+        self._pending.update(self._names(intent, client))
+
+    def leave(self, intent: Intent, client: str) -> None:
+        """Count it no more."""
+        for name in self._names(intent, client):
+            self._pending[name] -= 1
+            if not self._pending[name]:
+                del self._pending[name]
+
+    def _names(self, intent: Intent, client: str) -> tuple[tuple[str, str], ...]:
+        return ("", ""), ("host", host_of(intent.callback)), ("client", client)

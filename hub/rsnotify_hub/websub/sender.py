@@ -1,0 +1,232 @@
+"""Delivers what subscriptions lack, and tries again what failed.
+
+Theory of operation. A subscription that is up to date costs nothing but its entry. When
+something is appended, it takes a turn (`turns`), in which it reads on in the log, POSTs, and
+moves its cursor; then it takes another, until the log's end is reached. Whatever was appended
+meanwhile is merged, where it chains, so that a slow callback gets few large fragments instead
+of many small ones. A failed try is repeated after a growing wait (`delivery`); the log is the
+queue, so waiting costs no memory but a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from functools import partial
+from random import Random
+
+from rsnotify.datetimes import Instant
+from rsnotify.errors import StorageError
+from rsnotify.retry import Retry
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.subscriptions import is_expired
+from rsnotify_hub.websub.answers import Answer, Verdict
+from rsnotify_hub.websub.callbacks import Callbacks
+from rsnotify_hub.websub.delivery import Delivery, Failure
+from rsnotify_hub.websub.forms import authority_of
+from rsnotify_hub.websub.notifications import next_notification
+from rsnotify_hub.websub.turns import Turn, Turns
+
+log = logging.getLogger("rsnotify.hub.websub")
+
+#: How many failures are remembered.
+RECENT_FAILURES = 200
+
+#: How long deliveries under way may take when the hub stops, in seconds.
+CLOSE_SECONDS = 3.0
+
+
+class Sender:
+    """Delivers to each subscription, one notification after another.
+
+    Args:
+        callbacks: Makes the requests.
+        configuration: The settings of retries.
+        clock: Tells the current instant.
+        statistics: Where deliveries are counted.
+        move: Moves a subscription's place in the log.
+        end: Ends a subscription, for a reason.
+
+    Attributes:
+        recent_failures: The newest failures: id of the delivery, topic, host of the callback,
+            and what failed.
+    """
+
+    def __init__(
+        self,
+        callbacks: Callbacks,
+        configuration: Configuration,
+        clock: Callable[[], Instant],
+        statistics: Statistics,
+        *,
+        move: Callable[[Delivery, int], None],
+        end: Callable[[Delivery, str], Awaitable[None]],
+    ) -> None:
+        self.recent_failures: deque[tuple[str, str, str, Failure]] = deque(maxlen=RECENT_FAILURES)
+        self._callbacks = callbacks
+        self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
+        self._give_up_seconds = configuration.give_up_seconds
+        self._turns = Turns(configuration.callback_seconds)
+        self._random = Random()
+        self._clock = clock
+        self._statistics = statistics
+        self._move = move
+        self._end = end
+        self._topics: Topics | None = None
+        self._closed = False
+
+    def start(self, topics: Topics) -> None:
+        """Take the logs to read from."""
+        self._topics = topics
+
+    def waiting(self) -> int:
+        """Count the deliveries that wait for a connection."""
+        return self._turns.waiting()
+
+    def updated(self, delivery: Delivery) -> None:
+        """Begin to deliver what was appended, also to one that was given up."""
+        if delivery.given_up_since is not None:
+            delivery.take_heart(self._clock())
+        self.wake(delivery)
+
+    def encourage(self, delivery: Delivery) -> None:
+        """Try now rather than later."""
+        if delivery.timer is not None:
+            delivery.timer.cancel()
+            delivery.timer = None
+        delivery.take_heart(self._clock())
+        self.wake(delivery, at_once=True)
+
+    def interrupt(self, delivery: Delivery) -> None:
+        """Break off what is under way, or waits."""
+        turn, delivery.turn = delivery.turn, None
+        if turn is not None and turn.task is not asyncio.current_task():
+            self._turns.cancel(turn)
+        if delivery.timer is not None:
+            delivery.timer.cancel()
+            delivery.timer = delivery.retry_at = None
+
+    def wake(self, delivery: Delivery, *, at_once: bool = False) -> None:
+        """Deliver what is lacking, unless that is under way or waits for its time.
+
+        Args:
+            delivery: Whose.
+            at_once: Whether to try at once what failed before.
+        """
+        if delivery.turn is not None or delivery.timer is not None or self._closed:
+            return
+        if not self._lags(delivery):
+            delivery.behind_since = None
+            return
+        delivery.behind_since = delivery.behind_since or self._clock()
+        if delivery.subscription.suspended or delivery.given_up_since is not None:
+            return
+        wait = 0.0 if at_once else self._rest_of_wait(delivery)
+        if wait > 0:
+            self._wait(delivery, wait)
+        else:
+            self._try(delivery)
+
+    def _lags(self, delivery: Delivery) -> bool:
+        assert self._topics is not None
+        subscription = delivery.subscription
+        return subscription.position < self._topics.position(subscription.topic)
+
+    def _rest_of_wait(self, delivery: Delivery) -> float:
+        """Return how long one that was given up must still wait: a dead callback of a busy
+        topic is not tried at each of its updates.
+        """
+        if not delivery.failures or delivery.last_failure is None:
+            return 0.0
+        wait = self._retry.delay(delivery.failures, self._random)
+        return (delivery.last_failure.at + timedelta(seconds=wait) - self._clock()).total_seconds()
+
+    def _wait(self, delivery: Delivery, seconds: float) -> None:
+        delivery.retry_at = self._clock() + timedelta(seconds=seconds)
+        delivery.timer = asyncio.get_running_loop().call_later(seconds, self._again, delivery)
+
+    def _again(self, delivery: Delivery) -> None:
+        delivery.timer = None
+        self.wake(delivery, at_once=True)
+
+    def _try(self, delivery: Delivery) -> None:
+        failed = delivery.failures > 0
+        self._statistics.retries += failed
+        delivery.retry_at = None
+        host = authority_of(delivery.subscription.callback)
+        delivery.turn = self._turns.take(host, partial(self._work, delivery), slow=failed)
+
+    async def _work(self, delivery: Delivery, turn: Turn) -> None:
+        wait: float | None = None
+        try:
+            wait = await self._deliver_next(delivery, turn)
+        finally:
+            if delivery.turn is turn:
+                delivery.turn = None
+        if wait is None or delivery.turn is not None or self._closed:
+            return
+        if wait:
+            self._wait(delivery, wait)
+        else:
+            self.wake(delivery)
+
+    async def _deliver_next(self, delivery: Delivery, turn: Turn) -> float | None:
+        """Deliver once. Return the seconds to wait until the next; None when that is for others
+        to say.
+        """
+        assert self._topics is not None
+        if is_expired(delivery.subscription, self._clock()):
+            await self._end(delivery, "its lease has ended")
+            return None
+        try:
+            notification = await next_notification(self._topics, delivery.subscription)
+        except StorageError as error:
+            log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
+            return self._retry.first
+        if notification.body:
+            answer = await turn.within(
+                self._callbacks.deliver(
+                    delivery.subscription, notification.body, notification.content_type
+                )
+            )
+            if delivery.turn is not turn:
+                return None
+            if answer.verdict is not Verdict.DELIVERED:
+                return await self._failed(delivery, answer)
+            self._count(Outcome.DELIVERED)
+            self._statistics.delivered_bytes[Way.WEBSUB] += len(notification.body)
+            delivery.succeeded()
+        self._move(delivery, notification.position)
+        return 0.0
+
+    async def _failed(self, delivery: Delivery, answer: Answer) -> float | None:
+        topic = delivery.subscription.topic
+        if answer.verdict is Verdict.GONE:
+            self._count(Outcome.GONE)
+            await self._end(delivery, "its callback is gone (410)")
+            return None
+        now = self._clock()
+        failure = delivery.failed(answer, now)
+        self._count(Outcome.FAILED)
+        self.recent_failures.append((delivery.id, topic, delivery.host, failure))
+        log.warning("the callback at %s %s", delivery.host, answer.reason)
+        if delivery.has_failed_for(self._give_up_seconds, now):
+            delivery.give_up(now)
+            self._count(Outcome.GIVEN_UP)
+            log.warning("deliveries of %s to %s wait for an update", topic, delivery.host)
+            return None
+        wish = min(answer.retry_after or 0.0, self._retry.most)
+        return self._retry.delay(delivery.failures, self._random, at_least=wish)
+
+    def _count(self, outcome: Outcome) -> None:
+        self._statistics.deliveries[Way.WEBSUB, outcome] += 1
+
+    async def close(self) -> None:
+        """Stop. What is under way has a few seconds to end."""
+        self._closed = True
+        await self._turns.close(CLOSE_SECONDS)

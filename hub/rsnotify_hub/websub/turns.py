@@ -1,0 +1,152 @@
+"""Requests to callbacks, so many at once, of which none can hold up the others.
+
+Theory of operation. There are two lanes. A request that was not tried before goes into the quick
+one; what failed before goes into the slow one. Where somebody waits for the quick lane, a
+request that has been in it for a second moves to the slow one; if that is full, it ends as if
+its time were up. So the quick lane empties at least once a second, whatever callbacks do, and
+the number of open connections is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
+
+from rsnotify_hub.websub.answers import Answer
+from rsnotify_hub.websub.lanes import Lane, Places
+
+log = logging.getLogger("rsnotify.hub.websub")
+
+#: How long a request may be in the quick lane while others wait for it, in seconds.
+QUICK_SECONDS = 1.0
+
+#: Places for deliveries.
+QUICK = Places(400, per_host=50)
+SLOW = Places(200, per_host=10)
+
+_TOO_LONG = "takes too long"
+
+
+class Turn:
+    """A request that waits for its turn, or is under way.
+
+    Args:
+        host: Where it goes.
+        work: What to do when its turn has come.
+        seconds: How long a request may take.
+    """
+
+    def __init__(self, host: str, work: Work, seconds: float) -> None:
+        self.host = host
+        self.work = work
+        self.task: asyncio.Task[None] | None = None
+        self._seconds = seconds
+        self._limit: asyncio.Timeout | None = None
+
+    async def within(self, request: Coroutine[Any, Any, Answer]) -> Answer:
+        """Make a request in the time there is for it."""
+        try:
+            async with asyncio.timeout(self._seconds) as self._limit:
+                return await request
+        except TimeoutError:
+            return Answer(None, _TOO_LONG)
+        finally:
+            self._limit = None
+
+    def hurry(self) -> None:
+        """Let its request, if it makes one just now, be the one whose time is up."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time())
+
+
+Work = Callable[[Turn], Coroutine[Any, Any, None]]
+
+
+class Turns:
+    """All requests of one kind.
+
+    Args:
+        seconds: How long one may take.
+        quick: Places in the quick lane.
+        slow: Places in the slow lane.
+    """
+
+    def __init__(self, seconds: float, *, quick: Places = QUICK, slow: Places = SLOW) -> None:
+        self._seconds = seconds
+        self._quick: Lane[Turn] = Lane(quick)
+        self._slow: Lane[Turn] = Lane(slow)
+        self._check: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def take(self, host: str, work: Work, *, slow: bool = False) -> Turn:
+        """Do some work when its turn comes, at once where there is room.
+
+        Args:
+            host: Where its requests go.
+            work: Makes them, each through `Turn.within`.
+            slow: Whether it failed before.
+        """
+        turn = Turn(host, work, self._seconds)
+        (self._slow if slow else self._quick).wait(turn)
+        self._begin()
+        return turn
+
+    def waiting(self) -> int:
+        """Count what waits for its turn."""
+        return self._quick.waiting() + self._slow.waiting()
+
+    def cancel(self, turn: Turn) -> None:
+        """Give up a turn, or what it does."""
+        if turn.task is not None:
+            turn.task.cancel()  # its place is free once it has ended
+        else:
+            self._quick.leave(turn)
+            self._slow.leave(turn)
+
+    def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        for lane in (self._quick, self._slow):
+            while not self._closed and (turn := lane.next()) is not None:
+                lane.enter(turn, loop.time())
+                turn.task = loop.create_task(turn.work(turn))
+                turn.task.add_done_callback(partial(self._ended, turn))
+        if self._check is None and self._quick.waiting():
+            self._check = loop.call_later(QUICK_SECONDS, self._make_room)
+
+    def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
+        self._quick.leave(turn)
+        self._slow.leave(turn)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a request to the callback at %s broke off", turn.host, exc_info=error)
+        self._begin()
+
+    def _make_room(self) -> None:
+        self._check = None
+        now = asyncio.get_running_loop().time()
+        for turn in self._quick.in_the_way(now - QUICK_SECONDS):
+            if self._slow.has_place(turn.host):
+                self._quick.leave(turn)
+                self._slow.enter(turn, now)
+            else:
+                turn.hurry()
+        self._begin()
+
+    async def close(self, seconds: float) -> None:
+        """Begin nothing more, and give what is under way some seconds to end."""
+        self._closed = True
+        self._quick.clear()
+        self._slow.clear()
+        if self._check is not None:
+            self._check.cancel()
+        tasks = [
+            turn.task for lane in (self._quick, self._slow) for turn in lane.inside() if turn.task
+        ]
+        if not tasks:
+            return
+        _, late = await asyncio.wait(tasks, timeout=seconds)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
