@@ -20,9 +20,14 @@ _MAX_REASON_BYTES = 300
 class Way(StrEnum):
     """How a publisher tells the hub of a change, which WebSub leaves to the two of them (§6)."""
 
+    PING = "ping"
     URL = "url"
     TOPIC = "topic"
     CONTENT = "content"
+
+
+#: What a ping names the topic by: hubs know one name or the other.
+_NAMES = {Way.PING: ("hub.url", "hub.topic"), Way.URL: ("hub.url",), Way.TOPIC: ("hub.topic",)}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -31,7 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     Args:
         hub: Its URL.
         publish: Where it is told of changes; by default at its URL.
-        way: How: by a form with `hub.url` or `hub.topic`, or by the content itself.
+        way: How: by a form with `hub.url` or `hub.topic` or both, or by the content itself.
         token: A bearer token for publishing, if the hub asks for one.
         patience: The seconds in which it must do what it does at once.
         quiet: The seconds without anything that count as nothing.
@@ -42,7 +47,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     hub: str
     publish: str | None = None
-    way: Way = Way.URL
+    way: Way = Way.PING
     token: str | None = None
     patience: float = 10.0
     quiet: float = 2.0
@@ -98,13 +103,15 @@ class Bench:
         return self.ends.callback(query, path, beside=beside)
 
     async def reach(self) -> None:
-        """See whether there is anything at the hub's URL.
+        """See whether there is a hub at all, and whether it can be told of updates.
 
         Raises:
-            Broken: Nothing answers, or it sends subscribers elsewhere (WebSub §5.1.2).
+            Broken: Nothing answers, it sends subscribers elsewhere (WebSub §5.1.2), or it does
+                not let us publish.
         """
         response = await self.post([])
         expect(response.status not in (307, 308), "it redirects to another hub; check that one")
+        await self.publish(self.topic())
 
     async def post(self, form: Sequence[tuple[str, str]] | bytes, **headers: str) -> Response:
         """POST a form to the hub."""
@@ -180,10 +187,12 @@ class Bench:
         if self.settings.token is not None:
             headers["Authorization"] = f"Bearer {self.settings.token}"
         way = way or self.settings.way
-        body = urlencode({"hub.mode": "publish", f"hub.{way}": topic.url}).encode()
         if way is Way.CONTENT:
             headers |= {"Content-Type": topic.content_type, "Link": self.ends.links(topic)}
             body = topic.versions[-1]
+        else:
+            form = {"hub.mode": "publish", **dict.fromkeys(_NAMES[way], topic.url)}
+            body = urlencode(form).encode()
         response = await self._post(self.settings.publish or self.settings.hub, body, headers)
         expect(200 <= response.status < 300, f"publishing is answered {response}")
 

@@ -30,8 +30,11 @@ def check(
         typer.Option(help="How the hub reaches that.", show_default="http://HOST:PORT"),
     ] = None,
     publish: Annotated[
-        Way, typer.Option(help="How to publish: a ping by hub.url or hub.topic, or the content.")
-    ] = Way.URL,
+        Way,
+        typer.Option(
+            help="How to publish: a ping by hub.url and hub.topic, by one of them, or the content."
+        ),
+    ] = Way.PING,
     publish_url: Annotated[
         str | None, typer.Option(help="Where to publish.", show_default="the hub's URL")
     ] = None,
@@ -110,7 +113,7 @@ async def _run(
                 if told:
                     typer.echo("\n".join(map(printable, line(result).split("\n"))))
     except Broken as broken:
-        raise complain(f"the hub at {settings.hub} cannot be reached: {broken}", 2) from None
+        raise complain(f"the hub at {settings.hub} cannot be tried: {broken}", 2) from None
     except OSError as error:
         raise complain(f"cannot listen on {host} port {port}: {error.strerror}", 2) from None
     return results

@@ -59,7 +59,7 @@ async def run_checks(
         Their results, in the order of the checks.
 
     Raises:
-        Broken: The hub cannot be reached.
+        Broken: The hub cannot be reached, or not be published to.
     """
     room = asyncio.Semaphore(at_once)
     async with aiohttp.ClientSession() as session:

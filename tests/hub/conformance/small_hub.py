@@ -183,9 +183,9 @@ class SmallHub:
             self.begin(self.serve(key))
 
     def publish(self, form: dict[str, str]) -> web.Response:
-        topic = form.get("hub.url") or form.get("hub.topic") or ""
-        name = "hub.url" if "hub.url" in form else "hub.topic"
-        if self.fault != f"no ping by {name}":
+        form = {name: url for name, url in form.items() if self.fault != f"no ping by {name}"}
+        topic = form.get("hub.url") or form.get("hub.topic")
+        if topic:
             self.begin(self.fetch(topic))
         return web.Response(status=202)
 

@@ -190,7 +190,7 @@ async def test_the_command_tells_all_as_json():
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["http://127.0.0.1:1/"], "cannot be reached"),
+        (["http://127.0.0.1:1/"], "cannot be tried"),
         (["http://127.0.0.1:1/", "--only", "no such"], "no check"),
         (["http://127.0.0.1:1/", "--listen", "here"], "HOST:PORT"),
         (["ftp://127.0.0.1/"], "http"),
