@@ -1,22 +1,30 @@
-"""The hub's settings: a file (TOML or JSON), and options of the command on top."""
+"""The hub's settings: a file, the environment over it, and options over both."""
 
 from __future__ import annotations
 
-from hashlib import sha256
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_type_hints
 
-import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify_hub.settings.checks import (
+    check_digests,
+    check_jwt,
+    check_networks,
+    check_prefixes,
+)
+from rsnotify_hub.settings.conversion import blaming, convert
+from rsnotify_hub.settings.layers import Environment, File, Layer, Options, read_text
 
 _Positive = Annotated[int, Meta(ge=1)]
 _Seconds = Annotated[float, Meta(gt=0)]
+_Rate = Annotated[float, Meta(gt=0)]
 _Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-
-#: A shorter token could be guessed.
-_MIN_TOKEN = 16
+_Algorithm = Literal[
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
+    "ES256", "ES384", "ES512", "EdDSA",
+]  # fmt: skip
 
 
 class Publisher(Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,6 +71,19 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             while the hub listens on a loopback address.
         admins: Who may administer the hub.
         open_topics: Topics, or prefixes of them, that anybody may ask the hub to fetch.
+        tokens_file: A file with more `publishers` and `admins`.
+        jwt_algorithms: The algorithms of JSON Web Tokens that are taken as tokens; none, then
+            no such tokens.
+        jwt_key: The public key in PEM format, or the secret of an HS algorithm.
+        jwt_key_file: A file with that key.
+        jwt_audience: The `aud` that a token must have.
+        jwt_issuer: The `iss` that it must have, if any.
+        trusted_proxies: Addresses and networks of proxies that are believed whom they act for.
+        forwarded_header: The header in which they say it.
+        subscription_rate: Requests to subscribe or unsubscribe a second, of one client
+            address; ten seconds' worth may come at once.
+        connection_rate: WebSockets that one client address opens a second, likewise.
+        failed_token_rate: Tokens that grant nothing a second, likewise.
         max_fragment_bytes: The largest fragment.
         max_channel_bytes: The largest Change List that is fetched after a ping.
         max_links: `rs:ln` elements in one entry of a fragment.
@@ -92,6 +113,17 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     publishers: tuple[Publisher, ...] = ()
     admins: tuple[Admin, ...] = ()
     open_topics: tuple[str, ...] = ()
+    tokens_file: str | None = None
+    jwt_algorithms: tuple[_Algorithm, ...] = ()
+    jwt_key: str | None = None
+    jwt_key_file: str | None = None
+    jwt_audience: str | None = None
+    jwt_issuer: str | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    forwarded_header: Literal["X-Forwarded-For", "Forwarded"] = "X-Forwarded-For"
+    subscription_rate: _Rate = 10.0
+    connection_rate: _Rate = 20.0
+    failed_token_rate: _Rate = 1.0
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
     max_channel_bytes: _Positive = 50_000_000
     max_links: _Positive = 100
@@ -112,64 +144,88 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_retry_seconds: _Seconds = 3600.0
     give_up_seconds: _Seconds = 86_400.0
 
+    def __repr__(self) -> str:
+        """Return what may be logged."""
+        return f"Configuration(host={self.host!r}, port={self.port}, data={self.data!r})"
 
-def load_configuration(path: str | None, **options: Any) -> Configuration:
-    """Read the file, and put options over it.
+
+class Tokens(Struct, frozen=True, forbid_unknown_fields=True):
+    """What stands in a `tokens_file`."""
+
+    publishers: tuple[Publisher, ...] = ()
+    admins: tuple[Admin, ...] = ()
+
+
+class ConfigurationSource:
+    """Where the settings come from, to be read at the start and again when a file changes.
 
     Args:
         path: A file ending in .toml or .json; None for the defaults.
-        options: Settings that were given by other means; None says that one was not.
+        environ: The variables of the environment, which win over the file.
+        options: Settings that were given by other means, and win over both; None says that one
+            was not.
+    """
+
+    def __init__(
+        self, path: str | None, environ: Mapping[str, str], options: Mapping[str, Any]
+    ) -> None:
+        self._path = path
+        self._environ = environ
+        self._options = options
+
+    def load(self) -> Configuration:
+        """Read everything.
+
+        Raises:
+            ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
+        """
+        types = get_type_hints(Configuration, include_extras=True)
+        layers: list[Layer] = [File(self._path)] if self._path else []
+        layers += [Environment(self._environ, types), Options(self._options)]
+        configuration = convert(layers, Configuration)
+        with blaming(layers):
+            _check_grants(configuration)
+            check_prefixes(("open_topics",), configuration.open_topics)
+            check_networks("trusted_proxies", configuration.trusted_proxies)
+            return _with_files(configuration)
+
+    def files(self, configuration: Configuration) -> list[str]:
+        """Return the files that were read."""
+        named = (self._path, configuration.tokens_file, configuration.jwt_key_file)
+        return [path for path in named if path is not None]
+
+
+def load_configuration(
+    path: str | None, *, environ: Mapping[str, str] | None = None, **options: Any
+) -> Configuration:
+    """Read the settings once: `ConfigurationSource.load`.
 
     Raises:
-        ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
+        ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
     """
-    settings = _read(Path(path)) if path is not None else {}
-    _refuse_tokens(settings)
-    settings |= {name: _hashed(value) for name, value in options.items() if value is not None}
-    try:
-        return msgspec.convert(settings, Configuration)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"the hub's configuration is wrong: {error}") from None
+    return ConfigurationSource(path, environ or {}, options).load()
 
 
-def _tables(settings: dict[str, Any]) -> list[Any]:
-    return [
-        table
-        for name in ("publishers", "admins")
-        for table in (settings.get(name) if isinstance(settings.get(name), list) else [])
-        if isinstance(table, dict)
-    ]
-
-
-def _refuse_tokens(settings: dict[str, Any]) -> None:
-    if any("token" in table for table in _tables(settings)):
-        raise ConfigurationError(
-            "the hub's configuration has a token as it is: put its SHA-256 there, as token_sha256"
+def _with_files(configuration: Configuration) -> Configuration:
+    """Put in what other files hold."""
+    if configuration.tokens_file is not None:
+        layers = [File(configuration.tokens_file)]
+        tokens = convert(layers, Tokens)
+        with blaming(layers):
+            _check_grants(tokens)
+        configuration = replace(
+            configuration,
+            publishers=configuration.publishers + tokens.publishers,
+            admins=configuration.admins + tokens.admins,
         )
+    if configuration.jwt_key_file is not None:
+        configuration = replace(configuration, jwt_key=read_text(configuration.jwt_key_file))
+    check_jwt(configuration.jwt_algorithms, configuration.jwt_key, configuration.jwt_audience)
+    return configuration
 
 
-def _hashed(value: Any) -> Any:
-    """Put the digest where tables have a token."""
-    if not isinstance(value, (list, tuple)):
-        return value
-    return [_with_digest(table) if isinstance(table, dict) else table for table in value]
-
-
-def _with_digest(table: dict[str, Any]) -> dict[str, Any]:
-    if "token" not in table:
-        return table
-    token = table["token"]
-    if not isinstance(token, str) or len(token) < _MIN_TOKEN:
-        raise ConfigurationError(f"a token is no text of {_MIN_TOKEN} characters or more")
-    others = {name: value for name, value in table.items() if name != "token"}
-    return {**others, "token_sha256": sha256(token.encode()).hexdigest()}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
-    try:
-        return decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read {path}: {error}") from None
+def _check_grants(settings: Configuration | Tokens) -> None:
+    check_digests("publishers", [each.token_sha256 for each in settings.publishers])
+    check_digests("admins", [each.token_sha256 for each in settings.admins])
+    for number, publisher in enumerate(settings.publishers):
+        check_prefixes(("publishers", number, "topics"), publisher.topics)

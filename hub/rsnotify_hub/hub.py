@@ -15,7 +15,8 @@ from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
 from rsnotify.retry import Retry
 from rsnotify_hub.access.gate import Gate
-from rsnotify_hub.access.grants import Grants
+from rsnotify_hub.access.grants import grants_of
+from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.client import open_client
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
@@ -51,12 +52,14 @@ class Hub:
         client: The guarded HTTP client.
         requests: Makes the requests to callbacks.
         gate: Says who may do what.
+        limits: Say how often.
         public_url: How others reach it, ending in `/`.
         clock: Tells the current instant.
 
     Attributes:
         store: Keeps everything.
         gate: Says who may do what.
+        limits: Say how often one client may.
         statistics: What it has done.
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
@@ -69,12 +72,14 @@ class Hub:
         client: aiohttp.ClientSession,
         requests: Callbacks,
         gate: Gate,
+        limits: Limits,
         *,
         public_url: str,
         clock: Clock,
     ) -> None:
         self.store = store
         self.gate = gate
+        self.limits = limits
         self.statistics = Statistics()
         self._clock = clock
         self._questions = Questions(
@@ -173,13 +178,11 @@ async def open_hub(
         requests = Callbacks(
             callback_client, public_url + "websub", method=configuration.signature, clock=clock
         )
-        grants = Grants(
-            configuration.publishers,
-            configuration.admins,
-            configuration.open_topics,
-            anonymous=anonymous,
+        limits = Limits(configuration)
+        gate = Gate(grants_of(configuration, anonymous=anonymous), limits.tokens)
+        hub = Hub(
+            configuration, store, client, requests, gate, limits, public_url=public_url, clock=clock
         )
-        hub = Hub(configuration, store, client, requests, Gate(grants), public_url=public_url, clock=clock)
         stack.push_async_callback(hub.close)
         await hub.start()
         scheduler = AsyncIOScheduler(timezone=UTC)

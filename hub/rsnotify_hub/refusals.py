@@ -14,6 +14,7 @@ class Code(StrEnum):
     FORBIDDEN = "forbidden"
     INVALID_FRAGMENT = "invalid-fragment"
     UNAVAILABLE = "unavailable"
+    TOO_MANY = "too-many"
 
 
 #: The HTTP status that says the same as a code.
@@ -22,7 +23,12 @@ HTTP_STATUS = {
     Code.FORBIDDEN: 403,
     Code.INVALID_FRAGMENT: 400,
     Code.UNAVAILABLE: 503,
+    Code.TOO_MANY: 429,
 }
+
+#: What may be asked again, and after how many seconds.
+_LATER = (Code.UNAVAILABLE, Code.TOO_MANY)
+RETRY_AFTER = "5"
 
 
 class Refusal(RsnotifyError):
@@ -52,4 +58,5 @@ def answer_to(refusal: Refusal, *, with_token: bool) -> tuple[int, dict[str, str
     """
     if refusal.code is Code.FORBIDDEN and not with_token:
         return 401, {"WWW-Authenticate": "Bearer"}
-    return HTTP_STATUS[refusal.code], {}
+    headers = {"Retry-After": RETRY_AFTER} if refusal.code in _LATER else {}
+    return HTTP_STATUS[refusal.code], headers

@@ -1,14 +1,32 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.configuration import Configuration, Publisher, load_configuration
+from rsnotify_hub.settings.layers import Environment
+from rsnotify_hub.settings.lines import line_of
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "x" * 16
+DIGEST = sha256(TOKEN.encode()).hexdigest()
+PUBLISHER = Publisher(token_sha256=DIGEST, topics=("https://a.example/",))
+FIELDS = {field.name: field for field in msgspec.structs.fields(Configuration)}
+
+
+def file(folder: Path, text: str, name: str = "hub.toml") -> str:
+    path = folder / name
+    path.write_text(text)
+    return str(path)
 
 
 def test_without_anything_the_defaults_hold():
@@ -19,38 +37,124 @@ def test_without_anything_the_defaults_hold():
 
 
 def test_a_file_is_toml_or_json_and_options_win(tmp_path: Path):
-    digest = sha256(b"x" * 16).hexdigest()
-    publisher = {"token_sha256": digest, "topics": ["https://a.example/"]}
-    (tmp_path / "hub.json").write_text(json.dumps({"port": 1, "publishers": [publisher]}))
-    (tmp_path / "hub.toml").write_text(
-        f'port = 1\n[[publishers]]\ntoken_sha256 = "{digest}"\ntopics = ["https://a.example/"]\n'
+    publisher = {"token_sha256": DIGEST, "topics": ["https://a.example/"]}
+    as_json = json.dumps({"port": 1, "publishers": [publisher]})
+    as_toml = (
+        f'port = 1\n[[publishers]]\ntoken_sha256 = "{DIGEST}"\ntopics = ["https://a.example/"]'
     )
-    for name in ("hub.json", "hub.toml"):
-        configuration = load_configuration(str(tmp_path / name), port=2, host=None)
-        assert configuration == Configuration(
-            port=2, publishers=(Publisher(token_sha256=digest, topics=("https://a.example/",)),)
-        )
+    for path in (file(tmp_path, as_json, "hub.json"), file(tmp_path, as_toml)):
+        configuration = load_configuration(path, port=2, host=None)
+        assert configuration == Configuration(port=2, publishers=(PUBLISHER,))
+
+
+def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: Path):
+    path = file(tmp_path, "port = 1\nlog_bytes = 1\nmax_links = 1")
+    environ = {"RSNOTIFY_PORT": "2", "RSNOTIFY_LOG_BYTES": "2", "RSNOTIFY_MAX_LINKS": ""}
+    configuration = load_configuration(path, environ=environ, port=3)
+    assert (configuration.port, configuration.log_bytes, configuration.max_links) == (3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("host", "::1", "::1"),
+        ("public_url", "https://hub.example/", "https://hub.example/"),
+        ("port", "81", 81),
+        ("log_seconds", "30", 30.0),
+        ("allow_private_addresses", "1", True),
+        ("allow_private_addresses", "false", False),
+        ("open_topics", '["https://a.example/"]', ("https://a.example/",)),
+        ("publishers", json.dumps([{"token": TOKEN, "topics": ["https://a.example/"]}]), None),
+        ("publishers", f'[{{token = "{TOKEN}", topics = ["https://a.example/"]}}]', None),
+        ("publishers", f'[{{token_sha256="{DIGEST}", topics=["https://a.example/"]}}]', None),
+    ],
+)
+def test_every_kind_of_setting_can_stand_in_the_environment(name: str, text: str, value: Any):
+    configuration = load_configuration(None, environ={f"RSNOTIFY_{name.upper()}": text})
+    assert getattr(configuration, name) == (value if value is not None else (PUBLISHER,))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_setting_can_stand_in_the_environment(name: str):
+    value = example().get(name, "the key")
+    text = value if isinstance(value, str) else json.dumps(value)
+    types = get_type_hints(Configuration, include_extras=True)
+    found = Environment({f"RSNOTIFY_{name.upper()}": text}, types).settings
+    assert set(found) == {name}
+    assert msgspec.convert(found[name], types[name]) == msgspec.convert(value, types[name])
+
+
+def example() -> dict[str, Any]:
+    """What the example says when every # is taken away."""
+    text = (ROOT / "hub" / "hub.example.toml").read_text()
+    text = re.sub(r"^#(?=[a-z_0-9]+ = |\[\[)", "", text, flags=re.MULTILINE)
+    return msgspec.toml.decode(text, type=dict[str, Any])
+
+
+def test_variables_of_other_commands_do_not_matter():
+    load_configuration(None, environ={"RSNOTIFY_BASE_URL": "x", "PORT": "x"})
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("colour = 1", 1, "colour: there is no such setting"),
+        ("\nlog_byte = 1", 2, "log_byte: there is no such setting; did you mean log_bytes?"),
+        ("data = 'x'\nport = 'x'", 2, "port: Expected `int`, got `str`"),
+        ("port = 70000", 1, "port: Expected `int` <= 65535"),
+        ("max_lease_seconds = 10000000", 1, "max_lease_seconds"),
+        ("\n\nlog_bytes = 0", 3, "log_bytes"),
+        ("open_topics = [\n 'https://'\n]", 1, "open_topics: a topic is not an absolute http"),
+        ("trusted_proxies = ['10.0.0.1/8']", 1, "trusted_proxies: no address or network"),
+        ("[[publishers]]\ntoken = 'canary'\ntopics = []", 2, "token: .* put its SHA-256 there"),
+        ("[[admins]]\ntoken = 'canary'", 2, "token: .* put its SHA-256 there"),
+        ("jwt_key = 'canary'", 1, "jwt_key: a secret does not stand here"),
+        ("[[admins]]\n[[admins]]\ntoken_sha256 = 'canary'", 1, "missing required field"),
+        (
+            f"[[admins]]\ntoken_sha256 = '{DIGEST}'\n[[admins]]\ntoken_sha256='canary'",
+            4,
+            "matching",
+        ),
+        (f"[[publishers]]\ntoken_sha256 = '{DIGEST}'\ntopics = ['/a']", 3, "topics: a topic is"),
+        (f"[[publishers]]\ntoken_sha256='{DIGEST}'\ntopics=['http://a/x/../']", 3, "dots"),
+        (f"[[publishers]]\ntoken_sha256='{DIGEST}'\ntopic = 1\ntopics=[]", 3, "no such setting"),
+        ("jwt_algorithms = ['none']", 1, "jwt_algorithms: Invalid enum value 'none'"),
+        ("jwt_algorithms = ['ES256']", 1, "jwt_key"),
+    ],
+)
+def test_a_wrong_setting_is_told_with_its_line_and_without_its_secret(
+    tmp_path: Path, text: str, line: int, reason: str
+):
+    path = file(tmp_path, text)
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        load_configuration(path)
+    assert str(caught.value).startswith(f"{path}, line {line}: ")
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "reason"),
+    [
+        ("PORT", "canary", "port: Expected `int`"),
+        ("PUBLISHERS", "canary", "publishers: Expected `array`"),
+        ("PUBLISHERS", "[canary", "no array as JSON or TOML writes it"),
+        ("PUBLISHERS", '[{"token": "canary", "topics": []}]', "16 characters or more"),
+        ("JWT_KEY", "canary", "jwt_algorithms: name the algorithm"),
+    ],
+)
+def test_a_wrong_variable_is_named_and_not_repeated(variable: str, text: str, reason: str):
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        load_configuration(None, environ={f"RSNOTIFY_{variable}": text})
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [
-        ("colour = 1", "colour"),
-        ("port = 'x'", "port"),
-        ("port = 70000", "port"),
-        ("max_lease_seconds = 10000000", "max_lease_seconds"),
-        ("log_bytes = 0", "log_bytes"),
-        ("[[publishers]]\ntoken = 'canary'\ntopics = []", "token"),
-        ("port = ", "cannot read"),
-    ],
+    [("port = x", "cannot read .*line 1"), ("a = 1\na = 2\n", "cannot read .*line 2")],
 )
-def test_a_wrong_setting_is_refused_by_name_without_its_value(
-    tmp_path: Path, text: str, reason: str
-):
-    (tmp_path / "hub.toml").write_text(text)
-    with pytest.raises(ConfigurationError, match=reason) as caught:
-        load_configuration(str(tmp_path / "hub.toml"))
-    assert "canary" not in str(caught.value)
+def test_what_is_no_toml_is_told_with_its_line(tmp_path: Path, text: str, reason: str):
+    with pytest.raises(ConfigurationError, match=reason):
+        load_configuration(file(tmp_path, text))
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
@@ -58,7 +162,86 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
         load_configuration(str(tmp_path / "none.toml"))
 
 
+def test_a_tokens_file_adds_to_what_there_is(tmp_path: Path):
+    other = sha256(b"y").hexdigest()
+    tokens = file(tmp_path, f'[[admins]]\ntoken_sha256 = "{other}"', "tokens.toml")
+    publishers = [{"token": TOKEN, "topics": ["https://a.example/"]}]
+    configuration = load_configuration(None, tokens_file=tokens, publishers=publishers)
+    assert configuration.publishers == (PUBLISHER,)
+    assert [admin.token_sha256 for admin in configuration.admins] == [other]
+
+
+def test_a_wrong_tokens_file_is_told_with_its_line(tmp_path: Path):
+    tokens = file(tmp_path, "\nport = 1", "tokens.toml")
+    with pytest.raises(ConfigurationError, match=r"tokens\.toml, line 2: port: there is no"):
+        load_configuration(None, tokens_file=tokens)
+
+
+SHARED, PUBLIC = "s" * 64, "-----BEGIN PUBLIC KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("algorithms", "key", "audience", "reason"),
+    [
+        (["HS256"], SHARED, None, "jwt_audience"),
+        (["HS256", "RS256"], SHARED, "a", "mixed"),
+        (["HS256"], "s" * 31, "a", "32 bytes"),
+        (["HS512"], "s" * 63, "a", "64 bytes"),
+        (["HS256"], PUBLIC + "x" * 32, "a", "a public key is no secret"),
+        (["RS256"], SHARED, "a", "public key in PEM"),
+    ],
+)
+def test_web_tokens_that_could_be_forged_are_refused(
+    algorithms: list[str], key: str, audience: str | None, reason: str
+):
+    with pytest.raises(ConfigurationError, match=reason) as caught:
+        load_configuration(None, jwt_algorithms=algorithms, jwt_key=key, jwt_audience=audience)
+    assert key not in str(caught.value)
+
+
+def test_no_secret_shows_in_the_configuration():
+    publishers = [{"token": "canary" * 3, "topics": []}]
+    options = {"jwt_algorithms": ["HS256"], "jwt_key": "canary" * 9, "jwt_audience": "a"}
+    configuration = load_configuration(None, publishers=publishers, **options)
+    assert "canary" not in repr(configuration)
+
+
 def test_every_setting_is_in_the_readme():
-    readme = (Path(__file__).parents[2] / "hub" / "README.md").read_text()
-    for field in msgspec.structs.fields(Configuration):
-        assert f"`{field.name}`" in readme
+    readme = (ROOT / "hub" / "README.md").read_text()
+    for name in FIELDS:
+        assert f"`{name}`" in readme
+
+
+def test_the_example_has_every_setting_with_its_default():
+    settings = example()
+    assert set(settings) == set(FIELDS) - {"jwt_key"}
+    for name, value in settings.items():
+        if FIELDS[name].default not in (None, ()):
+            assert value == FIELDS[name].default, name
+
+
+#: Where examples of secrets may stand, and how they may be written.
+EXAMPLES = re.compile(
+    r"""(?:token_sha256["']?\s*[=:]|\btoken["']?\s*[=:]|--token|[A-Z_]*TOKEN=|jwt_key\s*=)"""
+    r"""\s*["']([^"'\n${…]+)["']"""
+)
+
+
+def test_the_hub_takes_no_secret_that_stands_in_our_documentation():
+    pages = [path for kind in ("md", "toml", "yml", "example") for path in ROOT.rglob(f"*.{kind}")]
+    pages = [path for path in pages if ".venv" not in path.parts and "build" not in path.parts]
+    found = {secret for page in pages for secret in EXAMPLES.findall(page.read_text())}
+    assert "a long random secret" in found
+    for secret in found - {"a token that the hub knows"}:
+        name = "token_sha256" if re.fullmatch("[0-9a-f]{64}", secret) else "token"
+        with pytest.raises(ConfigurationError, match=r"example of the documentation|16 char"):
+            load_configuration(None, admins=[{name: secret}])
+
+
+@given(
+    st.text(alphabet='[]="# \nab\t{},', max_size=60),
+    st.lists(st.sampled_from(["a", 0]), min_size=1),
+)
+def test_any_file_has_lines_or_has_none(text: str, path: list[str | int]):
+    line = line_of(text, path)
+    assert line is None or "a" in text.splitlines()[line - 1]

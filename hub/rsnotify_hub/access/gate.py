@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
+from time import time
+
 from aiohttp import web
 
-from rsnotify_hub.access.grants import Grants
+from rsnotify_hub.access.grants import Grant, Grants
+from rsnotify_hub.access.limits import Limiter
 from rsnotify_hub.access.sender import bearer, is_direct, is_own_page, is_program
 from rsnotify_hub.refusals import Code, Refusal
 
@@ -14,24 +18,29 @@ class Gate:
 
     Args:
         grants: Who may do what.
+        failures: Limits how often a client may bring a token that grants nothing.
     """
 
-    def __init__(self, grants: Grants) -> None:
-        self._grants = grants
+    def __init__(self, grants: Grants, failures: Limiter | None = None) -> None:
+        self.grants = grants
+        self._failures = failures
 
-    def check_publisher(self, request: web.Request, topic: str) -> None:
+    def check_publisher(self, request: web.Request, topic: str) -> Permission:
         """Check that a request may publish on a topic.
+
+        Returns:
+            What a connection that goes on publishing has to check again.
 
         Raises:
             Refusal: It may not.
         """
         token = bearer(request)
-        if token is None:
-            allowed = self._grants.anonymous and is_direct(request) and is_program(request)
-        else:
-            allowed = self._grants.may_publish(topic, token)
-        if not allowed:
-            raise Refusal(Code.FORBIDDEN, "publishing on this topic needs a token that grants it")
+        local = is_direct(request) and is_program(request)
+        try:
+            return Permission(self, topic, token, local=local)
+        except Refusal:
+            self._count_failure(request, token)
+            raise
 
     def check_ping(self, request: web.Request, topic: str) -> None:
         """Check that a request may have a topic fetched: who may publish may, and on open topics
@@ -40,15 +49,22 @@ class Gate:
         Raises:
             Refusal: It may not.
         """
-        if not self._grants.is_open(topic):
+        if not self.grants.is_open(topic):
             self.check_publisher(request, topic)
 
     def is_admin(self, request: web.Request) -> bool:
-        """Tell whether a request may see and change everything."""
+        """Tell whether a request may see and change everything.
+
+        Raises:
+            Refusal: Too many such requests brought a wrong token.
+        """
         token = bearer(request)
-        if token is not None:
-            return self._grants.may_administer(token)
-        return self._grants.anonymous and is_direct(request) and is_own_page(request)
+        if token is None:
+            return self.grants.anonymous and is_direct(request) and is_own_page(request)
+        if self.grants.grant(token).admin:
+            return True
+        self._count_failure(request, token)
+        return False
 
     def check_admin(self, request: web.Request) -> None:
         """Check that a request may see and change everything.
@@ -61,4 +77,51 @@ class Gate:
 
     def is_served(self, topic: str) -> bool:
         """Tell whether somebody may publish on a topic, so that subscribing makes sense."""
-        return self._grants.is_served(topic)
+        return self.grants.is_served(topic)
+
+    def _count_failure(self, request: web.Request, token: str | None) -> None:
+        # A right token always passes: whoever shares an address with a guesser is not shut out.
+        if token is not None and self._failures is not None:
+            self._failures.check(request.remote)
+
+
+class Permission:
+    """That somebody may publish on a topic; it can end while a connection is open.
+
+    Args:
+        gate: What gave it.
+        topic: What it is for.
+        token: What was brought.
+        local: Whether a program of this machine sent it.
+
+    Raises:
+        Refusal: There is no such permission.
+    """
+
+    def __init__(self, gate: Gate, topic: str, token: str | None, *, local: bool) -> None:
+        self._gate = gate
+        self._topic = topic
+        self._token = token
+        self._local = local
+        self._seen: Grants | None = None
+        self._until = -inf
+        self.check()
+
+    def check(self) -> None:
+        """Check that it still holds, which costs next to nothing while nothing has changed.
+
+        Raises:
+            Refusal: The token was withdrawn, or has ended.
+        """
+        grants = self._gate.grants
+        if self._seen is grants and (self._until == inf or time() < self._until):
+            return
+        grant = self._granted(grants)
+        if not grant.covers(self._topic):
+            raise Refusal(Code.FORBIDDEN, "publishing on this topic needs a token that grants it")
+        self._seen, self._until = grants, grant.until
+
+    def _granted(self, grants: Grants) -> Grant:
+        if self._token is not None:
+            return grants.grant(self._token)
+        return Grant(everything=grants.anonymous and self._local)

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Iterable, Sequence
+from math import inf
 
+from msgspec import Struct
+
+from rsnotify_hub.access.json_web_tokens import JsonWebTokens
 from rsnotify_hub.access.prefixes import is_granted
-from rsnotify_hub.configuration import Admin, Publisher
+from rsnotify_hub.configuration import Admin, Configuration, Publisher
+from rsnotify_hub.settings.tokens import digest
+
+
+class Grant(Struct, frozen=True):
+    """What one token grants.
+
+    Args:
+        topics: Topics, or prefixes of them, to publish on.
+        admin: Whether it is an admin's.
+        everything: Whether it may publish on any topic.
+        until: When it ends, in seconds since 1970.
+    """
+
+    topics: tuple[str, ...] = ()
+    everything: bool = False
+    admin: bool = False
+    until: float = inf
+
+    def covers(self, topic: str) -> bool:
+        """Tell whether a topic may be published on."""
+        return self.everything or _covers(self.topics, topic)
 
 
 class Grants:
@@ -17,8 +41,9 @@ class Grants:
         publishers: The tokens, and the topics each may publish on.
         admins: The tokens of those who administer the hub.
         open_topics: What anybody may ask the hub to fetch.
+        web_tokens: Verifies JSON Web Tokens; None if there are none.
         anonymous: Whether a local peer may do all that without a token. It may not once there
-            are publishers or admins.
+            are publishers, admins or JSON Web Tokens.
     """
 
     def __init__(
@@ -26,49 +51,70 @@ class Grants:
         publishers: Sequence[Publisher] = (),
         admins: Sequence[Admin] = (),
         open_topics: Sequence[str] = (),
+        web_tokens: JsonWebTokens | None = None,
         *,
         anonymous: bool,
     ) -> None:
         self._publishers = publishers
         self._admins = admins
         self._open_topics = open_topics
-        self.anonymous = anonymous and not publishers and not admins
+        self._web_tokens = web_tokens
+        self.anonymous = anonymous and not publishers and not admins and web_tokens is None
 
-    def may_publish(self, topic: str, token: str) -> bool:
-        """Tell whether a token grants a topic."""
-        brought = _digest(token)
-        allowed = False
+    def grant(self, token: str) -> Grant:
+        """Return what a token grants, which may be nothing."""
+        brought = digest(token)
+        topics: tuple[str, ...] = ()
+        admin = False
         # Every token is compared, in constant time, so that timing tells nothing about any.
         for publisher in self._publishers:
             same = hmac.compare_digest(brought, publisher.token_sha256)
-            granted = any(is_granted(prefix, topic) for prefix in publisher.topics)
-            allowed |= same and granted
-        return allowed
-
-    def may_administer(self, token: str) -> bool:
-        """Tell whether a token is an admin's."""
-        brought = _digest(token)
-        allowed = False
-        for admin in self._admins:
-            allowed |= hmac.compare_digest(brought, admin.token_sha256)
-        return allowed
+            topics += publisher.topics if same else ()
+        for each in self._admins:
+            admin |= hmac.compare_digest(brought, each.token_sha256)
+        if topics or admin or self._web_tokens is None:
+            return Grant(topics, admin=admin)
+        claims = self._web_tokens.claims(token)
+        if claims is None:
+            return Grant()
+        return Grant(claims.publish, admin=claims.admin, until=claims.until)
 
     def is_open(self, topic: str) -> bool:
         """Tell whether anybody may ask the hub to fetch a topic."""
-        return any(is_granted(prefix, topic) for prefix in self._open_topics)
+        return _covers(self._open_topics, topic)
 
     def is_served(self, topic: str) -> bool:
         """Tell whether somebody may publish on a topic, so that subscribing makes sense."""
-        return (
-            self.anonymous
-            or self.is_open(topic)
-            or any(
-                is_granted(prefix, topic)
-                for publisher in self._publishers
-                for prefix in publisher.topics
-            )
+        if self.anonymous or self._web_tokens is not None:
+            return True  # a JSON Web Token may grant any
+        return self.is_open(topic) or any(_covers(one.topics, topic) for one in self._publishers)
+
+
+def grants_of(configuration: Configuration, *, anonymous: bool) -> Grants:
+    """Make the grants that a configuration has.
+
+    Args:
+        configuration: Checked settings.
+        anonymous: Whether a local peer may do without a token if there are none.
+    """
+    web_tokens = None
+    if configuration.jwt_algorithms:
+        assert configuration.jwt_key is not None
+        assert configuration.jwt_audience is not None
+        web_tokens = JsonWebTokens(
+            configuration.jwt_algorithms,
+            configuration.jwt_key,
+            configuration.jwt_audience,
+            configuration.jwt_issuer,
         )
+    return Grants(
+        configuration.publishers,
+        configuration.admins,
+        configuration.open_topics,
+        web_tokens,
+        anonymous=anonymous,
+    )
 
 
-def _digest(token: str) -> str:
-    return sha256(token.encode(errors="surrogateescape")).hexdigest()
+def _covers(prefixes: Iterable[str], topic: str) -> bool:
+    return any(is_granted(prefix, topic) for prefix in prefixes)

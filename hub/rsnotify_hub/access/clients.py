@@ -1,0 +1,76 @@
+"""Which client a request is from, behind proxies too, and what counts as one client."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv6Address, ip_address, ip_network
+
+_FOR = re.compile(r'(?:^|[;\s])for="?([^";,\s]+)"?', re.IGNORECASE)
+_PORT = re.compile(r"^\[([^\]]+)\](?::\d+)?$|^([\d.]+):\d+$")
+
+#: How much of an IPv6 address is the network of one client.
+_IPV6_PREFIX = 64
+
+
+def bucket_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or a /64 of IPv6."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(ip, IPv6Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ip_network((int(ip), _IPV6_PREFIX), strict=False))
+
+
+class TrustedProxies:
+    """The proxies that are believed for whom they act.
+
+    Args:
+        networks: Their addresses and networks.
+        header: Where they say it, `X-Forwarded-For` or `Forwarded`. The other one is not looked
+            at, since they would pass on what a client wrote there.
+    """
+
+    def __init__(self, networks: Sequence[str], header: str) -> None:
+        self._networks = [ip_network(network) for network in networks]
+        self._header = header
+
+    def trusts(self, address: str) -> bool:
+        """Tell whether an address is a trusted proxy's."""
+        try:
+            ip = ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+            ip = ip.ipv4_mapped
+        return any(ip in network for network in self._networks)
+
+    def client(self, peer: str, headers: Iterable[tuple[str, str]]) -> str:
+        """Return the address of the client that a proxy acts for.
+
+        Each proxy appends whom it heard from, so the last that no trusted proxy has is the
+        client; what stands before is whatever the client claimed.
+
+        Args:
+            peer: The address of the connection.
+            headers: The fields of the request.
+        """
+        name = self._header.lower()
+        values = [value for field, value in headers if field.lower() == name]
+        chain = [peer, *reversed(self._addresses(",".join(values)))]
+        return next((each for each in chain if not self.trusts(each)), chain[-1])
+
+    def _addresses(self, value: str) -> list[str]:
+        parts = [part.strip() for part in value.split(",") if part.strip()]
+        if self._header == "Forwarded":
+            parts = [found.group(1) if (found := _FOR.search(part)) else "" for part in parts]
+        return [_without_port(part) for part in parts]
+
+
+def _without_port(text: str) -> str:
+    match = _PORT.match(text)
+    return (match.group(1) or match.group(2)) if match else text

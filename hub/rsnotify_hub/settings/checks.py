@@ -1,0 +1,106 @@
+"""What cannot be said of one setting by its type alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from ipaddress import ip_network
+
+from rsnotify_hub.access.prefixes import may_lead_elsewhere
+from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.settings.lines import Path
+from rsnotify_hub.settings.tokens import digest
+from rsnotify_hub.websub.forms import check_url
+
+#: What stands in the documentation, for everybody to read.
+EXAMPLES = frozenset({digest("a long random secret")})
+
+#: RFC 7518 §3.2: a key of an HMAC is at least as long as its output.
+_HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
+
+
+class WrongSetting(Exception):
+    """A setting is wrong.
+
+    Args:
+        path: The way to it.
+        reason: What is wrong, and what to do.
+    """
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path = path
+        self.reason = reason
+        super().__init__(path, reason)
+
+
+def check_digests(name: str, digests: Iterable[str]) -> None:
+    """Check that no token is one that everybody knows.
+
+    Raises:
+        WrongSetting: One is.
+    """
+    for number, each in enumerate(digests):
+        if each in EXAMPLES:
+            reason = "this is the example of the documentation; make a secret of your own"
+            raise WrongSetting((name, number, "token_sha256"), reason)
+
+
+def check_prefixes(path: Path, prefixes: Sequence[str]) -> None:
+    """Check the topics that somebody is granted.
+
+    Raises:
+        WrongSetting: One of them is no URL that topics begin with.
+    """
+    for number, prefix in enumerate(prefixes):
+        where = (*path, number)
+        try:
+            check_url(prefix, "a topic")
+        except Refusal as refusal:
+            raise WrongSetting(where, refusal.reason) from None
+        if may_lead_elsewhere(prefix):
+            raise WrongSetting(where, "a topic has a segment of dots; write where it leads")
+
+
+def check_networks(name: str, networks: Sequence[str]) -> None:
+    """Check addresses and networks.
+
+    Raises:
+        WrongSetting: One of them is neither.
+    """
+    for number, network in enumerate(networks):
+        try:
+            ip_network(network)
+        except ValueError as error:
+            raise WrongSetting((name, number), f"no address or network: {error}") from None
+
+
+def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) -> None:
+    """Check what JSON Web Tokens are verified with.
+
+    Raises:
+        WrongSetting: Something is missing, or does not fit.
+    """
+    if not algorithms:
+        if key is not None:
+            raise WrongSetting(("jwt_algorithms",), "name the algorithm that the key is for")
+        return
+    if key is None:
+        raise WrongSetting(("jwt_algorithms",), "they need jwt_key_file or jwt_key")
+    if audience is None:
+        raise WrongSetting(("jwt_algorithms",), "they need jwt_audience, which names this hub")
+    shared = {name.startswith("HS") for name in algorithms}
+    if len(shared) > 1:
+        # One key for both would let a public key be used as a secret.
+        raise WrongSetting(("jwt_algorithms",), "HS algorithms cannot be mixed with others")
+    if shared == {True}:
+        _check_secret(key, max(_HMAC_BYTES[name] for name in algorithms))
+    elif "PUBLIC KEY-----" not in key:
+        raise WrongSetting(("jwt_key",), "these algorithms need a public key in PEM format")
+
+
+def _check_secret(key: str, size: int) -> None:
+    if "PUBLIC KEY-----" in key:
+        raise WrongSetting(("jwt_key",), "a public key is no secret for HS algorithms")
+    if len(key.encode()) < size:
+        raise WrongSetting(("jwt_key",), f"the secret of these algorithms needs {size} bytes")
+    if digest(key) in EXAMPLES:
+        raise WrongSetting(("jwt_key",), "this is the example of the documentation")

@@ -1,0 +1,138 @@
+"""The three places that settings come from. Each can say where one of its settings stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path as FilePath
+from typing import Any, Protocol
+
+import msgspec
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_hub.settings.lines import Path, line_of
+from rsnotify_hub.settings.tokens import find_secrets, with_digests
+
+PREFIX = "RSNOTIFY_"
+
+
+class Layer(Protocol):
+    """Some settings of one origin.
+
+    Attributes:
+        settings: What is set, by name.
+    """
+
+    settings: dict[str, Any]
+
+    def place(self, path: Path) -> str:
+        """Say where a setting stands, to begin a sentence with."""
+        ...
+
+
+class File:
+    """A .toml or .json file.
+
+    Args:
+        path: Where it is.
+
+    Raises:
+        ConfigurationError: It cannot be read, or has a secret as it is.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._text = read_text(path)
+        self.settings = _decode_file(path, self._text)
+        for where, instead in find_secrets(self.settings):
+            raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
+
+    def place(self, path: Path) -> str:
+        """Name the file and the line."""
+        line = line_of(self._text, path)
+        return self._path if line is None else f"{self._path}, line {line}"
+
+
+class Environment:
+    """Variables of the environment: `RSNOTIFY_LOG_BYTES` is the setting `log_bytes`.
+
+    Args:
+        environ: All variables; an empty one counts as not set. What begins with the prefix and
+            is no setting may be another command's.
+        types: The settings there are, and what each is.
+
+    Raises:
+        ConfigurationError: A value that should be an array cannot be read.
+    """
+
+    def __init__(self, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
+        given = {name: environ.get(_variable(name), "") for name in types}
+        self.settings = {
+            name: with_digests(_decode_value(_variable(name), text, types[name]))
+            for name, text in given.items()
+            if text
+        }
+
+    def place(self, path: Path) -> str:
+        """Name the variable."""
+        return f"the variable {_variable(str(path[0]))}"
+
+
+class Options:
+    """What a program or the command line sets.
+
+    Args:
+        options: The settings; None says that one was not given.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.settings = {
+            name: with_digests(value) for name, value in options.items() if value is not None
+        }
+
+    def place(self, path: Path) -> str:
+        """Name the option."""
+        return f"the option --{str(path[0]).replace('_', '-')}"
+
+
+def read_text(path: str) -> str:
+    """Read a file.
+
+    Raises:
+        ConfigurationError: It cannot be read.
+    """
+    try:
+        return FilePath(path).read_text("utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"cannot read {path}: it is not UTF-8") from None
+
+
+def _decode_file(path: str, text: str) -> dict[str, Any]:
+    decode = msgspec.json.decode if path.endswith(".json") else msgspec.toml.decode
+    try:
+        return decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"cannot read {path}: {error}") from None
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.upper()
+
+
+def _decode_value(variable: str, text: str, kind: Any) -> Any:
+    """Read a value: a text as it is, a number or truth value, an array as JSON or TOML has it."""
+    for strict in (True, False):
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(text, kind, strict=strict)
+    return _decode_array(variable, text) if text.lstrip().startswith("[") else text
+
+
+def _decode_array(variable: str, text: str) -> Any:
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text)
+    with suppress(msgspec.DecodeError):
+        return msgspec.toml.decode(f"value = {text}", type=dict[str, Any])["value"]
+    # What the decoder says might repeat a secret.
+    raise ConfigurationError(f"the variable {variable}: no array as JSON or TOML writes it")

@@ -1,0 +1,48 @@
+"""In which line of a TOML or JSON file a setting stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+#: The way to a setting: names of tables and keys, and positions in arrays.
+Path = Sequence[str | int]
+
+_ARRAY_TABLE = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
+_TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]\s*(#|$)")
+_KEY = re.compile(r"""\s*[{,]?\s*["']?([\w-]+)["']?\s*[=:]""")
+
+
+def line_of(text: str, path: Path) -> int | None:
+    """Return the number of the line where a setting begins.
+
+    What stands within an inline table has the line of the innermost key that begins a line.
+
+    Args:
+        text: The file.
+        path: The way to the setting.
+    """
+    lines = _lines(text)
+    ways = (tuple(path[:length]) for length in range(len(path), 0, -1))
+    return next((lines[way] for way in ways if way in lines), None)
+
+
+def _lines(text: str) -> dict[tuple[str | int, ...], int]:
+    found: dict[tuple[str | int, ...], int] = {}
+    counts: dict[str, int] = {}
+    table: tuple[str | int, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := _ARRAY_TABLE.match(line):
+            name = match.group(1)
+            table = (name, counts.get(name, 0))
+            counts[name] = counts.get(name, 0) + 1
+        elif match := _TABLE.match(line):
+            table = (match.group(1),)
+        elif match := _KEY.match(line):
+            found.setdefault((*table, match.group(1)), number)
+            continue
+        else:
+            continue
+        found.setdefault(table[:1], number)
+        found.setdefault(table, number)
+    return found

@@ -1,0 +1,56 @@
+"""Tokens among settings: in files only their digests, and in memory too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_hub.settings.lines import Path
+
+#: A shorter token could be guessed.
+MIN_TOKEN = 16
+
+_NO_TOKEN = (
+    "a token does not stand in a file; put its SHA-256 there, as token_sha256 "
+    "(`rsnotify hub token` makes both)"
+)
+_NO_SECRET = "a secret does not stand here; put it into a file of its own, as jwt_key_file"
+
+
+def digest(token: str) -> str:
+    """Return the SHA-256 of a token, in hex."""
+    return sha256(token.encode(errors="surrogateescape")).hexdigest()
+
+
+def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Find what must not stand in a file of settings, and say what to do instead."""
+    for name, tables in settings.items():
+        for number, table in enumerate(tables if isinstance(tables, list) else []):
+            if isinstance(table, dict) and "token" in table:
+                yield (name, number, "token"), _NO_TOKEN
+    key = settings.get("jwt_key")
+    if isinstance(key, str) and "PUBLIC KEY-----" not in key:
+        yield ("jwt_key",), _NO_SECRET
+
+
+def with_digests(value: Any) -> Any:
+    """Put the digest where tables of an array have a token.
+
+    Raises:
+        ConfigurationError: A token is too short.
+    """
+    if not isinstance(value, (list, tuple)):
+        return value
+    return [_with_digest(each) if isinstance(each, dict) else each for each in value]
+
+
+def _with_digest(table: dict[str, Any]) -> dict[str, Any]:
+    if "token" not in table:
+        return table
+    token = table["token"]
+    if not isinstance(token, str) or len(token) < MIN_TOKEN:
+        raise ConfigurationError(f"a token is a text of {MIN_TOKEN} characters or more")
+    others = {name: value for name, value in table.items() if name != "token"}
+    return {"token_sha256": digest(token), **others}
