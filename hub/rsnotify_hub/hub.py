@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, timedelta
+from importlib.metadata import version
 from pathlib import Path
 
 import aiohttp
@@ -17,6 +18,9 @@ from rsnotify.retry import Retry
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.access.limits import Limits
+from rsnotify_hub.admin.api import AdminApi
+from rsnotify_hub.admin.office import Office
+from rsnotify_hub.admin.rates import Rates
 from rsnotify_hub.client import open_client
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
@@ -38,6 +42,8 @@ from rsnotify_hub.websub.verification import Verification
 log = logging.getLogger("rsnotify.hub")
 
 Clock = Callable[[], Instant]
+
+_VERSION = version("rsnotify")
 
 #: How often leases are ended and quiet logs trimmed, in seconds.
 _HOUSEKEEPING_SECONDS = 60
@@ -63,6 +69,7 @@ class Hub:
         statistics: What it has done.
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
+        admin: Handles `/admin/`.
     """
 
     def __init__(
@@ -89,7 +96,8 @@ class Hub:
         self._callbacks = WebSubChannel(
             store, requests, self._questions, configuration, clock, self.statistics
         )
-        self._topics = Topics(store, (self._live, self._callbacks), self.statistics)
+        rates = Rates(clock)
+        self._topics = Topics(store, (self._live, self._callbacks, rates), self.statistics)
         self._verification = Verification(
             self._callbacks, self._topics, self._questions, configuration, clock
         )
@@ -97,6 +105,17 @@ class Hub:
         pings = Pings(self._topics, client, configuration)
         self.websub = WebSub(intake, self._topics, pings, self._verification, configuration)
         self.websockets = WebSockets(intake, self._topics, self._live, configuration)
+        office = Office(
+            self._topics,
+            self._live,
+            self.websockets,
+            self._callbacks,
+            self.statistics,
+            rates,
+            version=_VERSION,
+            clock=clock,
+        )
+        self.admin = AdminApi(office, gate, version=_VERSION)
 
     async def start(self) -> None:
         """Take up what the store kept.

@@ -106,6 +106,7 @@ class Callback:
         self.confirms = True
         self.echo = "{}"  # how it answers with the challenge
         self.answers: list[int] = []  # statuses of the next deliveries; then 204
+        self.words: str | None = None  # what it answers a delivery with
         self.document = b""  # what a GET without hub.mode gets
         self.headers: dict[str, str] = {}
         self.intents: asyncio.Queue[dict[str, str]] = asyncio.Queue()
@@ -133,7 +134,7 @@ class Callback:
         self.deliveries.put_nowait((dict(request.headers), await request.read()))
         await self.open.wait()
         status = self.answers.pop(0) if self.answers else 204
-        return web.Response(status=status, headers=self.headers)
+        return web.Response(status=status, headers=self.headers, text=self.words)
 
     async def intent(self) -> dict[str, str]:
         async with asyncio.timeout(PATIENCE):

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError, FetchError, StorageError
+from rsnotify_hub.admin.api import add_admin
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.hub import Clock, Hub, open_hub
 from rsnotify_hub.pages import CONTENT_SECURITY_POLICY
@@ -65,6 +66,7 @@ def create_application(
     app.router.add_get("/ws", _websocket)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
+    add_admin(app, lambda request: request.config_dict[HUB].admin)
     return app
 
 

@@ -108,6 +108,10 @@ class WebSockets:
             raise Refusal(Code.BAD_REQUEST, "frames are text frames")
         return decode(message.data) if message.type is WSMsgType.TEXT else None
 
+    def count(self) -> int:
+        """Count the open connections."""
+        return len(self._open)
+
     async def close(self) -> None:
         """Tell every client that the hub stops."""
         await asyncio.gather(

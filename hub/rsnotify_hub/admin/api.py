@@ -1,0 +1,138 @@
+"""The admin API over HTTP: who may ask, what is asked, and the answer as JSON."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from msgspec import Struct
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.admin.office import NotHere, Office
+from rsnotify_hub.admin.openapi import describe
+from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Asked, Operation
+from rsnotify_hub.admin.shapes import Problem
+from rsnotify_hub.refusals import Code, Refusal, answer_to
+
+log = logging.getLogger("rsnotify.hub.admin")
+
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_RETRY_AFTER = {"Retry-After": "5"}
+#: A body names an instant, and no more.
+_MAX_BODY_BYTES = 4096
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class AdminApi:
+    """Answers requests to the admin API.
+
+    Args:
+        office: What an admin may see and do.
+        gate: Who is an admin.
+        version: The version of the hub.
+    """
+
+    def __init__(self, office: Office, gate: Gate, *, version: str) -> None:
+        self._office = office
+        self._gate = gate
+        self._description = msgspec.json.encode(describe(version))
+
+    def description(self) -> web.Response:
+        """Answer with the OpenAPI description, which is no secret."""
+        return web.Response(body=self._description, content_type="application/json")
+
+    async def answer(self, operation: Operation, request: web.Request) -> web.Response:
+        """Do one operation.
+
+        Raises:
+            Refusal: The request may not, or asks for what cannot be.
+            NotHere: What it names is not there.
+            StorageError: The store fails, and nothing has changed.
+        """
+        self._gate.check_admin(request)
+        done = await operation.run(self._office, await _asked(operation, request))
+        if done is None:
+            return web.Response(status=HTTPStatus.NO_CONTENT, headers=_HEADERS)
+        return _json(done)
+
+
+async def _asked(operation: Operation, request: web.Request) -> Asked:
+    try:
+        query = msgspec.convert(dict(request.query), operation.query, strict=False)
+        body = None
+        if operation.body is not None:
+            body = msgspec.json.decode(await _body(request) or b"{}", type=operation.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refusal(Code.BAD_REQUEST, f"the request cannot be used: {error}") from None
+    return Asked(request.match_info.get("id", ""), query, body)
+
+
+async def _body(request: web.Request) -> bytes:
+    body = await request.content.read(_MAX_BODY_BYTES + 1)
+    while len(body) <= _MAX_BODY_BYTES and (more := await request.content.read(_MAX_BODY_BYTES)):
+        body += more
+    if len(body) > _MAX_BODY_BYTES:
+        raise Refusal(Code.BAD_REQUEST, f"the body is longer than {_MAX_BODY_BYTES} bytes")
+    return body
+
+
+def _json(value: Struct, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(value),
+        status=status,
+        content_type="application/json",
+        headers={**_HEADERS, **(headers or {})},
+    )
+
+
+def add_admin(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
+    """Add the routes of the admin API.
+
+    Args:
+        app: The hub's application.
+        find: Finds the API of the hub that a request is for.
+    """
+    admin = web.Application(middlewares=[_problems_as_json])
+    for operation in OPERATIONS:
+        path = operation.path.replace("{id}", f"{{id:{ID}}}")
+        admin.router.add_route(operation.method, path, _handler(operation, find))
+    admin.router.add_get("/openapi.json", _description(find))
+    app.add_subapp(PREFIX, admin)
+
+
+def _handler(operation: Operation, find: Callable[[web.Request], AdminApi]) -> _Handler:
+    async def handle(request: web.Request) -> web.Response:
+        return await find(request).answer(operation, request)
+
+    return handle
+
+
+def _description(find: Callable[[web.Request], AdminApi]) -> _Handler:
+    async def handle(request: web.Request) -> web.Response:
+        return find(request).description()
+
+    return handle
+
+
+@web.middleware
+async def _problems_as_json(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
+        return _json(Problem(refusal.reason), status, headers)
+    except NotHere as error:
+        return _json(Problem(str(error)), HTTPStatus.NOT_FOUND)
+    except StorageError as error:
+        log.error("%s", error)
+        problem = Problem("the hub cannot read or write its data now")
+        return _json(problem, HTTPStatus.SERVICE_UNAVAILABLE, _RETRY_AFTER)
+    except web.HTTPError as error:
+        allowed: Any = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return _json(Problem(error.reason.lower()), error.status, allowed)

@@ -1,0 +1,51 @@
+"""How fast each topic changes: a channel that only counts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from rsnotify.datetimes import Instant
+from rsnotify_hub.log.store import Entry
+
+#: The seconds that a rate is taken over.
+WINDOW_SECONDS = 10
+
+
+class Rates:
+    """Counts what becomes durable, second by second.
+
+    Args:
+        clock: Tells the current instant.
+    """
+
+    def __init__(self, clock: Callable[[], Instant]) -> None:
+        self._clock = clock
+        self._counts: dict[str, deque[list[int]]] = {}
+
+    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+        """Count what was appended (`Channel.deliver`)."""
+        second = self._second()
+        counts = self._counts.setdefault(topic, deque(maxlen=WINDOW_SECONDS + 1))
+        if counts and counts[-1][0] == second:
+            counts[-1][1] += len(entries)
+        else:
+            counts.append([second, len(entries)])
+
+    def subscribers(self, topic: str) -> int:
+        """Return 0: nobody listens here (`Channel.subscribers`)."""
+        return 0
+
+    def rate(self, topic: str) -> float:
+        """Return fragments a second of a topic over the last ten seconds."""
+        counts = self._counts.get(topic)
+        if counts is None:
+            return 0.0
+        since = self._second() - WINDOW_SECONDS
+        total = sum(count for second, count in counts if second > since)
+        if not total:
+            del self._counts[topic]  # it has become quiet
+        return total / WINDOW_SECONDS
+
+    def _second(self) -> int:
+        return int(self._clock().timestamp())

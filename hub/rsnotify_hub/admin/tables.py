@@ -1,0 +1,120 @@
+"""What the admin API tells, as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify_hub.admin import shapes
+
+
+def status(value: shapes.Status) -> Iterator[str]:
+    """Yield a line for each fact."""
+    counts = [
+        (f"deliveries {way} {outcome}", str(count))
+        for way, outcomes in sorted(value.deliveries.items())
+        for outcome, count in sorted(outcomes.items())
+    ]
+    facts = [
+        ("version", value.version),
+        ("started", format_datetime(value.started)),
+        ("now", format_datetime(value.now)),
+        ("topics", str(value.topics)),
+        ("subscriptions", str(value.subscriptions)),
+        ("websockets", str(value.websockets)),
+        ("accepted", f"{value.accepted} fragments, {value.accepted_bytes} bytes"),
+        ("log", f"{value.log_bytes} bytes"),
+        *counts,
+    ]
+    yield from aligned(facts)
+
+
+def topics(page: shapes.Topics) -> Iterator[str]:
+    """Yield a line for each topic."""
+    rows = [
+        (
+            each.id,
+            format_datetime(each.through),
+            str(each.kept),
+            f"{each.rate:.1f}",
+            str(each.websockets),
+            str(each.subscriptions),
+            each.topic,
+        )
+        for each in page.topics
+    ]
+    heads = ("ID", "THROUGH", "KEPT", "RATE", "WEBSOCKETS", "SUBSCRIPTIONS", "TOPIC")
+    yield from _table(heads, rows, page.total)
+
+
+def subscriptions(page: shapes.Subscriptions) -> Iterator[str]:
+    """Yield a line for each subscription."""
+    rows = [
+        (
+            each.id,
+            each.state.value,
+            f"{each.lag_seconds:.1f}",
+            str(each.behind),
+            str(each.failures),
+            each.host,
+            each.topic,
+            each.last_failure.reason if each.last_failure else "",
+        )
+        for each in page.subscriptions
+    ]
+    heads = ("ID", "STATE", "LAG", "BEHIND", "FAILURES", "HOST", "TOPIC", "LAST FAILURE")
+    yield from _table(heads, rows, page.total)
+
+
+def failures(found: shapes.Failures) -> Iterator[str]:
+    """Yield a line for each failure."""
+    rows = [
+        (format_datetime(each.at), each.id, each.host, each.topic, each.reason, _start(each))
+        for each in found.failures
+    ]
+    heads = ("AT", "ID", "HOST", "TOPIC", "REASON", "ANSWER")
+    yield from _table(heads, rows, len(rows))
+
+
+def dead_letters(page: shapes.DeadLetters) -> Iterator[str]:
+    """Yield a line for each dead letter."""
+    rows = [
+        (
+            each.id,
+            _instant(each.given_up_since),
+            str(each.fragments),
+            _instant(each.from_),
+            _instant(each.until),
+            each.host,
+            each.topic,
+        )
+        for each in page.dead_letters
+    ]
+    heads = ("ID", "GIVEN UP", "FRAGMENTS", "FROM", "UNTIL", "HOST", "TOPIC")
+    yield from _table(heads, rows, page.total)
+
+
+def _instant(instant: Instant | None) -> str:
+    return "-" if instant is None else format_datetime(instant)
+
+
+def _start(failure: shapes.SubscriptionFailure) -> str:
+    """Return how the body began, cut to what fits on a line."""
+    return " ".join(failure.excerpt.split())[:60]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> Iterator[str]:
+    if not rows:
+        yield "none"
+        return
+    yield from aligned([heads, *rows])
+    if total > len(rows):
+        yield f"and {total - len(rows)} more (--limit)"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows as lines whose columns stand below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(cells).rstrip()

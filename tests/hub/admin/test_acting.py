@@ -1,0 +1,104 @@
+"""The admin API acts on subscriptions and topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.subscriptions import subscription_id
+from tests.hub.admin.conftest import Admin
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import TOPIC, Callback, Client, fragment, seconds_of
+
+NOWHERE = "0123456789abcdef"
+
+
+@pytest.fixture
+async def id(hub: Client, callback: Callback) -> str:
+    """A subscription that is up to date after three fragments."""
+    await hub.subscribe(callback)
+    for second in range(3):
+        await hub.accepted(fragment(second, second + 1))
+        assert seconds_of((await callback.delivery())[1]) == [second + 1]
+    return subscription_id(TOPIC, callback.url)
+
+
+async def test_redelivery_goes_back_in_the_log(admin: Admin, callback: Callback, id: str):
+    await admin.subscription(lambda row: row["behind"] == 0)
+    status, row = await admin.ask(
+        "POST", f"subscriptions/{id}/redeliver", json={"since": "2026-01-01T00:00:01Z"}
+    )
+    assert (status, row["id"]) == (200, id)
+    assert seconds_of((await callback.delivery())[1]) == [2, 3]
+    await admin.subscription(lambda row: row["behind"] == 0)
+
+
+async def test_redelivery_without_an_instant_tries_at_once_what_waits(
+    run_hub: RunHub, callback: Callback
+):
+    async with run_hub(retry_seconds=3600, max_retry_seconds=3600) as hub:
+        admin = Admin(hub)
+        await hub.subscribe(callback)
+        callback.answers = [500]
+        await hub.accepted(fragment(0, 1))
+        await callback.delivery()
+        row = await admin.subscription(lambda row: row["state"] == "retrying")
+        status, _ = await admin.ask("POST", f"subscriptions/{row['id']}/redeliver")
+        assert status == 200
+        assert seconds_of((await callback.delivery())[1]) == [1]
+        await admin.subscription(lambda row: row["state"] == "active" and row["behind"] == 0)
+
+
+async def test_a_suspended_subscription_gets_all_once_it_is_resumed(
+    hub: Client, admin: Admin, callback: Callback, id: str
+):
+    status, row = await admin.ask("POST", f"subscriptions/{id}/suspend")
+    assert (status, row["state"]) == (200, "suspended")
+    await hub.accepted(fragment(3, 4))
+    await hub.accepted(fragment(4, 5))
+    await admin.subscription(lambda row: row["behind"] == 2, state="suspended")
+    assert callback.deliveries.empty()
+    status, row = await admin.ask("POST", f"subscriptions/{id}/resume")
+    assert status == 200
+    assert row["state"] == "active"
+    assert seconds_of((await callback.delivery())[1]) == [4, 5]
+
+
+async def test_a_dropped_subscription_ends_and_its_callback_is_told(
+    hub: Client, admin: Admin, callback: Callback, id: str
+):
+    assert await admin.ask("DELETE", f"subscriptions/{id}") == (204, None)
+    told = await callback.intent()
+    assert (told["hub.mode"], told["hub.topic"]) == ("denied", TOPIC)
+    assert "administrator" in told["hub.reason"]
+    assert (await admin.get("subscriptions"))["total"] == 0
+    await hub.accepted(fragment(3, 4))
+    assert callback.deliveries.empty()
+
+
+async def test_a_dropped_topic_is_forgotten_with_its_subscriptions(
+    hub: Client, admin: Admin, callback: Callback, id: str
+):
+    assert await admin.ask("DELETE", f"topics/{topic_id(TOPIC)}") == (204, None)
+    assert (await callback.intent())["hub.mode"] == "denied"
+    assert (await admin.get("topics"))["topics"] == []
+    assert (await admin.get("status"))["log_bytes"] == 0
+    await hub.accepted(fragment(0, 1))  # the same again: it is not known any more
+    (row,) = (await admin.get("topics"))["topics"]
+    assert (row["kept"], row["subscriptions"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", f"subscriptions/{NOWHERE}/redeliver"),
+        ("POST", f"subscriptions/{NOWHERE}/suspend"),
+        ("POST", f"subscriptions/{NOWHERE}/resume"),
+        ("DELETE", f"subscriptions/{NOWHERE}"),
+        ("DELETE", f"topics/{NOWHERE}"),
+    ],
+)
+async def test_what_is_not_there_cannot_be_acted_on(admin: Admin, method: str, path: str):
+    status, answer = await admin.ask(method, path)
+    assert status == 404
+    assert answer["error"].startswith("there is no such")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from rsnotify_hub.admin.rates import WINDOW_SECONDS, Rates
+from rsnotify_hub.log.fragments import read_fragment
+from rsnotify_hub.log.store import Entry
+from tests.hub.helpers import TOPIC, Clock, fragment
+
+ENTRY = Entry(1, read_fragment(fragment(0, 1)))
+
+
+@pytest.fixture
+def rates(clock: Clock) -> Rates:
+    return Rates(clock)
+
+
+def test_a_rate_is_what_came_in_the_last_ten_seconds(rates: Rates, clock: Clock):
+    for _ in range(WINDOW_SECONDS):
+        rates.deliver(TOPIC, [ENTRY, ENTRY])
+        rates.deliver(TOPIC, [ENTRY])
+        clock.advance(seconds=1)
+    clock.advance(seconds=-1)
+    assert rates.rate(TOPIC) == 3.0
+    assert rates.rate("https://other.example/") == 0.0
+
+
+def test_a_rate_fades_when_nothing_comes(rates: Rates, clock: Clock):
+    rates.deliver(TOPIC, [ENTRY] * 5)
+    clock.advance(seconds=WINDOW_SECONDS - 1)
+    rates.deliver(TOPIC, [ENTRY] * 5)
+    assert rates.rate(TOPIC) == 1.0
+    clock.advance(seconds=1)
+    assert rates.rate(TOPIC) == 0.5
+    clock.advance(seconds=WINDOW_SECONDS)
+    assert rates.rate(TOPIC) == 0.0
+    rates.deliver(TOPIC, [ENTRY])
+    assert rates.rate(TOPIC) == 0.1
