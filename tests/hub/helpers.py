@@ -19,8 +19,12 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify.writing import write_document
 
 TOPIC = "https://source.example/data/channel.xml"
+ADMIN = "the-token-of-the-admin"
 PATIENCE = 30
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+#: What the admin API lists.
+Rows = list[dict[str, Any]]
 
 
 def at(second: float) -> datetime:
@@ -109,6 +113,7 @@ class Callback:
         self.words: str | None = None  # what it answers a delivery with
         self.document = b""  # what a GET without hub.mode gets
         self.headers: dict[str, str] = {}
+        self.said = b""  # the body of its answers to deliveries
         self.intents: asyncio.Queue[dict[str, str]] = asyncio.Queue()
         self.deliveries: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
         self.open = asyncio.Event()  # deliveries wait for it
@@ -166,9 +171,12 @@ async def callback_server() -> AsyncIterator[Callback]:
 class Client:
     """A client of a running hub."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, url: str, session: aiohttp.ClientSession, *, needs_token: bool = False
+    ) -> None:
         self.url = url
         self.session = session
+        self.needs_token = needs_token  # to administer it
 
     async def publish(self, body: bytes, *, topic: str = TOPIC, **headers: str) -> tuple[int, str]:
         all_headers = {
@@ -196,19 +204,40 @@ class Client:
         )
         assert (status, reason) == (202, "")
         await callback.intent()
-        await self.page(lambda page: subscription_rows(page) > 0)
+        await self.subscriptions(bool, topic=topic)
 
     async def get(self, path: str) -> tuple[int, str]:
         async with self.session.get(self.url + path) as response:
             return response.status, await response.text()
 
-    async def page(self, condition: Callable[[str], bool]) -> str:
-        """Load the first page until it fulfils a condition."""
+    async def subscriptions(
+        self, condition: Callable[[Rows], bool] = lambda rows: True, **query: str
+    ) -> Rows:
+        """Ask the admin API for the WebSub subscriptions until they fulfil a condition."""
+        return await self._rows("subscriptions", condition, query)
+
+    async def topics(
+        self, condition: Callable[[Rows], bool] = lambda rows: True, **query: str
+    ) -> Rows:
+        """Ask the admin API for the topics until they fulfil a condition."""
+        return await self._rows("topics", condition, query)
+
+    async def _rows(
+        self, name: str, condition: Callable[[Rows], bool], query: dict[str, str]
+    ) -> Rows:
         async with asyncio.timeout(PATIENCE):
             while True:
-                _, page = await self.get("")
-                if condition(page):
-                    return page
+                rows = (await self.admin("GET", name, **query))[name]
+                if condition(rows):
+                    return list(rows)
+
+    async def admin(self, method: str, path: str, **query: str) -> Any:
+        """Use the admin API, and return the JSON that it answers with."""
+        url = f"{self.url}admin/{path}"
+        headers = {"Authorization": f"Bearer {ADMIN}"} if self.needs_token else {}
+        async with self.session.request(method, url, params=query, headers=headers) as response:
+            assert response.ok, await response.text()
+            return await response.json() if response.status == 200 else None
 
     async def websocket(self, **headers: str) -> aiohttp.ClientWebSocketResponse:
         return await self.session.ws_connect(self.url + "ws", headers=headers, max_msg_size=0)
@@ -231,8 +260,9 @@ class Client:
         return socket
 
 
-def subscription_rows(page: str) -> int:
-    return page.partition("WebSub subscriptions")[2].count("<tr>") - 1
+def up_to_date(rows: Rows) -> bool:
+    """Tell whether nothing waits for any of some subscriptions."""
+    return all(row["behind"] == 0 and row["failures"] == 0 for row in rows)
 
 
 async def heard(socket: aiohttp.ClientWebSocketResponse, until: float) -> list[float]:

@@ -25,6 +25,7 @@ from rsnotify_hub.websub.delivery import Delivery, Failure
 from rsnotify_hub.websub.forms import denial_url
 from rsnotify_hub.websub.register import Register
 from rsnotify_hub.websub.sender import Sender
+from rsnotify_hub.websub.turns import Turns
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -39,6 +40,7 @@ class WebSubChannel:
         configuration: The settings of retries.
         clock: Tells the current instant.
         statistics: Where deliveries are counted.
+        turns: Say when each callback may be asked; by default with the usual places.
 
     Attributes:
         register: Finds subscriptions, and counts them.
@@ -52,6 +54,7 @@ class WebSubChannel:
         configuration: Configuration,
         clock: Callable[[], Instant],
         statistics: Statistics,
+        turns: Turns | None = None,
     ) -> None:
         self.register = Register()
         self._store = store
@@ -59,7 +62,13 @@ class WebSubChannel:
         self._clock = clock
         self._topics: Topics | None = None
         self._sender = Sender(
-            callbacks, configuration, clock, statistics, move=self._move, end=self._end
+            callbacks,
+            configuration,
+            clock,
+            statistics,
+            move=self._move,
+            end=self._end,
+            turns=turns or Turns(configuration.callback_seconds),
         )
 
     @property
@@ -109,19 +118,22 @@ class WebSubChannel:
             StorageError: It could not be kept, and nothing has changed.
         """
         known = self.register.find(subscription.topic, subscription.callback)
-        if known is None:
+        renewed = {"secret": subscription.secret, "expires": subscription.expires}
+        if known is None or not await self._change(known, **renewed):
             await self._store.save(subscription)
             known = Delivery(subscription)
             self.register.add(known)
-        else:
-            await self._change(known, secret=subscription.secret, expires=subscription.expires)
         self._sender.encourage(known)
 
-    async def _change(self, delivery: Delivery, **fields: Any) -> None:
+    async def _change(self, delivery: Delivery, **fields: Any) -> bool:
+        """Change a subscription in the store and here, unless it has ended meanwhile."""
         async with delivery.changing:
+            if self.get(delivery.id) is not delivery:
+                return False
             await self._store.save(replace(delivery.subscription, **fields))
             # The cursor may have moved while it was saved.
             delivery.subscription = replace(delivery.subscription, **fields)
+            return True
 
     async def remove(self, topic: str, callback: str) -> None:
         """End a subscription, if there is one.
@@ -129,11 +141,13 @@ class WebSubChannel:
         Raises:
             StorageError: It could not be forgotten, and goes on.
         """
-        await self._store.delete(topic, callback)
         delivery = self.register.find(topic, callback)
-        if delivery is not None:
+        if delivery is None:
+            return
+        async with delivery.changing:
+            await self._store.delete(topic, callback)
             self.register.remove(delivery)
-            self._sender.interrupt(delivery)
+        self._sender.interrupt(delivery)
 
     async def expire(self) -> None:
         """End every subscription whose lease has ended.
@@ -185,9 +199,8 @@ class WebSubChannel:
             StorageError: It could not be kept, and nothing has changed.
         """
         delivery = self.get(id)
-        if delivery is None:
+        if delivery is None or not await self._change(delivery, suspended=True):
             return False
-        await self._change(delivery, suspended=True)
         self._sender.interrupt(delivery)
         return True
 
@@ -198,9 +211,8 @@ class WebSubChannel:
             StorageError: It could not be kept, and nothing has changed.
         """
         delivery = self.get(id)
-        if delivery is None:
+        if delivery is None or not await self._change(delivery, suspended=False):
             return False
-        await self._change(delivery, suspended=False)
         self._sender.encourage(delivery)
         return True
 

@@ -6,7 +6,7 @@ Nothing here does I/O. Parameters that WebSub does not know are ignored (WebSub 
 from __future__ import annotations
 
 import re
-from urllib.parse import parse_qsl, quote_plus, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from msgspec import Struct
 
@@ -16,6 +16,9 @@ from rsnotify_hub.refusals import Code, Refusal
 MAX_SECRET_BYTES = 199
 MAX_URL_LENGTH = 2048
 _MAX_FIELDS = 100
+#: Whatever is longer is cut to the longest lease anyway, and need not be computed with.
+_LEASE_DIGITS = 18
+_LONGEST_WISH = 10**_LEASE_DIGITS
 # What would break out of a header or of a Link header's <>, or is no URI character at all.
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 
@@ -56,7 +59,7 @@ def parse_form(body: bytes) -> Intent | Ping:
     """
     try:
         fields = parse_qsl(
-            body.decode("ascii"),
+            body.decode(),
             keep_blank_values=True,
             max_num_fields=_MAX_FIELDS,
             errors="strict",
@@ -82,7 +85,7 @@ def _intent(mode: str, values: dict[str, str]) -> Intent:
         mode=mode,
         topic=check_url(values.get("hub.topic", ""), "hub.topic"),
         callback=check_url(values.get("hub.callback", ""), "hub.callback"),
-        lease=_lease(values.get("hub.lease_seconds", "")),
+        lease=_lease(values.get("hub.lease_seconds", "")) if mode == "subscribe" else None,
         secret=_secret(values.get("hub.secret", "")),
     )
 
@@ -90,9 +93,10 @@ def _intent(mode: str, values: dict[str, str]) -> Intent:
 def _lease(text: str) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) > 0):
+    digits = text.lstrip("0")
+    if not (text.isascii() and text.isdigit() and digits):
         raise _bad("hub.lease_seconds is not a positive whole number")
-    return int(text)
+    return int(digits) if len(digits) <= _LEASE_DIGITS else _LONGEST_WISH
 
 
 def _secret(text: str) -> str | None:
@@ -162,8 +166,11 @@ def denial_url(topic: str, callback: str, *, reason: str) -> str:
 
 def _with_query(callback: str, query: list[tuple[str, str]]) -> str:
     # The callback's own query is kept as it is, whatever names it has.
-    joint = "&" if "?" in callback else "?"
-    return callback + joint + urlencode(query, quote_via=quote_plus)
+    if "?" not in callback:
+        joint = "?"
+    else:
+        joint = "" if callback.endswith(("?", "&")) else "&"
+    return callback + joint + urlencode(query, quote_via=quote, safe="")
 
 
 def _bad(reason: str) -> Refusal:

@@ -51,6 +51,7 @@ class Sender:
         statistics: Where deliveries are counted.
         move: Moves a subscription's place in the log.
         end: Ends a subscription, for a reason.
+        turns: Say when each may be asked.
 
     Attributes:
         recent_failures: The newest failures: id of the delivery, topic, host of the callback,
@@ -66,12 +67,13 @@ class Sender:
         *,
         move: Callable[[Delivery, int], None],
         end: Callable[[Delivery, str], Awaitable[None]],
+        turns: Turns,
     ) -> None:
         self.recent_failures: deque[tuple[str, str, str, Failure]] = deque(maxlen=RECENT_FAILURES)
         self._callbacks = callbacks
         self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
         self._give_up_seconds = configuration.give_up_seconds
-        self._turns = Turns(configuration.callback_seconds)
+        self._turns = turns
         self._random = Random()
         self._clock = clock
         self._statistics = statistics
@@ -98,7 +100,7 @@ class Sender:
         """Try now rather than later."""
         if delivery.timer is not None:
             delivery.timer.cancel()
-            delivery.timer = None
+            delivery.timer = delivery.retry_at = None
         delivery.take_heart(self._clock())
         self.wake(delivery, at_once=True)
 
@@ -165,6 +167,10 @@ class Sender:
         wait: float | None = None
         try:
             wait = await self._deliver_next(delivery, turn)
+        except Exception:
+            # A fault of ours must not end what somebody subscribed to.
+            log.exception("a delivery of %s broke off", delivery.subscription.topic)
+            wait = self._retry.most
         finally:
             if delivery.turn is turn:
                 delivery.turn = None
@@ -188,7 +194,7 @@ class Sender:
         except StorageError as error:
             log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
             return self._retry.first
-        if notification.body:
+        if notification.body is not None:
             answer = await turn.within(
                 self._callbacks.deliver(
                     delivery.subscription, notification.body, notification.content_type

@@ -72,10 +72,19 @@ class Turns:
         seconds: How long one may take.
         quick: Places in the quick lane.
         slow: Places in the slow lane.
+        patience: How long a request may be in the quick lane while others wait, in seconds.
     """
 
-    def __init__(self, seconds: float, *, quick: Places = QUICK, slow: Places = SLOW) -> None:
+    def __init__(
+        self,
+        seconds: float,
+        *,
+        quick: Places = QUICK,
+        slow: Places = SLOW,
+        patience: float = QUICK_SECONDS,
+    ) -> None:
         self._seconds = seconds
+        self._patience = patience
         self._quick: Lane[Turn] = Lane(quick)
         self._slow: Lane[Turn] = Lane(slow)
         self._check: asyncio.TimerHandle | None = None
@@ -114,7 +123,7 @@ class Turns:
                 turn.task = loop.create_task(turn.work(turn))
                 turn.task.add_done_callback(partial(self._ended, turn))
         if self._check is None and self._quick.waiting():
-            self._check = loop.call_later(QUICK_SECONDS, self._make_room)
+            self._check = loop.call_later(self._patience, self._make_room)
 
     def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
         self._quick.leave(turn)
@@ -126,7 +135,7 @@ class Turns:
     def _make_room(self) -> None:
         self._check = None
         now = asyncio.get_running_loop().time()
-        for turn in self._quick.in_the_way(now - QUICK_SECONDS):
+        for turn in self._quick.in_the_way(now - self._patience):
             if self._slow.has_place(turn.host):
                 self._quick.leave(turn)
                 self._slow.enter(turn, now)
