@@ -103,7 +103,9 @@ class Hub:
         )
         intake = Intake(gate, configuration)
         pings = Pings(self._topics, client, configuration)
-        self.websub = WebSub(intake, self._topics, pings, self._verification, configuration)
+        self.websub = WebSub(
+            intake, self._topics, pings, self._verification, limits, configuration
+        )
         self.websockets = WebSockets(intake, self._topics, self._live, configuration)
         office = Office(
             self._topics,

@@ -113,7 +113,6 @@ class Callback:
         self.words: str | None = None  # what it answers a delivery with
         self.document = b""  # what a GET without hub.mode gets
         self.headers: dict[str, str] = {}
-        self.said = b""  # the body of its answers to deliveries
         self.intents: asyncio.Queue[dict[str, str]] = asyncio.Queue()
         self.deliveries: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
         self.open = asyncio.Event()  # deliveries wait for it

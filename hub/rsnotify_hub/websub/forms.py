@@ -166,10 +166,7 @@ def denial_url(topic: str, callback: str, *, reason: str) -> str:
 
 def _with_query(callback: str, query: list[tuple[str, str]]) -> str:
     # The callback's own query is kept as it is, whatever names it has.
-    if "?" not in callback:
-        joint = "?"
-    else:
-        joint = "" if callback.endswith(("?", "&")) else "&"
+    joint = "?" if "?" not in callback else "" if callback.endswith(("?", "&")) else "&"
     return callback + joint + urlencode(query, quote_via=quote, safe="")
 
 

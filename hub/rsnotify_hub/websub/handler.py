@@ -9,18 +9,18 @@ from aiohttp import web
 from rsnotify.errors import DocumentError
 from rsnotify.links import parse_links
 from rsnotify.vocabulary import Rel
+from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.serving.network import is_loopback
 from rsnotify_hub.websub.forms import Intent, Ping, check_url, parse_form
 from rsnotify_hub.websub.pings import Pings
+from rsnotify_hub.websub.room import client_of
 from rsnotify_hub.websub.verification import Verification
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024
-_COME_BACK = {"Retry-After": "60"}
 
 
 class WebSub:
@@ -31,6 +31,7 @@ class WebSub:
         topics: The logs.
         pings: Fetches channels.
         verification: Verifies subscribers.
+        limits: How often one client may ask.
         configuration: The limits.
     """
 
@@ -40,12 +41,14 @@ class WebSub:
         topics: Topics,
         pings: Pings,
         verification: Verification,
+        limits: Limits,
         configuration: Configuration,
     ) -> None:
         self._intake = intake
         self._topics = topics
         self._pings = pings
         self._verification = verification
+        self._limits = limits
         self._configuration = configuration
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -91,10 +94,11 @@ class WebSub:
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
 
     def _intent(self, request: web.Request, intent: Intent) -> None:
-        client = "" if is_loopback(request.remote or "") else request.remote or ""
+        self._limits.subscriptions.check(request.remote)
+        client = client_of(request.remote)
         full = self._verification.refusal(intent, client)
         if full is not None:
-            raise web.HTTPTooManyRequests(text=f"{full}\n", headers=_COME_BACK)
+            raise Refusal(Code.TOO_MANY, full)
         unknown = self._topics.state(intent.topic) is None
         if intent.mode == "subscribe" and unknown and not self._intake.is_served(intent.topic):
             self._verification.deny(intent, client, "this hub does not serve the topic")

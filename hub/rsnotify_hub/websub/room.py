@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rsnotify_hub.access.clients import bucket_of
 from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.serving.network import is_loopback
 from rsnotify_hub.websub.forms import Intent, host_of
 from rsnotify_hub.websub.register import Register
 
 #: How many requests are verified at once: in all, and of one callback host or one client.
 MAX_PENDING = 2000
 PENDING_SHARE = 200
+
+
+def client_of(address: str | None) -> str:
+    """Return whose share of the room a request takes: nobody's, if it is from this machine."""
+    return "" if address is None or is_loopback(address) else bucket_of(address)
 
 
 class Room:
