@@ -15,6 +15,7 @@ _REFUSED_4 = [
         ("10.0.0.0/8", "private"),
         ("100.64.0.0/10", "shared (carrier-grade NAT)"),
         ("127.0.0.0/8", "loopback"),
+        ("168.63.129.16/32", "a cloud's own services, reached from its machines only"),
         ("169.254.0.0/16", "link-local"),
         ("172.16.0.0/12", "private"),
         ("192.0.0.0/24", "reserved for protocols"),
@@ -43,6 +44,8 @@ _REFUSED_6 = [
         ("3fff::/20", "documentation"),
     )
 ]
+# The interface identifiers of ISATAP (RFC 5214 §6.1), followed by an IPv4 address.
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
 
 
 def refusal(address: str) -> str | None:
@@ -72,4 +75,6 @@ def _refusal_4(ip: IPv4Address) -> str | None:
 def _refusal_6(ip: IPv6Address) -> str | None:
     if ip not in _GLOBAL_6:
         return "not a public IPv6 address"
+    if (int(ip) >> 32) & 0xFFFF_FFFF in _ISATAP:
+        return "ISATAP"
     return next((name for network, name in _REFUSED_6 if ip in network), None)

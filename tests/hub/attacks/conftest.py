@@ -1,0 +1,3 @@
+from tests.hub.attacks.helpers import names
+
+__all__ = ["names"]

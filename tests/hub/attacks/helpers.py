@@ -1,0 +1,136 @@
+"""The other side of an attack: victims that must not be reached, and servers that mean harm."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qsl
+
+import pytest
+
+from tests.hub.helpers import PATIENCE
+
+#: Answers one request, given by its head.
+Answer = Callable[[bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class Server:
+    """A raw server on a loopback address: what it sends is not made by any HTTP library."""
+
+    def __init__(self) -> None:
+        self.host = ""
+        self.port = 0
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self.came = asyncio.Condition()
+
+    def url(self, path: str = "/") -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}{path}"
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE), self.came:
+            await self.came.wait_for(holds)
+
+    async def record(self, request: bytes) -> None:
+        async with self.came:
+            self.requests.append(request)
+            self.came.notify_all()
+
+
+@asynccontextmanager
+async def raw_server(
+    answer: Answer, *, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[Server]:
+    """Serve each request, once its headers are there, by a function of the streams."""
+    server = Server()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await server.record(head)
+            await answer(head, reader, writer)
+        tasks.discard(task)
+        writer.close()
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = await asyncio.start_server(serve, host, port, family=family)
+    server.host, server.port = host, listening.sockets[0].getsockname()[1]
+    try:
+        yield server
+    finally:
+        listening.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def response(body: bytes, *headers: str, status: int = 200) -> bytes:
+    lines = [f"HTTP/1.1 {status} Whatever", f"Content-Length: {len(body)}", "Connection: close"]
+    return "\r\n".join([*lines, *headers, "", ""]).encode("latin-1") + body
+
+
+async def obliging(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer as a victim would."""
+    writer.write(response(b"secret"))
+    await writer.drain()
+
+
+async def confirm(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Answer as a callback does: with the challenge, if there is one."""
+    query = head.split(b" ")[1].decode().partition("?")[2]
+    writer.write(response(dict(parse_qsl(query)).get("hub.challenge", "").encode()))
+    await writer.drain()
+
+
+def sending_to(status: int, location: str) -> Answer:
+    """Answer with a redirect."""
+
+    async def answer(
+        head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        writer.write(response(b"", f"Location: {location}", status=status))
+        await writer.drain()
+
+    return answer
+
+
+class Names:
+    """A name server that the test is: names of `.test`, and the addresses they have just now."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, list[str]] = {}
+        self.asked: list[str] = []
+
+    def look_up(self, host: str, port: int) -> list[Any]:
+        self.asked.append(host)
+        found: list[Any] = []
+        for address in self.addresses[host]:
+            if ":" in address:
+                place: Any = (address, port, 0, 0)
+                found.append((socket.AF_INET6, socket.SOCK_STREAM, 6, "", place))
+            else:
+                found.append((socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)))
+        return found
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    names = Names()
+    real = socket.getaddrinfo
+
+    def look_up(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
+        if isinstance(host, str) and host in names.addresses:
+            return names.look_up(host, int(port or 0))
+        return real(host, port, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return names
