@@ -1,14 +1,15 @@
 """The command `rsnotify`: one shell around the subcommands that the packages bring.
 
 A package offers a subcommand as an entry point of the group `rsnotify.commands`: a typer
-function, named as the subcommand. So nothing here knows the packages.
+function, named as the subcommand, or a typer application where it has subcommands of its own.
+So nothing here knows the packages.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import entry_points
 
 import typer
@@ -36,10 +37,17 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     points = {point.name: point for point in entry_points(group="rsnotify.commands")}
     named = next((argument for argument in arguments if argument in points), None)
     for name in [named] if named else sorted(points):
-        # Each option is an environment variable too: --base-url is RSNOTIFY_BASE_URL.
-        settings = {"auto_envvar_prefix": "RSNOTIFY"}
-        app.command(name, context_settings=settings)(points[name].load())
+        _mount(app, name, points[name].load())
     return app
+
+
+def _mount(app: typer.Typer, name: str, command: Callable[..., None] | typer.Typer) -> None:
+    # Each option is an environment variable too: --base-url is RSNOTIFY_BASE_URL.
+    settings = {"auto_envvar_prefix": "RSNOTIFY"}
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, context_settings=settings)
+    else:
+        app.command(name, context_settings=settings)(command)
 
 
 def _common(

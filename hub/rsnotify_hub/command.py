@@ -1,4 +1,4 @@
-"""`rsnotify hub`: run the hub."""
+"""`rsnotify hub`: run the hub. Its subcommands use the admin API of a running one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from typing import Annotated
 import typer
 
 from rsnotify.commands import run
+from rsnotify_hub.admin.command import commands as hub
 from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.serving.application import serve
 
+__all__ = ["hub"]
 
-def hub(
+
+@hub.callback(invoke_without_command=True)
+def run_hub(
+    context: typer.Context,
     host: Annotated[
         str | None, typer.Option(help="The address to listen on.", show_default="127.0.0.1")
     ] = None,
@@ -37,7 +42,12 @@ def hub(
         ),
     ] = False,
 ) -> None:
-    """Run a hub: take changes from Sources, and push them to Destinations."""
+    """Run a hub: take changes from Sources, and push them to Destinations.
+
+    With a subcommand: look into a running hub, or act on it.
+    """
+    if context.invoked_subcommand is not None:
+        return
     configuration = load_configuration(
         config,
         host=host,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from rsnotify.commands import printable, run
+from rsnotify.commands import printable
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.admin import shapes, tables
 from rsnotify_hub.admin.remote import Remote
@@ -42,11 +42,7 @@ def _show(
     asking: Coroutine[Any, Any, Any], table: Callable[[Any], Iterable[str]], json: bool
 ) -> None:
     """Ask, and print the answer."""
-
-    async def main(stop: asyncio.Event) -> Any:
-        return await asking
-
-    answer = run(main)
+    answer = asyncio.run(asking)
     if json:
         typer.echo(msgspec.json.encode(answer))
         return

@@ -1,0 +1,170 @@
+"""`rsnotify hub …` against a real hub."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import sys
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from rsnotify.errors import FetchError, RsnotifyError, Unavailable
+from rsnotify_hub.admin import remote, shapes, tables
+from rsnotify_hub.admin.remote import Remote
+from rsnotify_hub.command import hub as commands
+from rsnotify_hub.subscriptions import subscription_id
+from tests.hub.admin.conftest import Admin
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, at, fragment, seconds_of
+
+ADMIN = "an admin's token of the tests"
+
+
+async def command(hub: Client, *arguments: str, token: str = "") -> Result:
+    """Run a subcommand."""
+    variables = {"RSNOTIFY_HUB_URL": hub.url, "RSNOTIFY_ADMIN_TOKEN": token}
+    return await asyncio.to_thread(CliRunner().invoke, commands, arguments, env=variables)
+
+
+async def printed(hub: Client, *arguments: str) -> str:
+    result = await command(hub, *arguments)
+    assert result.exit_code == 0, result.exception
+    return result.output
+
+
+async def test_what_a_hub_is_doing_is_printed_for_people_and_programs(
+    hub: Client, admin: Admin, callback: Callback
+):
+    callback.answers, callback.words = [500], "out of\norder \x1b[31m"
+    await hub.subscribe(callback)
+    await hub.accepted(fragment(0, 1))
+    for _ in range(2):
+        await callback.delivery()
+    await admin.subscription(lambda row: row["behind"] == 0)
+    assert "deliveries websub failed" in await printed(hub, "status")
+    heads, row = (await printed(hub, "topics")).splitlines()
+    assert heads.split()[:2] == ["ID", "THROUGH"]
+    assert TOPIC in row
+    row = (await printed(hub, "subscriptions", "--state", "active")).splitlines()[1]
+    assert row.split()[:2] == [subscription_id(TOPIC, callback.url), "active"]
+    row = (await printed(hub, "failures")).splitlines()[1]
+    assert "answers 500" in row
+    assert "out of order" in row
+    assert "\x1b" not in row
+    assert await printed(hub, "dead-letters") == "none\n"
+    structured = await printed(hub, "subscriptions", "--json")
+    assert json.loads(structured) == await admin.get("subscriptions")
+
+
+async def test_a_subscription_is_suspended_delivered_again_and_dropped(
+    hub: Client, admin: Admin, callback: Callback
+):
+    await hub.subscribe(callback)
+    for second in range(2):
+        await hub.accepted(fragment(second, second + 1))
+        await callback.delivery()
+    await admin.subscription(lambda row: row["behind"] == 0)
+    id = subscription_id(TOPIC, callback.url)
+    assert "suspended" in await printed(hub, "suspend", id)
+    assert "active" in await printed(hub, "resume", id)
+    await printed(hub, "redeliver", id, "--since", "2026-01-01T00:00:00Z")
+    assert seconds_of((await callback.delivery())[1]) == [1, 2]
+    assert await printed(hub, "drop", id) == ""
+    assert (await admin.get("subscriptions"))["total"] == 0
+    (topic,) = (await admin.get("topics"))["topics"]
+    assert await printed(hub, "drop", "--topic", topic["id"]) == ""
+    assert (await admin.get("topics"))["total"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "reason"),
+    [
+        (["status"], "", "set RSNOTIFY_ADMIN_TOKEN"),
+        (["status"], ADMIN + "x", "set RSNOTIFY_ADMIN_TOKEN"),
+        (["suspend", "../status"], ADMIN, "is no id"),
+        (["status", "--url", "hub"], ADMIN, "not an absolute http"),
+        (["drop", "0" * 16], ADMIN, "there is no such subscription"),
+        (["redeliver", "0" * 16, "--since", "yesterday"], ADMIN, "not a W3C Datetime"),
+    ],
+)
+async def test_what_cannot_be_is_one_sentence(
+    run_hub: RunHub, arguments: list[str], token: str, reason: str
+):
+    async with run_hub(admins=[{"token": ADMIN}]) as hub:
+        result = await command(hub, *arguments, token=token)
+    assert isinstance(result.exception, RsnotifyError)
+    assert reason in str(result.exception)
+    assert ADMIN not in str(result.exception)
+    assert result.output == ""
+
+
+async def test_another_server_is_not_taken_for_a_hub(callback: Callback):
+    callback.document = b"<html>"
+    with pytest.raises(FetchError, match="not as the hub's admin API"):
+        await Remote(callback.url, None).ask("status")
+
+
+async def test_the_subcommands_are_part_of_rsnotify(hub: Client):
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rsnotify", "hub", "drop", "0" * 16),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "RSNOTIFY_HUB_URL": hub.url},
+    )
+    async with asyncio.timeout(PATIENCE):
+        output, errors = await process.communicate()
+    assert (process.returncode, output) == (2, b"")
+    (line,) = errors.decode().splitlines()
+    assert line.startswith("rsnotify: ")
+    assert line.endswith("there is no such subscription")
+
+
+async def test_a_token_that_was_made_is_an_admins_once_its_digest_is_configured(run_hub: RunHub):
+    made = json.loads(CliRunner().invoke(commands, ["token", "--json"]).output)
+    async with run_hub(admins=[{"token_sha256": made["token_sha256"]}]) as hub:
+        assert (await Remote(hub.url, made["token"]).ask("status")).admin is True
+        with pytest.raises(FetchError, match="needs the token of an admin"):
+            await Remote(hub.url, made["token_sha256"]).ask("status")
+
+
+def test_an_existing_token_is_digested_and_not_shown():
+    result = CliRunner().invoke(commands, ["token", "--existing"], input=f"{ADMIN}\n")
+    digest = hashlib.sha256(ADMIN.encode()).hexdigest()
+    assert result.output.split() == ["token_sha256", digest]
+
+
+async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(remote, "MAX_ROWS", 2)
+    topics = [f"{TOPIC}/{number}" for number in range(5)]
+    for topic in topics:
+        await hub.accepted(fragment(0, 1), topic=topic)
+    for limit in (1, 2, 3, 5, 9):
+        page = await Remote(hub.url, None).collect("topics", limit=limit)
+        assert [row.topic for row in page.topics] == topics[:limit]
+        assert page.total == 5
+
+
+async def test_a_hub_that_is_not_there_is_told(unused_tcp_port: int):
+    with pytest.raises(Unavailable):
+        await Remote(f"http://127.0.0.1:{unused_tcp_port}/", None).ask("status")
+
+
+def test_a_table_tells_how_much_it_leaves_out():
+    failure = shapes.Failure(at=at(0), status=None, reason="timed out", excerpt="")
+    row = shapes.DeadLetter(
+        id="0123456789abcdef",
+        topic=TOPIC,
+        host="b.example",
+        given_up_since=at(1),
+        from_=None,
+        until=at(2),
+        fragments=3,
+        last_failure=failure,
+    )
+    head, line, more = tables.dead_letters(shapes.DeadLetters((row,), 8, "x"))
+    assert head.index("UNTIL") == line.index("2026-01-01T00:00:02.000000Z")
+    assert line.split()[3] == "-"
+    assert more == "and 7 more (--limit)"
