@@ -84,7 +84,9 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             address; ten seconds' worth may come at once.
         connection_rate: WebSockets that one client address opens a second, likewise.
         failed_token_rate: Tokens that grant nothing a second, likewise.
-        max_fragment_bytes: The largest fragment.
+        ping_seconds: How long an open topic rests between two fetches.
+        max_open_topics: Topics in all, beyond which a ping makes no new open topic.
+        max_fragment_bytes: The largest fragment, or whole content of a topic.
         max_channel_bytes: The largest Change List that is fetched after a ping.
         max_links: `rs:ln` elements in one entry of a fragment.
         log_bytes: How much of each topic's log is kept.
@@ -124,6 +126,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     subscription_rate: _Rate = 10.0
     connection_rate: _Rate = 20.0
     failed_token_rate: _Rate = 1.0
+    ping_seconds: Annotated[float, Meta(ge=0)] = 1.0
+    max_open_topics: _Positive = 10_000
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
     max_channel_bytes: _Positive = 50_000_000
     max_links: _Positive = 100

@@ -101,10 +101,10 @@ class Hub:
         self._verification = Verification(
             self._callbacks, self._topics, self._questions, configuration, clock
         )
-        intake = Intake(gate, configuration)
-        pings = Pings(self._topics, client, configuration)
+        intake = Intake(gate, configuration, clock)
+        self._pings = Pings(self._topics, client, configuration, clock)
         self.websub = WebSub(
-            intake, self._topics, pings, self._verification, limits, configuration
+            intake, self._topics, self._pings, self._verification, limits, configuration
         )
         self.websockets = WebSockets(intake, self._topics, self._live, configuration)
         office = Office(
@@ -132,6 +132,7 @@ class Hub:
         """Let what was published become durable, and stop delivering."""
         await self._verification.close()
         await self._questions.close()
+        await self._pings.close()
         await self._topics.close()
         await self._callbacks.close()
 

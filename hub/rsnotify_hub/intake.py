@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from aiohttp import web
 
+from rsnotify.datetimes import Instant
 from rsnotify.reading import Limits
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 
 #: Beyond this many bytes a fragment is read in a thread, so that the others do not wait.
@@ -22,10 +25,14 @@ class Intake:
     Args:
         gate: Says who may publish.
         configuration: How large a fragment may be.
+        clock: Tells the current instant.
     """
 
-    def __init__(self, gate: Gate, configuration: Configuration) -> None:
+    def __init__(
+        self, gate: Gate, configuration: Configuration, clock: Callable[[], Instant]
+    ) -> None:
         self._gate = gate
+        self._clock = clock
         self._limits = Limits(
             document_bytes=configuration.max_fragment_bytes, links=configuration.max_links
         )
@@ -38,6 +45,14 @@ class Intake:
         """
         self._gate.check_publisher(request, topic)
 
+    def check_ping(self, request: web.Request, topic: str) -> None:
+        """Check that a request may have a topic fetched.
+
+        Raises:
+            Refusal: It may not.
+        """
+        self._gate.check_ping(request, topic)
+
     def is_served(self, topic: str) -> bool:
         """Tell whether somebody may publish on a topic."""
         return self._gate.is_served(topic)
@@ -48,5 +63,24 @@ class Intake:
         Raises:
             DocumentError: It is not a fragment, or one that would make a Destination wrong.
         """
-        read = partial(read_fragment, body, content_type=content_type, limits=self._limits)
+        return await self._run(
+            partial(read_fragment, body, content_type=content_type, limits=self._limits), body
+        )
+
+    async def read_content(self, body: bytes, content_type: str) -> Fragment:
+        """Read and check a fragment, or the whole content of a topic.
+
+        Raises:
+            DocumentError: As for `rsnotify_hub.log.contents.read_content`.
+        """
+        read = partial(
+            read_content,
+            body,
+            content_type=content_type,
+            received=self._clock(),
+            limits=self._limits,
+        )
+        return await self._run(read, body)
+
+    async def _run(self, read: Callable[[], Fragment], body: bytes) -> Fragment:
         return read() if len(body) <= _READ_AT_ONCE else await asyncio.to_thread(read)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,7 +12,23 @@ from rsnotify.model import Document
 from rsnotify.reading import read_document
 from rsnotify.writing import write_document
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, Callback, Client, at, changes, fragment, seconds_of
+from tests.hub.helpers import (
+    PATIENCE,
+    Callback,
+    Client,
+    at,
+    callback_server,
+    changes,
+    fragment,
+    seconds_of,
+)
+
+
+@pytest.fixture
+async def callback() -> AsyncIterator[Callback]:
+    async with callback_server() as server:
+        server.headers = {"Content-Type": "application/xml"}
+        yield server
 
 
 def change_list(from_: float, *seconds: float) -> bytes:
@@ -63,7 +80,7 @@ async def test_too_much_for_a_fragment_is_announced_as_a_gap(run_hub: RunHub, ca
 
 @pytest.mark.parametrize(
     "document",
-    [b"", b"<html/>", fragment(0, 2, 1), b"<!DOCTYPE urlset>" + change_list(0, 1)],
+    [b"", b"<html>", fragment(0, 2, 1), b"<!DOCTYPE urlset>" + change_list(0, 1)],
 )
 async def test_a_channel_that_is_no_change_list_is_refused(
     hub: Client, callback: Callback, document: bytes

@@ -50,11 +50,11 @@ async def test_a_subscription_from_more_careless_days_is_not_dialled_either(
     assert callback.requests == before
 
 
-async def test_no_redirect_is_followed(run_hub: RunHub, callback: Callback, watch: LogWatch):
+async def test_no_redirect_of_a_callback_is_followed(
+    run_hub: RunHub, callback: Callback, watch: LogWatch
+):
     callback.redirects = True
     async with run_hub() as hub:
         assert await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url) == (202, "")
         await watch.line("answers 302")
-        status, reason = await hub.form(mode="publish", url=callback.url)
-        assert (status, "answers 302" in reason) == (502, True)
     assert set(callback.paths) == {"/callback"}

@@ -53,16 +53,16 @@ class WebSub:
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 once what was asked for is durable, or, to a subscriber, is checked next."""
-        kind = request.content_type
-        if kind == _FORM:
+        if request.content_type == _FORM:
             await self._form(request)
-        elif kind in ("application/xml", "text/xml") or kind.endswith("+xml"):
-            await self._fragment(request)
         else:
-            raise web.HTTPUnsupportedMediaType(text=f"neither XML nor {_FORM}\n")
+            await self._content(request)
         return web.Response(status=202)
 
-    async def _fragment(self, request: web.Request) -> None:
+    async def _content(self, request: web.Request) -> None:
+        content_type = request.headers.get("Content-Type", "")
+        if not content_type:
+            raise web.HTTPUnsupportedMediaType(text="it has no Content-Type\n")
         topics = [
             target
             for relation, target in parse_links(request.headers.getall("Link", []))
@@ -74,10 +74,10 @@ class WebSub:
         self._intake.check_publisher(request, topic)
         body = await self._body(request)
         try:
-            fragment = await self._intake.read(body, request.headers["Content-Type"])
+            content = await self._intake.read_content(body, content_type)
+            await self._topics.publish(topic, content)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
-        await self._topics.publish(topic, fragment)
 
     async def _form(self, request: web.Request) -> None:
         if (request.content_length or 0) > _MAX_FORM_BYTES:
@@ -90,7 +90,7 @@ class WebSub:
 
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
-            self._intake.check_publisher(request, topic)
+            self._intake.check_ping(request, topic)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
 
     def _intent(self, request: web.Request, intent: Intent) -> None:

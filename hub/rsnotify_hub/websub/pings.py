@@ -1,100 +1,165 @@
-"""Plain WebSub pings (`hub.mode=publish`): the hub fetches the channel itself."""
+"""Plain WebSub pings (`hub.mode=publish`): the hub fetches the topic itself.
+
+Theory of operation. Each topic has at most one fetch under way. Pings that come meanwhile
+share the next one, which begins after all of them, so that it sees what each was sent for. A
+topic that anybody may ping rests a while between two fetches; pings wait for its turn.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import aiohttp
 
 from rsnotify.datetimes import MICROSECOND, Instant
-from rsnotify.errors import DocumentError, FetchError, Unavailable
-from rsnotify.reading import Limits, read_document
-from rsnotify.writing import write_document
-from rsnotify_hub.client import exactly, reason_of
+from rsnotify.errors import DocumentError, Unavailable
+from rsnotify.reading import Limits
+from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, describe, read_fragment
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.websub.channel_lists import ChangeKey, announce, keys_at, part_after
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.websub.fetching import Fetched, TopicClient, Validators
+from rsnotify_hub.websub.news import Reader
+
+#: How many topics are fetched at once: each may be held in memory.
+_AT_ONCE = 16
+#: How many topics may be fetched, or wait for it.
+_MOST = 1000
+#: Of how many topics it is remembered which version was fetched.
+_REMEMBERED = 10_000
+
+_UNKNOWN = Validators()
 
 
 class Pings:
-    """Fetches channels, and appends what is news.
+    """Fetches topics, and appends what is news.
 
     Args:
         topics: The logs.
         client: The guarded HTTP client.
-        configuration: How large documents may be.
+        configuration: How large documents may be, and which topics anybody may ping how often.
+        clock: Tells the current instant.
     """
 
     def __init__(
-        self, topics: Topics, client: aiohttp.ClientSession, configuration: Configuration
+        self,
+        topics: Topics,
+        client: aiohttp.ClientSession,
+        configuration: Configuration,
+        clock: Callable[[], Instant],
     ) -> None:
         self._topics = topics
-        self._client = client
-        self._configuration = configuration
-        self._limits = Limits(
+        self._clock = clock
+        self._open_topics = configuration.open_topics
+        self._max_open_topics = configuration.max_open_topics
+        self._rest = configuration.ping_seconds
+        self._client = TopicClient(
+            client,
+            max_bytes=configuration.max_channel_bytes,
+            seconds=configuration.callback_seconds,
+        )
+        limits = Limits(
             document_bytes=configuration.max_channel_bytes, links=configuration.max_links
         )
+        self._reader = Reader(limits, configuration.max_fragment_bytes)
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._versions: dict[str, tuple[int, Validators]] = {}
 
     async def fetch(self, topic: str) -> None:
-        """GET a channel, and append what the log does not have; returns once it is durable.
-
-        Two fetches at once may append overlapping fragments, which changes no Destination.
+        """GET a topic, and append what the log does not have; returns once it is durable.
 
         Raises:
-            FetchError: The channel did not answer with a Change List.
+            Refusal: Too much is being fetched, or one more open topic would be too many.
+            FetchError: The topic did not answer with what can be passed on.
             StorageError: The news could not be kept.
         """
-        body, content_type = await self._get(topic)
+        if topic not in self._working:
+            self._check_room(topic)
+        if topic not in self._waiting:
+            self._waiting[topic] = _heeded(asyncio.get_running_loop().create_future())
+        if topic not in self._working:
+            self._working[topic] = asyncio.create_task(self._work(topic))
+        await asyncio.shield(self._waiting[topic])
+
+    def _check_room(self, topic: str) -> None:
+        if len(self._working) >= _MOST:
+            raise Refusal(Code.UNAVAILABLE, "too many topics are being fetched; try again later")
+        new = self._is_open(topic) and self._topics.state(topic) is None
+        if new and len(self._topics.states()) >= self._max_open_topics:
+            raise Refusal(Code.UNAVAILABLE, "this hub has no room for one more open topic")
+
+    def _is_open(self, topic: str) -> bool:
+        return any(is_granted(prefix, topic) for prefix in self._open_topics)
+
+    async def _work(self, topic: str) -> None:
+        try:
+            while (future := self._waiting.pop(topic, None)) is not None:
+                await self._serve(topic, future)
+                if self._is_open(topic):
+                    await asyncio.sleep(self._rest)
+        finally:
+            del self._working[topic]
+
+    async def _serve(self, topic: str, future: asyncio.Future[None]) -> None:
+        try:
+            async with self._room:
+                await self._fetch(topic)
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
+        except Exception as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    async def _fetch(self, topic: str) -> None:
+        fetched = await self._client.fetch(topic, self._version(topic))
+        if fetched is None:
+            return
+        received = self._clock()
         through, last = await self._end_of_log(topic)
         try:
-            fragment = await asyncio.to_thread(self._news, body, content_type, through, last)
+            fragment = await asyncio.to_thread(
+                self._reader.news, fetched, through=through, last=last, received=received
+            )
+            if fragment is not None:
+                await self._topics.publish(topic, fragment)
         except DocumentError as error:
-            raise FetchError(topic, error.reason) from None
-        if fragment is not None:
-            await self._topics.publish(topic, fragment)
+            raise Unavailable(topic, error.reason) from None
+        self._remember(topic, fetched)
+
+    def _version(self, topic: str) -> Validators:
+        """Return what tells the version that the log has, unless something else came since."""
+        position, validators = self._versions.get(topic, (0, _UNKNOWN))
+        return validators if position == self._topics.position(topic) else _UNKNOWN
+
+    def _remember(self, topic: str, fetched: Fetched) -> None:
+        self._versions.pop(topic, None)
+        self._versions[topic] = self._topics.position(topic), fetched.validators
+        if len(self._versions) > _REMEMBERED:
+            del self._versions[next(iter(self._versions))]
 
     async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[Entry]]:
-        """Return the instant where the log ends, and the entries that reach it."""
+        """Return the instant where the log of changes ends, and the entries that reach it."""
         state = self._topics.state(topic)
-        if state is None:
+        if state is None or state.whole:
             return None, []
         before = state.through - MICROSECOND
         return state.through, await self._topics.read(topic, after=0, since=before)
 
-    def _news(
-        self, body: bytes, content_type: str, through: Instant | None, last: list[Entry]
-    ) -> Fragment | None:
-        known: set[ChangeKey] = set()
-        if through is not None:
-            for entry in last:
-                known |= keys_at(read_document(entry.fragment.body).resources, through)
-        document = read_document(body, limits=self._limits)
-        news = part_after(document, through=through, known=known)
-        if news is None:
-            return None
-        if news is not document:
-            body, content_type = write_document(news), MERGED_CONTENT_TYPE
-        if len(body) > self._configuration.max_fragment_bytes:
-            describe(news, body, content_type)
-            body, content_type = write_document(announce(news)), MERGED_CONTENT_TYPE
-        return read_fragment(body, content_type=content_type, limits=self._limits)
+    async def close(self) -> None:
+        """Give up what is being fetched; whoever pinged gets no answer."""
+        tasks = list(self._working.values())
+        for each in (*tasks, *self._waiting.values()):
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _get(self, topic: str) -> tuple[bytes, str]:
-        try:
-            async with self._client.get(exactly(topic), allow_redirects=False) as response:
-                if response.status != 200:
-                    raise Unavailable(topic, f"the channel answers {response.status}")
-                if response.headers.get("Content-Encoding", "identity") != "identity":
-                    raise Unavailable(topic, "the channel answers with a Content-Encoding")
-                chunks, size = [], 0
-                async for chunk in response.content.iter_any():
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    if size > self._configuration.max_channel_bytes:
-                        raise Unavailable(topic, "the channel's document is too large")
-                content_type = response.headers.get("Content-Type", MERGED_CONTENT_TYPE)
-                return b"".join(chunks), content_type
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Unavailable(topic, reason_of(error)) from None
+
+def _heeded(future: asyncio.Future[None]) -> asyncio.Future[None]:
+    """Let nobody complain of an error where whoever pinged has gone."""
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future

@@ -1,0 +1,358 @@
+"""Any topic content, published by POST and by ping: exact, once, and only the newest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rsnotify_hub.client import open_client
+from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.websub.pings import Pings
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
+from tests.hub.test_store import opened
+
+HTML = "text/html; charset=utf-8"
+XHTML = (
+    b'<!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" "http://www.w3.org/x.dtd">'
+    b'<html xmlns="http://www.w3.org/1999/xhtml"><p>&copy;</p></html>'
+)
+
+
+class TopicServer:
+    """A Web site with one page, and places that lead to it."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.body = b"<p>one"
+        self.headers = {"Content-Type": HTML}
+        self.requests: list[web.Request] = []
+        self.bodies_sent = 0
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked = asyncio.Event()
+
+    async def get(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        self.asked.set()
+        await self.open.wait()
+        number = request.path.partition("/redirect/")[2]
+        if number:
+            left = int(number) - 1
+            return web.Response(
+                status=302, headers={"Location": f"/redirect/{left}" if left else "/page"}
+            )
+        tag = self.headers.get("ETag")
+        if tag is not None and request.headers.get("If-None-Match") == tag:
+            return web.Response(status=304, headers=self.headers)
+        self.bodies_sent += 1
+        return web.Response(body=self.body, headers=self.headers)
+
+
+@asynccontextmanager
+async def serving(
+    get: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/{tail:.*}", get)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{site.port}"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[TopicServer]:
+    server = TopicServer()
+    async with serving(server.get) as url:
+        server.url = url + "/page"
+        yield server
+        server.open.set()
+
+
+async def ping(hub: Client, topic: str) -> None:
+    assert await hub.form(mode="publish", url=topic) == (202, "")
+
+
+async def refused(hub: Client, topic: str, *parts: str) -> None:
+    status, reason = await hub.form(mode="publish", url=topic)
+    assert status == 502
+    assert all(part in reason for part in parts), reason
+
+
+async def delivered(callback: Callback) -> tuple[str, bytes]:
+    headers, body = await callback.delivery()
+    return headers["Content-Type"], body
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (HTML, b"<p>not <b>closed"),
+        ("application/json", b'{"type": "gap"}'),
+        ("image/png", bytes(range(256))),
+        ("application/xhtml+xml", XHTML),
+        ("application/atom+xml;type=feed", b'<feed xmlns="http://www.w3.org/2005/Atom"/>'),
+        ("text/plain", b""),
+    ],
+)
+async def test_any_content_is_delivered_exactly_as_it_was_posted(
+    hub: Client, callback: Callback, content_type: str, body: bytes
+):
+    await hub.subscribe(callback)
+    assert await hub.publish(body, Content_Type=content_type) == (202, "")
+    assert await delivered(callback) == (content_type, body)
+
+
+async def test_a_pinged_page_is_delivered_exactly_as_it_was_served(
+    hub: Client, callback: Callback, site: TopicServer
+):
+    await hub.subscribe(callback, topic=site.url)
+    for body in (b"<p>one", b"\xff\x00two"):
+        site.body = body
+        await ping(hub, site.url)
+        assert await delivered(callback) == (HTML, body)
+
+
+async def test_unchanged_content_is_not_sent_twice(
+    run_hub: RunHub, callback: Callback, site: TopicServer
+):
+    async with run_hub() as hub:
+        await hub.subscribe(callback, topic=site.url)
+        for _ in range(2):
+            await ping(hub, site.url)
+        assert await delivered(callback) == (HTML, b"<p>one")
+    async with run_hub() as hub:
+        await ping(hub, site.url)
+        site.body = b"<p>two"
+        await ping(hub, site.url)
+        assert await delivered(callback) == (HTML, b"<p>two")
+    assert callback.deliveries.empty()
+
+
+async def test_content_that_comes_back_is_sent_again(
+    hub: Client, callback: Callback, site: TopicServer
+):
+    await hub.subscribe(callback, topic=site.url)
+    for body in (b"one", b"two", b"one"):
+        site.body = body
+        await ping(hub, site.url)
+        assert (await delivered(callback))[1] == body
+
+
+async def test_content_that_did_not_change_is_not_even_transferred(hub: Client, site: TopicServer):
+    site.headers |= {"ETag": '"1"', "Last-Modified": "Sat, 21 Nov 2026 12:00:00 GMT"}
+    for _ in range(3):
+        await ping(hub, site.url)
+    assert site.bodies_sent == 1
+    asked = site.requests[-1].headers
+    assert asked["If-None-Match"] == '"1"'
+    assert asked["If-Modified-Since"] == "Sat, 21 Nov 2026 12:00:00 GMT"
+
+
+async def test_what_was_posted_since_is_put_right_by_a_ping(
+    hub: Client, callback: Callback, site: TopicServer
+):
+    site.headers["ETag"] = '"1"'
+    await hub.subscribe(callback, topic=site.url)
+    await ping(hub, site.url)
+    await hub.publish(b"posted", topic=site.url, Content_Type=HTML)
+    await ping(hub, site.url)
+    bodies = [(await delivered(callback))[1] for _ in range(3)]
+    assert bodies == [b"<p>one", b"posted", b"<p>one"]
+
+
+@asynccontextmanager
+async def pinging(
+    folder: Path, clock: Clock, **settings: Any
+) -> AsyncIterator[Callable[[str], Awaitable[None]]]:
+    configuration = load_configuration(None, **settings)
+    async with (
+        opened(folder, clock) as store,
+        open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
+    ):
+        pings = Pings(Topics(store, ()), client, configuration, clock)
+        yield pings.fetch
+        await pings.close()
+
+
+async def test_pings_during_a_fetch_share_the_next_one(
+    tmp_path: Path, clock: Clock, site: TopicServer
+):
+    async with pinging(tmp_path, clock) as fetch:
+        site.open.clear()
+        first = asyncio.create_task(fetch(site.url))
+        async with asyncio.timeout(PATIENCE):
+            await site.asked.wait()
+        more = [asyncio.create_task(fetch(site.url)) for _ in range(20)]
+        await asyncio.sleep(0)  # each has begun
+        site.open.set()
+        await asyncio.gather(first, *more)
+        assert len(site.requests) == 2
+
+
+async def test_an_open_topic_rests_between_two_fetches(
+    tmp_path: Path, clock: Clock, site: TopicServer
+):
+    async with pinging(tmp_path, clock, open_topics=[site.url], ping_seconds=3600) as fetch:
+        await fetch(site.url)
+        later = [asyncio.create_task(fetch(site.url)) for _ in range(5)]
+        await fetch(site.url + "?another")
+        assert [request.path_qs for request in site.requests] == ["/page", "/page?another"]
+        assert not any(task.done() for task in later)
+    await asyncio.gather(*later, return_exceptions=True)
+
+
+async def test_a_lagging_subscription_gets_only_the_newest_content(
+    hub: Client, callback: Callback, site: TopicServer
+):
+    await hub.subscribe(callback, topic=site.url)
+    callback.open.clear()
+    for number in range(9):
+        site.body = b"%d" % number
+        await ping(hub, site.url)
+    assert (await delivered(callback))[1] == b"0"
+    callback.open.set()
+    assert (await delivered(callback))[1] == b"8"
+    site.body = b"last"
+    await ping(hub, site.url)
+    assert (await delivered(callback))[1] == b"last"
+
+
+async def test_few_redirects_are_followed(hub: Client, site: TopicServer):
+    base = site.url.removesuffix("page")
+    await ping(hub, base + "redirect/3")
+    assert site.bodies_sent == 1
+    await refused(hub, base + "redirect/4", "redirects more than 3 times")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "file:///etc/passwd",
+        "gopher://a.example/",
+        "",
+        "http://",
+        "//user@a.example/",
+        "\u00e4",
+        "http://[::1",
+    ],
+)
+async def test_a_redirect_to_what_is_no_url_is_not_followed(hub: Client, location: str):
+    async def get(request: web.Request) -> web.Response:
+        return web.Response(status=302, headers={"Location": location})
+
+    async with serving(get) as url:
+        await refused(hub, url + "/")
+
+
+async def test_a_redirect_to_a_private_address_is_not_followed(
+    run_hub: RunHub, site: TopicServer, monkeypatch: pytest.MonkeyPatch
+):
+    """The first server is reached as if it were a public one; the second is what it is."""
+    async with serving(site.get) as outside:
+        port = int(outside.rpartition(":")[2])
+
+        async def get(request: web.Request) -> web.Response:
+            return web.Response(status=307, headers={"Location": f"http://127.0.0.2:{port}/page"})
+
+        async with serving(get) as url:
+            monkeypatch.setattr(
+                "rsnotify_hub.client.refusal",
+                lambda address: None if address == "127.0.0.1" else "it is private",
+            )
+            async with run_hub(allow_private_addresses=False) as hub:
+                await refused(hub, url + "/")
+    assert site.requests == []
+
+
+async def test_a_page_larger_than_a_fragment_may_be_is_refused(run_hub: RunHub, site: TopicServer):
+    async with run_hub(max_fragment_bytes=1000) as hub:
+        site.body = b"x" * 1001
+        await refused(hub, site.url, "larger than 1000 bytes")
+        site.body = b"x" * 1000
+        await ping(hub, site.url)
+
+
+async def test_an_error_page_in_the_place_of_a_change_list_is_refused(
+    hub: Client, site: TopicServer
+):
+    socket = await hub.listen(topic=site.url)
+    site.body, site.headers = fragment(0, 1), {"Content-Type": "application/xml"}
+    await ping(hub, site.url)
+    site.body, site.headers = b"<p>Sorry", {"Content-Type": HTML}
+    await refused(hub, site.url, "about changes")
+    status, reason = await hub.publish(b"<p>Sorry", topic=site.url, Content_Type=HTML)
+    assert (status, "about changes" in reason) == (400, True)
+    site.body, site.headers = fragment(1, 2), {"Content-Type": "application/xml"}
+    await ping(hub, site.url)
+    assert [(await socket.receive_str(timeout=PATIENCE)).encode() for _ in range(2)] == [
+        fragment(0, 1),
+        fragment(1, 2),
+    ]
+
+
+@pytest.mark.parametrize("body", [b"", b"<a>", b"no xml"])
+async def test_xml_that_is_not_well_formed_is_refused(hub: Client, body: bytes):
+    status, _ = await hub.publish(body, Content_Type="application/rss+xml")
+    assert status == 400
+    assert await hub.publish(body, Content_Type="text/plain") == (202, "")
+
+
+async def test_a_content_without_a_type_is_refused(hub: Client):
+    async with hub.session.post(
+        hub.url + "websub",
+        data=b"x",
+        headers={"Link": f'<{TOPIC}>; rel="self"'},
+        skip_auto_headers=["Content-Type"],
+    ) as response:
+        assert response.status == 415
+        assert "Content-Type" in await response.text()
+
+
+async def test_anybody_may_ping_an_open_topic_but_not_publish_on_it(
+    run_hub: RunHub, site: TopicServer
+):
+    publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
+    open_topics = [site.url]
+    async with run_hub(publishers=publishers, open_topics=open_topics, ping_seconds=0) as hub:
+        await ping(hub, site.url)
+        assert (await hub.form(mode="publish", url=site.url + "2"))[0] == 401
+        assert (await hub.publish(b"x", topic=site.url, Content_Type=HTML))[0] == 401
+    assert len(site.requests) == 1
+
+
+async def test_pings_make_no_more_open_topics_than_there_is_room_for(
+    run_hub: RunHub, site: TopicServer
+):
+    async with run_hub(open_topics=[site.url], max_open_topics=2, ping_seconds=0) as hub:
+        for query in ("?1", "?2"):
+            await ping(hub, site.url + query)
+        status, reason = await hub.form(mode="publish", url=site.url + "?3")
+        assert (status, "no room" in reason) == (503, True)
+        await ping(hub, site.url + "?1")
+
+
+async def test_a_ping_whose_sender_left_is_served_all_the_same(
+    hub: Client, callback: Callback, site: TopicServer
+):
+    await hub.subscribe(callback, topic=site.url)
+    site.open.clear()
+    sent = asyncio.create_task(hub.form(mode="publish", url=site.url))
+    async with asyncio.timeout(PATIENCE):
+        await site.asked.wait()
+    sent.cancel()
+    await asyncio.gather(sent, return_exceptions=True)
+    site.open.set()
+    assert (await delivered(callback))[1] == b"<p>one"
