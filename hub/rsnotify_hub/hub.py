@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, timedelta
@@ -21,13 +22,16 @@ from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.admin.api import AdminApi
 from rsnotify_hub.admin.office import Office
 from rsnotify_hub.admin.rates import Rates
+from rsnotify_hub.admin.views import lag_seconds
 from rsnotify_hub.client import open_client
 from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.health import Readiness
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.metrics import Metrics, Readings
 from rsnotify_hub.pages import SubscriptionRow, TopicRow, first_page
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
@@ -70,6 +74,8 @@ class Hub:
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
         admin: Handles `/admin/`.
+        metrics: Answers `GET /metrics`.
+        readiness: Says whether the hub can do its work.
     """
 
     def __init__(
@@ -117,7 +123,9 @@ class Hub:
             version=_VERSION,
             clock=clock,
         )
-        self.admin = AdminApi(office, gate, version=_VERSION)
+        self.metrics = Metrics(self._readings)
+        self.readiness = Readiness(store)
+        self.admin = AdminApi(office, gate, self.statistics, version=_VERSION)
 
     async def start(self) -> None:
         """Take up what the store kept.
@@ -130,6 +138,7 @@ class Hub:
 
     async def close(self) -> None:
         """Let what was published become durable, and stop delivering."""
+        await self.readiness.close()
         await self._verification.close()
         await self._questions.close()
         await self._pings.close()
@@ -151,6 +160,21 @@ class Hub:
             for each in self._callbacks.all()
         ]
         return first_page(topics, subscriptions, now=self._clock())
+
+    def _readings(self) -> Readings:
+        """Look at everything that `/metrics` tells."""
+        now, deliveries = self._clock(), self._callbacks.all()
+        return Readings(
+            version=_VERSION,
+            statistics=self.statistics,
+            logs=self._topics.states(),
+            subscriptions=Counter(each.state for each in deliveries),
+            lags=[lag_seconds(each, now) for each in deliveries],
+            websockets=self.websockets.count(),
+            websocket_queue=self.websockets.queued(),
+            delivery_queue=self._callbacks.waiting(),
+            commit_queue=self.store.queued(),
+        )
 
     async def keep_house(self) -> None:
         """End leases, and trim logs that nobody publishes to."""

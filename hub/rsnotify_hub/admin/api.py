@@ -17,12 +17,12 @@ from rsnotify_hub.admin.office import NotHere, Office
 from rsnotify_hub.admin.openapi import describe
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Asked, Operation
 from rsnotify_hub.admin.shapes import Problem
-from rsnotify_hub.refusals import Code, Refusal, answer_to
+from rsnotify_hub.refusals import RETRY_AFTER, Code, Refusal, answer_to
+from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.admin")
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_RETRY_AFTER = {"Retry-After": "5"}
 #: A body names an instant, and no more.
 _MAX_BODY_BYTES = 4096
 
@@ -35,12 +35,14 @@ class AdminApi:
     Args:
         office: What an admin may see and do.
         gate: Who is an admin.
+        statistics: Counts what is refused.
         version: The version of the hub.
     """
 
-    def __init__(self, office: Office, gate: Gate, *, version: str) -> None:
+    def __init__(self, office: Office, gate: Gate, statistics: Statistics, *, version: str) -> None:
         self._office = office
         self._gate = gate
+        self._statistics = statistics
         self._description = msgspec.json.encode(describe(version))
 
     def description(self) -> web.Response:
@@ -55,8 +57,12 @@ class AdminApi:
             NotHere: What it names is not there.
             StorageError: The store fails, and nothing has changed.
         """
-        self._gate.check_admin(request)
-        done = await operation.run(self._office, await _asked(operation, request))
+        try:
+            self._gate.check_admin(request)
+            done = await operation.run(self._office, await _asked(operation, request))
+        except Refusal as refusal:
+            self._statistics.refused[refusal.code] += 1
+            raise
         if done is None:
             return web.Response(status=HTTPStatus.NO_CONTENT, headers=_HEADERS)
         return _json(done)
@@ -132,7 +138,7 @@ async def _problems_as_json(request: web.Request, handler: _Handler) -> web.Stre
     except StorageError as error:
         log.error("%s", error)
         problem = Problem("the hub cannot read or write its data now")
-        return _json(problem, HTTPStatus.SERVICE_UNAVAILABLE, _RETRY_AFTER)
+        return _json(problem, HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": RETRY_AFTER})
     except web.HTTPError as error:
         allowed: Any = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
         return _json(Problem(error.reason.lower()), error.status, allowed)

@@ -23,6 +23,7 @@ _PROBLEMS = {
     "401": "A token is missing",
     "403": "The token is not an admin's",
     "404": "There is no such topic or subscription",
+    "429": "Too much was asked, or too many tokens were wrong; see Retry-After",
     "503": "The hub cannot read or write its data now",
 }
 
@@ -111,8 +112,10 @@ def _json(shape: type[Struct]) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    used = {each for one in OPERATIONS for each in (one.body, one.answer, one.query) if each}
-    named = {shape.__name__: shape for shape in (*used, Problem)}
+    used: list[type[Struct] | None] = [Problem]
+    for operation in OPERATIONS:
+        used += [operation.query, operation.body, operation.answer]
+    named = {shape.__name__: shape for shape in used if shape is not None}
     _, schemas = msgspec.json.schema_components(named.values(), ref_template=_REFERENCE)
     queries = {operation.query.__name__ for operation in OPERATIONS}
     return {

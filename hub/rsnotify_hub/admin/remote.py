@@ -36,9 +36,7 @@ class Remote:
         self._url = check_url(url, "--url").rstrip("/") + PREFIX
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
-    async def ask(
-        self, name: str, id: str = "", body: Struct | None = None, **query: str | int | None
-    ) -> Any:
+    async def ask(self, name: str, id: str = "", body: Struct | None = None, **query: Any) -> Any:
         """Do one operation.
 
         Args:
@@ -74,7 +72,7 @@ class Remote:
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(url, reason_of(error)) from None
 
-    async def collect(self, name: str, *, limit: int, **query: str | None) -> Any:
+    async def collect(self, name: str, *, limit: int, **query: Any) -> Any:
         """Do an operation that answers with pages, and join them.
 
         Args:

@@ -45,6 +45,10 @@ class GroupCommit:
         self._begin()
         return future
 
+    def queued(self) -> int:
+        """Count the operations that wait for the next transaction."""
+        return len(self._waiting)
+
     def _begin(self) -> None:
         if self._running or not self._waiting:
             return

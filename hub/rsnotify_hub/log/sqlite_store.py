@@ -198,6 +198,10 @@ class SqliteStore:
             "DELETE FROM subscription WHERE topic = ? AND callback = ?", topic, callback
         )
 
+    def queued(self) -> int:
+        """Count the writes that wait for the next transaction."""
+        return self._writer.queued()
+
     async def check(self) -> None:
         """Write something, to see that the store can."""
         await self._execute(

@@ -137,6 +137,9 @@ class Store(Protocol):
         Losing the last moves in a crash only makes the hub deliver once more.
         """
 
+    def queued(self) -> int:
+        """Count the writes that wait for the next transaction."""
+
     async def check(self) -> None:
         """Write something, to see that the store can."""
 

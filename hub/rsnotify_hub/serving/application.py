@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +24,6 @@ log = logging.getLogger("rsnotify.hub")
 
 HUB = web.AppKey("hub", Hub)
 
-_READY_SECONDS = 5
 _SHUTDOWN_SECONDS = 5.0
 _RETRY_AFTER = {"Retry-After": "5"}
 
@@ -66,6 +64,7 @@ def create_application(
     app.router.add_get("/ws", _websocket)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
+    app.router.add_get("/metrics", _metrics)
     add_admin(app, lambda request: request.config_dict[HUB].admin)
     return app
 
@@ -94,12 +93,12 @@ async def _healthz(request: web.Request) -> web.Response:
 
 
 async def _readyz(request: web.Request) -> web.Response:
-    try:
-        async with asyncio.timeout(_READY_SECONDS):
-            await request.app[HUB].store.check()
-    except TimeoutError:
-        raise StorageError("the store does not answer") from None
+    await request.app[HUB].readiness.check()
     return web.Response(text="ready\n")
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    return request.app[HUB].metrics.answer()
 
 
 async def _say_goodbye(app: web.Application) -> None:

@@ -112,6 +112,10 @@ class WebSockets:
         """Count the open connections."""
         return len(self._open)
 
+    def queued(self) -> int:
+        """Return the bytes that wait for all subscribers."""
+        return self._channel.queued()
+
     async def close(self) -> None:
         """Tell every client that the hub stops."""
         await asyncio.gather(

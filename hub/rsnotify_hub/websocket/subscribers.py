@@ -82,6 +82,10 @@ class Subscriber:
         transport.write(data)
         return True
 
+    def queued(self) -> int:
+        """Return the bytes that wait for it."""
+        return self._transport.get_write_buffer_size()
+
     async def cut_off(self) -> None:
         """Close with 1013, which comes after what is queued already; then drop the rest."""
         await self.socket.close(code=TRY_AGAIN_LATER, message=b"queue overflow", drain=False)
@@ -115,6 +119,10 @@ class WebSocketChannel:
     def subscribers(self, topic: str) -> int:
         """Count the subscribers of a topic, those that replay among them."""
         return self._open[topic]
+
+    def queued(self) -> int:
+        """Return the bytes that wait for all who are live."""
+        return sum(each.queued() for group in self._live.values() for each in group)
 
     def join(self, topic: str, subscriber: Subscriber) -> None:
         """Make a subscriber live."""

@@ -1,0 +1,50 @@
+"""Whether the hub can do its work: `GET /readyz`."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.log.store import Store
+
+#: How long the store may take, in seconds.
+SECONDS = 5.0
+
+
+class Readiness:
+    """Asks the store to write something.
+
+    Args:
+        store: Keeps everything.
+        seconds: How long it may take.
+    """
+
+    def __init__(self, store: Store, *, seconds: float = SECONDS) -> None:
+        self._store = store
+        self._seconds = seconds
+        self._checking: asyncio.Task[None] | None = None
+
+    async def check(self) -> None:
+        """Check, or share a check that is under way: asking often costs no more writes.
+
+        Raises:
+            StorageError: The store cannot be written, or not in time.
+        """
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._store.check())
+            self._checking.add_done_callback(_look)  # nobody may be waiting any more
+        try:
+            async with asyncio.timeout(self._seconds):
+                await asyncio.shield(self._checking)
+        except TimeoutError:
+            raise StorageError("the store does not answer in time") from None
+
+    async def close(self) -> None:
+        """Wait for a check that is under way."""
+        if self._checking is not None:
+            await asyncio.wait([self._checking])
+
+
+def _look(checked: asyncio.Task[None]) -> None:
+    if not checked.cancelled():
+        checked.exception()

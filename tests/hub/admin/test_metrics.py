@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics, Readings
+from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.websub.delivery import State
+from tests.hub.admin.conftest import Admin
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
+
+Values = dict[str, dict[tuple[str, ...], float]]
+
+
+def read(text: str) -> list[Metric]:
+    """What Prometheus would read."""
+    return list(text_string_to_metric_families(text))
+
+
+def values(families: Sequence[Metric]) -> Values:
+    """The values of all series, by the values of their labels in the order of the names."""
+    found: Values = {}
+    for family in families:
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[
+                tuple(label for _, label in sorted(sample.labels.items()))
+            ] = sample.value
+    return found
+
+
+def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) -> Values:
+    readings = Readings(
+        version="1.2.3",
+        statistics=statistics or Statistics(),
+        logs=(),
+        subscriptions={State.ACTIVE: len(lags)},
+        lags=lags,
+        websockets=3,
+        websocket_queue=5,
+        delivery_queue=6,
+        commit_queue=7,
+    )
+    body = Metrics(lambda: readings).answer().body
+    assert isinstance(body, bytes)
+    return values(read(body.decode()))
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=30))
+def test_lags_are_a_histogram_and_the_worst_by_rank(lags: list[float]):
+    found = scraped(lags)
+    for end in LAG_BUCKETS:
+        bucket = found["rsnotify_hub_lag_seconds_bucket"][(str(end),)]
+        assert bucket == sum(lag <= end for lag in lags)
+    assert found["rsnotify_hub_lag_seconds_bucket"][("+Inf",)] == len(lags)
+    assert found["rsnotify_hub_lag_seconds_count"][()] == len(lags)
+    worst = found.get("rsnotify_hub_lag_seconds_worst", {})
+    assert list(worst.values()) == sorted(lags, reverse=True)[:WORST]
+    assert found["rsnotify_hub_subscriptions_behind"][()] == sum(lag > 0 for lag in lags)
+
+
+def test_every_count_has_a_name():
+    statistics = Statistics()
+    statistics.accepted, statistics.accepted_bytes = 1, 2
+    statistics.duplicates, statistics.retries = 3, 4
+    statistics.refused["forbidden"] = 5
+    statistics.deliveries[Way.WEBSUB, Outcome.GIVEN_UP] = 6
+    statistics.delivered_bytes[Way.WEBSOCKET] = 7
+    found = scraped(statistics=statistics)
+    assert found["rsnotify_hub_info"] == {("1.2.3",): 1.0}
+    assert found["rsnotify_hub_fragments_total"][()] == 1
+    assert found["rsnotify_hub_fragment_bytes_total"][()] == 2
+    assert found["rsnotify_hub_duplicate_fragments_total"][()] == 3
+    assert found["rsnotify_hub_retries_total"][()] == 4
+    assert found["rsnotify_hub_refused_total"] == {("forbidden",): 5.0}
+    assert found["rsnotify_hub_deliveries_total"]["given-up", "websub"] == 6
+    assert found["rsnotify_hub_deliveries_total"]["delivered", "websocket"] == 0
+    assert found["rsnotify_hub_delivered_bytes_total"][("websocket",)] == 7
+    assert found["rsnotify_hub_websockets"][()] == 3
+    assert found["rsnotify_hub_websocket_queue_bytes"][()] == 5
+    assert found["rsnotify_hub_delivery_queue"][()] == 6
+    assert found["rsnotify_hub_commit_queue"][()] == 7
+
+
+async def metrics(hub: Client) -> Values:
+    async with hub.session.get(hub.url + "metrics") as response:
+        assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        families = read(await response.text())
+    assert all(family.documentation for family in families)
+    assert len({family.name for family in families}) == len(families)
+    return values(families)
+
+
+async def test_a_hub_tells_what_it_has_done(
+    hub: Client, admin: Admin, callback: Callback, clock: Clock
+):
+    await hub.subscribe(callback)
+    callback.answers = [500]
+    listener = await hub.listen()
+    await hub.accepted(fragment(0, 1))
+    await hub.publish(b"nonsense")
+    for _ in range(2):
+        await callback.delivery()
+    await admin.subscription(lambda row: row["behind"] == 0)
+    found = await metrics(hub)
+    assert found["rsnotify_hub_info"] == {(version("rsnotify"),): 1.0}
+    assert found["rsnotify_hub_topics"][()] == 1
+    assert found["rsnotify_hub_fragments_total"][()] == 1
+    assert found["rsnotify_hub_log_fragments"][()] == 1
+    assert found["rsnotify_hub_log_bytes"][()] == len(fragment(0, 1))
+    assert found["rsnotify_hub_websockets"][()] == 1
+    assert found["rsnotify_hub_subscriptions"][("active",)] == 1
+    deliveries = found["rsnotify_hub_deliveries_total"]
+    assert deliveries["delivered", "websub"] == 1
+    assert deliveries["failed", "websub"] == 1
+    assert deliveries["delivered", "websocket"] == 1
+    assert found["rsnotify_hub_retries_total"][()] == 1
+    assert found["rsnotify_hub_refused_total"][("invalid-fragment",)] == 1
+    assert found["process_resident_memory_bytes"][()] > 1e6
+    await listener.close()
+
+
+async def test_the_number_of_series_does_not_grow_with_strangers(
+    hub: Client, admin: Admin, callback: Callback
+):
+    await hub.accepted(fragment(0, 1))
+    before = {(name, labels) for name, found in (await metrics(hub)).items() for labels in found}
+    for number in range(WORST + 5):
+        topic = f"{TOPIC}/canary{number}"
+        await hub.accepted(fragment(0, 1), topic=topic)
+        await hub.form(mode="subscribe", topic=topic, callback=f"{callback.url}/{number}")
+        await callback.intent()
+    await admin.until("subscriptions", lambda answer: answer["total"] == WORST + 5)
+    after = {(name, labels) for name, found in (await metrics(hub)).items() for labels in found}
+    ranks = {name for name, _ in after - before}
+    assert ranks <= {"rsnotify_hub_lag_seconds_worst"}
+    assert len(after - before) == WORST

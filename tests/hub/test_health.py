@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.health import Readiness
+from tests.hub.helpers import PATIENCE, Client
+
+
+class Disk:
+    """A store of which only `check` is used."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self.turns = asyncio.Event()
+        self.error: StorageError | None = None
+
+    async def check(self) -> None:
+        self.checks += 1
+        await self.turns.wait()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+async def test_a_hub_that_can_write_is_ready(hub: Client):
+    assert await hub.get("healthz") == (200, "ok\n")
+    assert await hub.get("readyz") == (200, "ready\n")
+
+
+async def test_who_asks_meanwhile_shares_one_check(disk: Disk):
+    readiness = Readiness(disk)  # type: ignore[arg-type]
+    asking = [asyncio.create_task(readiness.check()) for _ in range(100)]
+    await asyncio.wait(asking, timeout=0)
+    disk.turns.set()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*asking)
+    assert disk.checks == 1
+    await readiness.check()
+    assert disk.checks == 2
+
+
+async def test_a_store_that_hangs_is_not_ready_and_heals(disk: Disk):
+    readiness = Readiness(disk, seconds=0.01)  # type: ignore[arg-type]
+    for _ in range(3):
+        with pytest.raises(StorageError, match="in time"):
+            await readiness.check()
+    assert disk.checks == 1
+    disk.turns.set()
+    await readiness.close()
+    await readiness.check()
+    assert disk.checks == 2
+
+
+async def test_a_store_that_fails_is_not_ready_and_heals(disk: Disk):
+    readiness = Readiness(disk)  # type: ignore[arg-type]
+    disk.turns.set()
+    disk.error = StorageError("the disk is full")
+    with pytest.raises(StorageError, match="full"):
+        await readiness.check()
+    disk.error = None
+    await readiness.check()
+
+
+async def test_who_goes_away_does_not_end_the_check_of_others(disk: Disk):
+    readiness = Readiness(disk)  # type: ignore[arg-type]
+    leaving, staying = (asyncio.create_task(readiness.check()) for _ in range(2))
+    await asyncio.wait([leaving, staying], timeout=0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    disk.turns.set()
+    async with asyncio.timeout(PATIENCE):
+        await staying
+    assert disk.checks == 1
