@@ -1,0 +1,90 @@
+"""A WebSub channel over a real store, with real requests, and without the hub around it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from rsnotify.retry import Retry
+from rsnotify_hub.client import open_client
+from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.log.fragments import read_fragment
+from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.store import Store
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.subscriptions import Subscription
+from rsnotify_hub.websub.asking import Questions
+from rsnotify_hub.websub.callbacks import Callbacks
+from rsnotify_hub.websub.channel import WebSubChannel
+from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.turns import Turns
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
+
+
+class Deliveries:
+    """A channel, and what is around it."""
+
+    def __init__(
+        self, store: Store, topics: Topics, channel: WebSubChannel, statistics: Statistics
+    ) -> None:
+        self.store = store
+        self.topics = topics
+        self.channel = channel
+        self.statistics = statistics
+
+    async def subscribed(self, callback: Callback | str, secret: str | None = None) -> Delivery:
+        """Make a verified subscription, or renew it."""
+        url = callback if isinstance(callback, str) else callback.url
+        expires = Clock()() + timedelta(days=10)
+        position = self.topics.position(TOPIC)
+        await self.channel.put(Subscription(TOPIC, url, secret, expires, position))
+        found = self.channel.register.find(TOPIC, url)
+        assert found is not None
+        return found
+
+    async def publish(self, *seconds: float) -> None:
+        """Publish one fragment for each second, which chain."""
+        for second in seconds:
+            await self.topics.publish(TOPIC, read_fragment(fragment(second - 1, second)))
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let everything go on, the store too, until a condition holds."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await self.store.check()
+
+
+@asynccontextmanager
+async def opened_channel(
+    folder: Path, clock: Clock, turns: Turns | None = None, **settings: Any
+) -> AsyncIterator[Deliveries]:
+    """Open a channel over what the store in a folder keeps."""
+    configuration = load_configuration(None, **{"retry_seconds": 0.01, **settings})
+    retention = Retention(size=10**9, age=timedelta(days=365))
+    async with AsyncExitStack() as stack:
+        store = SqliteStore(folder, retention, clock)
+        stack.push_async_callback(store.close)
+        client = await stack.enter_async_context(
+            open_client(allow_private_addresses=True, seconds=None, connections=0, per_host=0)
+        )
+        callbacks = Callbacks(
+            client, "http://hub.example/websub", method=configuration.signature, clock=clock
+        )
+        statistics = Statistics()
+        questions = Questions(callbacks, Retry(0.01), configuration.callback_seconds)
+        stack.push_async_callback(questions.close)
+        channel = WebSubChannel(
+            store, callbacks, questions, configuration, clock, statistics, turns
+        )
+        topics = Topics(store, (channel,), statistics)
+        topics.start(await store.logs())
+        channel.start(topics, await store.subscriptions())
+        stack.push_async_callback(channel.close)
+        stack.push_async_callback(topics.close)
+        yield Deliveries(store, topics, channel, statistics)

@@ -1,0 +1,352 @@
+"""Deliveries that fail, wait, are given up and taken up again; and what an administrator does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from email.utils import format_datetime
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import StorageError
+from rsnotify_hub.statistics import Outcome, Way
+from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.websub.delivery import State
+from tests.hub.deliveries import Deliveries, opened_channel
+from tests.hub.helpers import (
+    TOPIC,
+    Callback,
+    Clock,
+    LogWatch,
+    at,
+    callback_server,
+    fragment,
+    seconds_of,
+)
+
+
+@pytest.fixture
+async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
+    async with opened_channel(tmp_path, clock) as opened:
+        yield opened
+
+
+async def test_a_failure_says_what_the_callback_answered(
+    deliveries: Deliveries, callback: Callback, clock: Clock
+):
+    callback.answers, callback.words = [500], "x" * 2000
+    delivery = await deliveries.subscribed(callback)
+    await deliveries.publish(1)
+    await callback.delivery()
+    await callback.delivery()
+    await deliveries.until(lambda: delivery.state is State.ACTIVE)
+    failure = delivery.last_failure
+    assert failure is not None
+    assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
+    assert failure.excerpt == b"x" * 512
+    assert list(deliveries.channel.recent_failures) == [
+        (subscription_id(TOPIC, callback.url), TOPIC, "127.0.0.1", failure)
+    ]
+    assert deliveries.statistics.retries == 1
+    assert deliveries.statistics.deliveries == {
+        (Way.WEBSUB, Outcome.FAILED): 1,
+        (Way.WEBSUB, Outcome.DELIVERED): 1,
+    }
+
+
+async def test_an_error_page_does_not_tell_what_the_callback_must_keep(
+    deliveries: Deliveries, callback: Callback
+):
+    callback.url += "/capability1?key=canary2"
+    callback.answers = [404]
+    callback.words = "No canary3 at /callback/capability1?key=canary2 (canary2)!"
+    delivery = await deliveries.subscribed(callback, secret="canary3")
+    await deliveries.publish(1)
+    await callback.delivery()
+    await deliveries.until(lambda: delivery.last_failure is not None)
+    assert delivery.last_failure is not None
+    shown = delivery.last_failure.excerpt
+    assert b"canary" not in shown
+    assert b"capability1" not in shown
+    assert shown.startswith(b"No [...] at /")
+
+
+async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500] * 10_000
+    async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: delivery.failures > 0)
+        clock.advance(days=1)
+        await deliveries.until(lambda: delivery.state is State.GIVEN_UP)
+        assert (delivery.given_up_since, delivery.retry_at) == (clock.now, None)
+        assert deliveries.statistics.deliveries[Way.WEBSUB, Outcome.GIVEN_UP] == 1
+        assert callback.requests == delivery.failures
+        callback.answers, callback.deliveries = [500], asyncio.Queue()
+        clock.advance(days=1)
+        await deliveries.publish(2)
+        assert seconds_of((await callback.delivery())[1]) == [1, 2]
+        assert delivery.state is State.RETRYING
+        assert seconds_of((await callback.delivery())[1]) == [1, 2]
+        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+        assert delivery.behind_since is None
+
+
+async def test_a_dead_callback_of_a_busy_topic_is_not_tried_at_each_update(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500] * 10_000
+    async with opened_channel(tmp_path, clock, max_retry_seconds=600) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: delivery.failures > 0)
+        clock.advance(days=1)
+        await deliveries.until(lambda: delivery.state is State.GIVEN_UP)
+        tries, delivery.failures = callback.requests, 50
+        for second in range(2, 10):
+            await deliveries.publish(second)
+        assert delivery.state is State.RETRYING
+        assert delivery.retry_at is not None
+        assert timedelta(seconds=300) <= delivery.retry_at - clock.now <= timedelta(seconds=600)
+    assert callback.requests == tries
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_callback_that_asks_to_wait_is_waited_for(
+    deliveries: Deliveries, callback: Callback, clock: Clock, status: int
+):
+    callback.answers, callback.headers = [status], {"Retry-After": "120"}
+    delivery = await deliveries.subscribed(callback)
+    await deliveries.publish(1)
+    await deliveries.until(lambda: delivery.retry_at is not None)
+    assert delivery.retry_at == clock.now + timedelta(seconds=120)
+
+
+async def test_nobody_may_ask_for_more_than_the_longest_wait(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    day = format_datetime(clock.now + timedelta(days=1), usegmt=True)
+    callback.answers, callback.headers = [503], {"Retry-After": day}
+    async with opened_channel(tmp_path, clock, max_retry_seconds=50) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: delivery.retry_at is not None)
+        assert delivery.retry_at == clock.now + timedelta(seconds=50)
+
+
+async def test_a_renewal_does_not_wait_for_the_next_try(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500]
+    async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: delivery.retry_at is not None)
+        await callback.delivery()
+        assert await deliveries.subscribed(callback, secret="new") is delivery
+        headers, body = await callback.delivery()
+        assert body == fragment(0, 1)
+        assert "X-Hub-Signature" in headers
+
+
+async def test_redelivering_tries_at_once(tmp_path: Path, callback: Callback, clock: Clock):
+    callback.answers = [500]
+    async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await callback.delivery()
+        await deliveries.until(lambda: delivery.retry_at is not None)
+        assert await deliveries.channel.redeliver(delivery.id)
+        assert (await callback.delivery())[1] == fragment(0, 1)
+        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+
+
+async def test_what_was_delivered_is_delivered_again_from_an_instant(
+    deliveries: Deliveries, callback: Callback
+):
+    delivery = await deliveries.subscribed(callback)
+    for second in (1, 2, 3, 4):
+        await deliveries.publish(second)
+        await callback.delivery()
+    await deliveries.until(lambda: delivery.behind_since is None)
+    assert await deliveries.channel.redeliver(delivery.id, since=at(2))
+    assert seconds_of((await callback.delivery())[1]) == [3, 4]
+    await deliveries.until(lambda: delivery.behind_since is None)
+    end = delivery.subscription.position
+    assert await deliveries.channel.redeliver(delivery.id, since=at(4))
+    assert delivery.subscription.position == end
+    assert callback.deliveries.empty()
+
+
+async def test_redelivering_overtakes_a_delivery_that_is_under_way(
+    deliveries: Deliveries, callback: Callback
+):
+    delivery = await deliveries.subscribed(callback)
+    await deliveries.publish(1)
+    await callback.delivery()
+    await deliveries.until(lambda: delivery.behind_since is None)
+    callback.open.clear()
+    await deliveries.publish(2)
+    await callback.delivery()
+    assert await deliveries.channel.redeliver(delivery.id, since=at(0))
+    assert seconds_of((await callback.delivery())[1]) == [1, 2]
+    callback.open.set()
+    await deliveries.until(lambda: delivery.behind_since is None)
+    assert callback.deliveries.empty()
+
+
+async def test_a_suspended_subscription_waits_also_over_a_restart(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    async with opened_channel(tmp_path, clock) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        assert await deliveries.channel.suspend(delivery.id)
+        await deliveries.publish(1, 2)
+        assert delivery.state is State.SUSPENDED
+        assert delivery.behind_since == clock.now
+        await deliveries.subscribed(callback, secret="renewed")
+        assert delivery.state is State.SUSPENDED
+    async with opened_channel(tmp_path, clock) as deliveries:
+        found = deliveries.channel.get(delivery.id)
+        assert found is not None
+        assert found.state is State.SUSPENDED
+        assert await deliveries.channel.redeliver(delivery.id)
+        assert callback.requests == 0
+        assert await deliveries.channel.resume(delivery.id)
+        assert seconds_of((await callback.delivery())[1]) == [1, 2]
+
+
+async def test_suspending_breaks_off_what_is_under_way(deliveries: Deliveries, callback: Callback):
+    delivery = await deliveries.subscribed(callback)
+    callback.open.clear()
+    await deliveries.publish(1)
+    await callback.delivery()
+    assert await deliveries.channel.suspend(delivery.id)
+    callback.open.set()
+    assert await deliveries.channel.resume(delivery.id)
+    assert (await callback.delivery())[1] == fragment(0, 1)
+    await deliveries.until(lambda: delivery.behind_since is None)
+
+
+async def test_who_is_dropped_is_told_why(deliveries: Deliveries, callback: Callback):
+    delivery = await deliveries.subscribed(callback)
+    assert await deliveries.channel.drop(delivery.id, "it was dropped, sorry")
+    intent = await callback.intent()
+    assert (intent["hub.mode"], intent["hub.topic"]) == ("denied", TOPIC)
+    assert intent["hub.reason"] == "it was dropped, sorry"
+    assert deliveries.channel.all() == []
+    assert await deliveries.store.subscriptions() == []
+    await deliveries.publish(1)
+    assert callback.deliveries.empty()
+
+
+async def test_what_is_not_there_cannot_be_changed(deliveries: Deliveries):
+    channel = deliveries.channel
+    assert not await channel.redeliver("0" * 16)
+    assert not await channel.suspend("0" * 16)
+    assert not await channel.resume("0" * 16)
+    assert not await channel.drop("0" * 16, "why")
+    assert channel.get("0" * 16) is None
+
+
+async def test_what_ends_while_it_is_changed_stays_ended(
+    deliveries: Deliveries, callback: Callback
+):
+    delivery = await deliveries.subscribed(callback)
+    dropped, suspended = await asyncio.gather(
+        deliveries.channel.drop(delivery.id, "over"), deliveries.channel.suspend(delivery.id)
+    )
+    assert (dropped, suspended) == (True, False)
+    assert await deliveries.store.subscriptions() == []
+
+
+async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(
+    deliveries: Deliveries, callback: Callback, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+):
+    delivery = await deliveries.subscribed(callback)
+    read, failures = deliveries.topics.read, [StorageError("the disk is gone")]
+
+    async def failing(*args: object, **options: object) -> object:
+        if failures:
+            raise failures.pop()
+        return await read(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(deliveries.topics, "read", failing)
+    await deliveries.publish(1)
+    await watch.line("must wait", "the disk is gone")
+    assert (await callback.delivery())[1] == fragment(0, 1)
+    await deliveries.until(lambda: delivery.behind_since is None)
+    assert (delivery.failures, delivery.last_failure) == (0, None)
+
+
+async def test_a_fault_of_the_hub_does_not_end_a_subscription(
+    tmp_path: Path,
+    callback: Callback,
+    clock: Clock,
+    watch: LogWatch,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
+        await deliveries.subscribed(callback)
+        move, faults = deliveries.store.move_cursor, [ValueError("a fault")]
+
+        def failing(topic: str, url: str, position: int) -> None:
+            if faults:
+                raise faults.pop()
+            move(topic, url, position)
+
+        monkeypatch.setattr(deliveries.store, "move_cursor", failing)
+        await deliveries.publish(1)
+        await callback.delivery()
+        await watch.line("broke off")
+        await deliveries.publish(2)
+        assert (await callback.delivery())[1] == fragment(1, 2)
+
+
+async def test_what_is_under_way_when_the_hub_stops_still_arrives_once(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.open.clear()
+    async with opened_channel(tmp_path, clock) as deliveries:
+        await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await callback.delivery()
+        stopping = asyncio.create_task(deliveries.channel.close())
+        await asyncio.sleep(0)
+        callback.open.set()
+        await stopping
+    async with opened_channel(tmp_path, clock) as deliveries:
+        await deliveries.publish(2)
+        assert (await callback.delivery())[1] == fragment(1, 2)
+
+
+async def test_every_method_signs_as_it_says(tmp_path: Path, callback: Callback, clock: Clock):
+    for number, (method, digits) in enumerate(
+        [("sha1", 40), ("sha256", 64), ("sha384", 96), ("sha512", 128)]
+    ):
+        folder = tmp_path / method
+        async with opened_channel(folder, clock, signature=method) as deliveries:
+            await deliveries.subscribed(callback, secret="key")
+            await deliveries.publish(number + 1)
+            headers, _ = await callback.delivery()
+            name, _, value = headers["X-Hub-Signature"].partition("=")
+            assert (name, len(value)) == (method, digits)
+
+
+async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
+    deliveries: Deliveries, callback: Callback
+):
+    async with callback_server() as other:
+        other.answers = [410]
+        gone = await deliveries.subscribed(other)
+        good = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await callback.delivery()
+        await deliveries.until(lambda: deliveries.channel.get(gone.id) is None)
+        assert deliveries.channel.all() == [good]
+        assert deliveries.channel.register.count_host("127.0.0.1") == 1
+        assert deliveries.statistics.deliveries[Way.WEBSUB, Outcome.GONE] == 1
