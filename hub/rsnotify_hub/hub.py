@@ -32,7 +32,6 @@ from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.metrics import Metrics, Readings
-from rsnotify_hub.pages import SubscriptionRow, TopicRow, first_page
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
@@ -144,22 +143,6 @@ class Hub:
         await self._pings.close()
         await self._topics.close()
         await self._callbacks.close()
-
-    def page(self) -> str:
-        """Write the first page."""
-        topics = [
-            TopicRow(
-                state,
-                self._live.subscribers(state.topic),
-                self._callbacks.subscribers(state.topic),
-            )
-            for state in self._topics.states()
-        ]
-        subscriptions = [
-            SubscriptionRow(each.subscription, each.behind_since, each.failures)
-            for each in self._callbacks.all()
-        ]
-        return first_page(topics, subscriptions, now=self._clock())
 
     def _readings(self) -> Readings:
         """Look at everything that `/metrics` tells."""

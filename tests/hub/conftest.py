@@ -11,7 +11,7 @@ import pytest
 
 from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.serving.application import serve
-from tests.hub.helpers import Callback, Client, Clock, LogWatch, callback_server
+from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, callback_server
 
 RunHub = Callable[..., AbstractAsyncContextManager[Client]]
 
@@ -44,12 +44,15 @@ def run_hub(tmp_path: Path, clock: Clock) -> RunHub:
             "allow_private_addresses": True,
             "retry_seconds": 0.01,
         }
-        configuration = load_configuration(None, **{**defaults, **settings})
+        settings = {**defaults, **settings}
+        if needs_token := "publishers" in settings:
+            settings.setdefault("admins", [{"token": ADMIN}])
+        configuration = load_configuration(None, **settings)
         async with (
             serve(configuration, clock=clock) as url,
             aiohttp.ClientSession() as session,
         ):
-            yield Client(url, session)
+            yield Client(url, session, needs_token=needs_token)
 
     return run
 

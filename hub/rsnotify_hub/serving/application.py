@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from rsnotify.errors import ConfigurationError, FetchError, StorageError
+from rsnotify.errors import ConfigurationError
+from rsnotify_hub.access.clients import TrustedProxies
+from rsnotify_hub.access.rotation import Rotation
 from rsnotify_hub.admin.api import add_admin
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.configuration import Configuration, ConfigurationSource
+from rsnotify_hub.dashboard.pages import add_dashboard
 from rsnotify_hub.hub import Clock, Hub, open_hub
-from rsnotify_hub.pages import CONTENT_SECURITY_POLICY
-from rsnotify_hub.refusals import Refusal, answer_to
-from rsnotify_hub.serving.network import is_loopback, listen, url_of
+from rsnotify_hub.refusals import Refusal
+from rsnotify_hub.serving.guard import Guard, watch_of
+from rsnotify_hub.serving.logs import WithoutRequests
+from rsnotify_hub.serving.middleware import (
+    add_safe_headers,
+    identity_only,
+    of_client,
+    plain_reasons,
+    watched,
+)
+from rsnotify_hub.serving.network import ProtocolSite, is_loopback, listen, url_of
+from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websub.forms import check_url
 
 log = logging.getLogger("rsnotify.hub")
@@ -25,9 +39,6 @@ log = logging.getLogger("rsnotify.hub")
 HUB = web.AppKey("hub", Hub)
 
 _SHUTDOWN_SECONDS = 5.0
-_RETRY_AFTER = {"Retry-After": "5"}
-
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def utc_now() -> datetime:
@@ -54,30 +65,22 @@ def create_application(
             app[HUB] = hub
             yield
 
+    proxies = TrustedProxies(configuration.trusted_proxies, configuration.forwarded_header)
     app = web.Application(
-        client_max_size=configuration.max_fragment_bytes, middlewares=[_plain_reasons]
+        client_max_size=configuration.max_fragment_bytes,
+        middlewares=[watched, of_client(proxies), plain_reasons(_statistics), identity_only],
     )
+    app.on_response_prepare.append(add_safe_headers)
     app.cleanup_ctx.append(hub_of_app)
     app.on_shutdown.append(_say_goodbye)
-    app.router.add_get("/", _page)
     app.router.add_post("/websub", _websub)
     app.router.add_get("/ws", _websocket)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
+    add_dashboard(app, is_admin=lambda request: request.app[HUB].gate.is_admin(request))
     add_admin(app, lambda request: request.config_dict[HUB].admin)
     return app
-
-
-async def _page(request: web.Request) -> web.Response:
-    return web.Response(
-        text=request.app[HUB].page(),
-        content_type="text/html",
-        headers={
-            "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-            "X-Content-Type-Options": "nosniff",
-        },
-    )
 
 
 async def _websub(request: web.Request) -> web.Response:
@@ -106,55 +109,77 @@ async def _say_goodbye(app: web.Application) -> None:
         await app[HUB].websockets.close()
 
 
-@web.middleware
-async def _plain_reasons(request: web.Request, handler: _Handler) -> web.StreamResponse:
-    """Answer a refusal with its status and its reason in plain text (WebSub §5.2)."""
-    try:
-        return await handler(request)
-    except Refusal as refusal:
-        return _refused(request, refusal)
-    except FetchError as error:
-        return web.Response(status=502, text=f"{error}\n")
-    except StorageError as error:
-        log.error("%s", error)
-        return web.Response(
-            status=503, text="the hub cannot write its data now\n", headers=_RETRY_AFTER
-        )
-
-
-def _refused(request: web.Request, refusal: Refusal) -> web.Response:
-    status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
-    return web.Response(status=status, text=f"{refusal}\n", headers=headers)
+def _statistics(request: web.Request) -> Statistics:
+    return request.config_dict[HUB].statistics
 
 
 @asynccontextmanager
-async def serve(configuration: Configuration, *, clock: Clock = utc_now) -> AsyncIterator[str]:
+async def serve(
+    configuration: Configuration,
+    *,
+    source: ConfigurationSource | None = None,
+    clock: Clock = utc_now,
+) -> AsyncIterator[str]:
     """Run a hub.
 
     Args:
         configuration: The settings.
+        source: Where they came from, to take up new grants when a file changes.
         clock: Tells the current instant.
 
     Returns:
         A context with the URL that the hub listens at; leaving it stops the hub.
 
     Raises:
-        ConfigurationError: The address, the port or the data folder cannot be had.
+        ConfigurationError: The address, the port or the data folder cannot be had, or the hub
+            would be open to others without saying who may publish.
     """
     with listen(configuration.host, configuration.port) as listener:
+        local = _is_local(configuration, listener)
+        _check_grants(configuration, local=local)
         app = create_application(
             configuration,
             public_url=_public_url(configuration, listener),
-            anonymous=_is_local(configuration, listener),
+            anonymous=local,
             clock=clock,
         )
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_SECONDS)
-        try:
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+            keepalive_timeout=configuration.idle_seconds,
+            auto_decompress=False,  # a small body cannot become a large one
+            logger=_http_log(),
+        )
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(runner.cleanup)
             await runner.setup()
-            await web.SockSite(runner, listener).start()
+            watch = watch_of(configuration, app[HUB].statistics)
+            stack.callback(watch.close)
+            assert runner.server is not None
+            protocols = partial(Guard, runner.server, watch)
+            await ProtocolSite(runner, listener, protocols).start()
+            if source is not None:
+                rotation = Rotation(app[HUB].gate, source, configuration)
+                stack.callback(asyncio.create_task(rotation.run()).cancel)
             yield url_of(listener)
-        finally:
-            await runner.cleanup()
+
+
+def _check_grants(configuration: Configuration, *, local: bool) -> None:
+    """Refuse to be open without saying to whom."""
+    granted = configuration.publishers or configuration.open_topics or configuration.jwt_algorithms
+    if not local and not granted:
+        raise ConfigurationError(
+            "others reach this hub, and nobody may publish on it: name publishers in its "
+            "configuration, or listen on a loopback address without a public URL elsewhere"
+        )
+
+
+def _http_log() -> logging.Logger:
+    logger = logging.getLogger("rsnotify.hub.http")
+    if not logger.filters:
+        logger.addFilter(WithoutRequests())
+    return logger
 
 
 def _public_url(configuration: Configuration, listener: socket.socket) -> str:
@@ -167,6 +192,8 @@ def _public_url(configuration: Configuration, listener: socket.socket) -> str:
 
 def _is_local(configuration: Configuration, listener: socket.socket) -> bool:
     """Tell whether only this machine reaches the hub: a proxy would bring in others."""
+    if configuration.trusted_proxies:
+        return False
     host = urlsplit(configuration.public_url or url_of(listener)).hostname or ""
     local = host == "localhost" or is_loopback(host)
     return local and is_loopback(listener.getsockname()[0])

@@ -1,0 +1,1 @@
+"""The page at `/`: what a person on call wants to see, live."""

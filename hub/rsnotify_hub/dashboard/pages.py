@@ -1,0 +1,73 @@
+"""The dashboard over HTTP: its files, and whether who looks is an admin.
+
+The page itself knows nothing. What it shows it asks for as anybody might: of `GET /topics`,
+`GET /ws`, and, for an admin, the admin API. So it needs no rights of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from aiohttp import web
+
+_STATIC = Path(__file__).with_name("static")
+_CONTENT_TYPES = {
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+#: Its own files and its own hub, and nothing else; no string becomes markup or code.
+_CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types fragments",
+    )
+)
+_HEADERS = {
+    "Cache-Control": "no-cache",  # asked again each time, so that all files are of one version
+    "Content-Security-Policy": _CONTENT_SECURITY_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def add_dashboard(app: web.Application, *, is_admin: Callable[[web.Request], bool]) -> None:
+    """Add the routes of the dashboard: `/`, and what is below `/dashboard/`.
+
+    Args:
+        app: The hub's application.
+        is_admin: Tells whether a request may see and change everything.
+    """
+
+    async def session(request: web.Request) -> web.Response:
+        # Not 401: that who looks is no admin is an answer, not an error.
+        headers = {"Cache-Control": "no-store"}
+        return web.json_response({"admin": is_admin(request)}, headers=headers)
+
+    app.router.add_get("/", _file(_STATIC / "index.html", "text/html"))
+    app.router.add_get("/dashboard/session", session)
+    for suffix, content_type in _CONTENT_TYPES.items():
+        for path in _STATIC.glob("*" + suffix):
+            app.router.add_get(f"/dashboard/{path.name}", _file(path, content_type))
+
+
+def _file(path: Path, content_type: str) -> _Handler:
+    headers = {**_HEADERS, "Content-Type": f"{content_type}; charset=utf-8"}
+
+    async def answer(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(path, headers=headers)
+
+    return answer

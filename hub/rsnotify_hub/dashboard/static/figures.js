@@ -1,0 +1,63 @@
+/** Numbers and instants, written for people. */
+
+const whole = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+/** How far the hub's clock is ahead of this one, in milliseconds. */
+let ahead = 0;
+
+/** Take note of what the hub's clock says. */
+export function setClock(instant) {
+  const now = Date.parse(instant);
+  if (!Number.isNaN(now)) ahead = now - Date.now();
+}
+
+/** Return seconds from an instant until now, by the hub's clock. */
+export const secondsSince = instant => (Date.now() + ahead - Date.parse(instant)) / 1000;
+
+export const count = number => (number < 100_000 ? whole : short).format(number);
+
+/** Write so many of something: "1 topic", "2 topics". */
+export const many = (number, one, more = one + "s") => `${count(number)} ${number === 1 ? one : more}`;
+
+export const rate = number =>
+  number >= 10 || number === 0 ? count(Math.round(number)) : number.toFixed(1);
+
+export function bytes(number) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let power = 0;
+  while (number >= 999.5 && power < units.length - 1) [number, power] = [number / 1000, power + 1];
+  return `${power && number < 9.95 ? number.toFixed(1) : Math.round(number)} ${units[power]}`;
+}
+
+/** Write how long something takes, in the one unit that fits. */
+export function lasting(seconds) {
+  const value = Math.max(0, seconds);
+  if (value < 9.95) return `${value.toFixed(1)} s`;
+  if (value < 120) return `${Math.round(value)} s`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  if (value < 172_800) return `${Math.round(value / 3600)} h`;
+  return `${Math.round(value / 86_400)} days`;
+}
+
+/** Write how long ago an instant was. */
+export function ago(instant) {
+  const seconds = secondsSince(instant);
+  return seconds < 1.5 ? "now" : `${lasting(Math.round(seconds)).replace(".0", "")} ago`;
+}
+
+/** Write when an instant will be. */
+export function hence(instant) {
+  const seconds = -secondsSince(instant);
+  return seconds <= 0 ? "now" : `in ${lasting(Math.round(seconds)).replace(".0", "")}`;
+}
+
+/** Write the time of day of an instant, to the millisecond. */
+export function timeOfDay(milliseconds) {
+  const date = new Date(milliseconds);
+  return date.toLocaleTimeString("en-GB") + "." + String(date.getMilliseconds()).padStart(3, "0");
+}
+
+/** Write an instant whole, as people here write it. */
+export const whenever = instant =>
+  new Date(instant).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "medium" });

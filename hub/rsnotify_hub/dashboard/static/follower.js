@@ -1,0 +1,89 @@
+/**
+ * One topic, followed over the hub's own WebSocket as any Destination follows it
+ * (docs/protocol.md): from an instant on, and after a break from where it was.
+ */
+
+import { socketUrl } from "./hub.js";
+
+const FIRST_WAIT_MILLISECONDS = 500;
+const EXCERPT_BYTES = 400;
+const LONGEST_WAIT_MILLISECONDS = 5000;
+
+export class Follower {
+  #socket = null;
+  #timer = null;
+  #wait = FIRST_WAIT_MILLISECONDS;
+
+  /**
+   * @param {string} topic what to follow
+   * @param {?string} since from when on; null for what comes from now on
+   * @param {function(object): void} take takes {topic, at, text}, {topic, at, size, text} for
+   *   what is no text frame, or {topic, at, note}
+   */
+  constructor(topic, since, take) {
+    this.topic = topic;
+    this.since = since;
+    this.take = take;
+    this.#connect();
+  }
+
+  /** Try again now, if it is not connected. */
+  wake() {
+    if (this.#timer === null) return;
+    this.#wait = FIRST_WAIT_MILLISECONDS;
+    this.#connect();
+  }
+
+  close() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    const socket = this.#socket;
+    this.#socket = null;
+    socket?.close();
+  }
+
+  #connect() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    const socket = (this.#socket = new WebSocket(socketUrl()));
+    socket.binaryType = "arraybuffer";
+    socket.onopen = () =>
+      socket.send(JSON.stringify({ type: "subscribe", topic: this.topic, since: this.since }));
+    socket.onmessage = event => this.#receive(event.data);
+    socket.onclose = () => socket === this.#socket && this.#retry();
+  }
+
+  #retry() {
+    this.#timer = setTimeout(() => this.#connect(), this.#wait * (0.5 + Math.random() / 2));
+    this.#wait = Math.min(2 * this.#wait, LONGEST_WAIT_MILLISECONDS);
+  }
+
+  #receive(data) {
+    const here = { topic: this.topic, at: Date.now() };
+    if (typeof data !== "string") this.take({ ...here, size: data.byteLength, text: textOf(data) });
+    else if (data.startsWith("{")) this.#control(JSON.parse(data), here);
+    else this.take({ ...here, text: data });
+  }
+
+  #control(frame, here) {
+    if (frame.type === "subscribed") {
+      this.#wait = FIRST_WAIT_MILLISECONDS;
+      this.since = this.since ?? frame.through;
+    } else if (frame.type === "gap") {
+      this.take({ ...here, note: "Earlier changes are no longer in the hub's log." });
+    } else if (frame.type === "error") {
+      this.#wait = LONGEST_WAIT_MILLISECONDS;
+      this.take({ ...here, note: `The hub refuses: ${frame.message}` });
+    }
+  }
+}
+
+/** Return how binary content begins, if that is text. */
+function textOf(data) {
+  const beginning = new Uint8Array(data, 0, Math.min(data.byteLength, EXCERPT_BYTES));
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(beginning, { stream: true });
+  } catch {
+    return "";
+  }
+}

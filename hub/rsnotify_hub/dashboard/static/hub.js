@@ -1,0 +1,71 @@
+/** The hub, as far as this page asks it: its public lists, and its admin API. */
+
+/** The hub said no, and why. */
+export class Refused extends Error {
+  constructor(status, reason) {
+    super(reason);
+    this.status = status;
+  }
+}
+
+const PATIENCE_MILLISECONDS = 10_000;
+const KEY = "rsnotify-admin-token";
+
+/** The token of an admin. It is kept for this tab only, and sent nowhere but to this hub. */
+export const token = {
+  get: () => sessionStorage.getItem(KEY),
+  set: value => sessionStorage.setItem(KEY, value),
+  forget: () => sessionStorage.removeItem(KEY),
+};
+
+/** Ask whether this page may see and do all: with a token, or with the one that is kept. */
+export async function isAdmin(candidate = token.get()) {
+  return (await get("dashboard/session", {}, candidate)).admin;
+}
+
+/**
+ * Get JSON from the hub.
+ * @param {string} path relative to this page, so that the hub may stand below any path
+ * @param {Object<string, string|number|null>} query those that are null are left out
+ */
+export async function get(path, query = {}, bearer = token.get()) {
+  const given = Object.entries(query).filter(([, value]) => value !== null);
+  const search = new URLSearchParams(given).toString();
+  return (await request("GET", search ? `${path}?${search}` : path, null, bearer)).json();
+}
+
+/** Let the admin API do something to a subscription or topic. */
+export async function act(method, path, body = null) {
+  await request(method, "admin/" + path, body, token.get());
+}
+
+async function request(method, path, body, bearer) {
+  const headers = bearer ? { Authorization: `Bearer ${bearer}` } : {};
+  if (body !== null) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, {
+    method, headers,
+    body: body === null ? undefined : JSON.stringify(body),
+    cache: "no-store",
+    redirect: "error",
+    signal: AbortSignal.timeout(PATIENCE_MILLISECONDS),
+  });
+  if (!answer.ok) throw new Refused(answer.status, await reasonOf(answer));
+  return answer;
+}
+
+async function reasonOf(answer) {
+  const text = (await answer.text()).trim();
+  try {
+    return JSON.parse(text).error;
+  } catch {
+    return text || `the hub answered ${answer.status}`;
+  }
+}
+
+/** Return the address of the hub's WebSocket. */
+export function socketUrl() {
+  const url = new URL("ws", document.baseURI);
+  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+  url.search = url.hash = "";
+  return url.href;
+}

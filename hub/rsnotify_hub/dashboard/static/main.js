@@ -1,0 +1,92 @@
+/** The dashboard: puts what the hub says where it is shown. */
+
+import { Details } from "./details.js";
+import { find, setAttribute, setText } from "./dom.js";
+import { setClock } from "./figures.js";
+import { offerSigning, showSigning } from "./signing.js";
+import { showFailures, SubscriptionTable } from "./subscriptions.js";
+import { Tail } from "./tail.js";
+import { Tiles } from "./tiles.js";
+import { TopicTable } from "./topics.js";
+import { uriLink } from "./uris.js";
+import { Watch } from "./watch.js";
+
+const ROWS = 100;
+const MOST_ROWS = 1000;
+
+const CONNECTION = { live: "Live", lost: "Connection lost, trying again" };
+
+const wanted = { topic: null, topicRows: ROWS, subscriptionRows: ROWS };
+let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
+
+const watch = new Watch(show, tell, wanted);
+const tail = new Tail(find("#tail"));
+const tiles = new Tiles(find("#tiles"));
+const topics = new TopicTable(find("#topics"), choose);
+const subscriptions = new SubscriptionTable(find("#subscriptions"), open);
+const details = new Details(find("#details"), done);
+
+function show(now) {
+  seen = now;
+  if (now.status) setClock(now.status.now);
+  const total = now.total ?? now.status?.topics ?? now.topics.length;
+  tiles.show(now);
+  topics.show(now.topics, { only: wanted.topic, total, admin: now.admin });
+  tail.follow(now.topics, wanted.topic);
+  showSigning(find("#access"), now.admin);
+  showFailures(find("#failures"), now.failures ?? []);
+  if (!now.admin) return subscriptions.hide();
+  const page = now.subscriptions;
+  subscriptions.show(page.subscriptions, page.total ?? page.subscriptions.length);
+  details.refresh(page.subscriptions);
+}
+
+function tell(state) {
+  const pill = find("#connection");
+  if (state === "live" && pill.dataset.state === "lost") tail.wake();
+  setAttribute(pill, "data-state", state);
+  setText(pill, CONNECTION[state]);
+}
+
+/** Look at one topic only, or at all. It stands in the address, so that it can be handed on. */
+function choose(topic) {
+  const hash = topic === null || topic === wanted.topic ? "" : "#topic=" + encodeURIComponent(topic);
+  history.replaceState(null, "", location.pathname + location.search + hash);
+  narrow();
+}
+
+function narrow() {
+  wanted.topic = new URLSearchParams(location.hash.slice(1)).get("topic");
+  const line = find("#narrowed");
+  line.hidden = wanted.topic === null;
+  find(".subject", line).replaceChildren(...(wanted.topic ? [uriLink(wanted.topic)] : []));
+  show(seen);
+  watch.now();
+}
+
+function open(id) {
+  const subscription = seen.subscriptions.subscriptions.find(each => each.id === id);
+  if (subscription) details.open(subscription, seen.topics.find(each => each.topic === subscription.topic));
+}
+
+function done(sentence) {
+  const told = find("#told");
+  setText(told, sentence);
+  setTimeout(() => setText(told, ""), 5000);
+  watch.now();
+}
+
+function more(panel, rows) {
+  find(".more", find(panel)).addEventListener("click", () => {
+    wanted[rows] = Math.min(wanted[rows] + ROWS, MOST_ROWS);
+    watch.now();
+  });
+}
+
+setText(find("#host"), location.host);
+more("#topics", "topicRows");
+more("#subscriptions", "subscriptionRows");
+find("#narrowed button").addEventListener("click", () => choose(null));
+addEventListener("hashchange", narrow);
+offerSigning(find("#access"), find("#sign-in"), () => watch.signedInOrOut());
+narrow();

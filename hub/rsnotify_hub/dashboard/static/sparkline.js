@@ -1,0 +1,49 @@
+/** A line of how a rate went. */
+
+const SVG = "http://www.w3.org/2000/svg";
+const WIDTH = 120, HEIGHT = 28, POINTS = 90;
+
+/** The last values of a rate, oldest first. */
+export class History {
+  #values = [];
+
+  add(value) {
+    this.#values.push(value);
+    if (this.#values.length > POINTS) this.#values.shift();
+  }
+
+  /** Return the line, and the area under it, as SVG paths; the newest value is at the right. */
+  paths() {
+    if (this.#values.length < 2) return { line: "", area: "" };
+    const top = Math.max(1, ...this.#values);
+    const step = WIDTH / (POINTS - 1);
+    const left = WIDTH - step * (this.#values.length - 1);
+    const points = this.#values.map((value, index) => {
+      const y = HEIGHT - 1.5 - (value / top) * (HEIGHT - 4);
+      return `${(left + index * step).toFixed(1)} ${y.toFixed(1)}`;
+    });
+    const line = "M" + points.join("L");
+    return { line, area: `${line}L${WIDTH} ${HEIGHT}L${left.toFixed(1)} ${HEIGHT}Z` };
+  }
+}
+
+/** Return the picture of a history, for `drawSparkline` to fill. Its number stands beside it. */
+export function sparkline() {
+  const picture = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" });
+  picture.setAttribute("class", "sparkline");
+  picture.setAttribute("aria-hidden", "true");
+  picture.append(svg("path", { class: "area" }), svg("path", { class: "line" }));
+  return picture;
+}
+
+export function drawSparkline(picture, history) {
+  const { line, area } = history.paths();
+  picture.firstElementChild.setAttribute("d", area);
+  picture.lastElementChild.setAttribute("d", line);
+}
+
+function svg(name, attributes) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}

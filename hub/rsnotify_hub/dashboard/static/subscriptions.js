@@ -1,0 +1,116 @@
+/** The table of WebSub subscriptions, and the last failures. */
+
+import { element, find, setAttribute, setText, showEach } from "./dom.js";
+import { ago, count, hence, lasting, many, whenever } from "./figures.js";
+import { cell, showPair } from "./topics.js";
+import { inOneLine, printable, uriParts } from "./uris.js";
+
+/** What is worst comes first. */
+const STATES = ["given-up", "retrying", "suspended", "active"];
+
+const WORDS = { "given-up": "given up" };
+
+export class SubscriptionTable {
+  /**
+   * @param {Element} panel where it stands
+   * @param {function(object): void} open takes the subscription that somebody wants to look into
+   */
+  constructor(panel, open) {
+    this.panel = panel;
+    this.body = find("tbody", panel);
+    this.open = open;
+  }
+
+  /** @param {object[]} subscriptions the admin API's; @param {number} total how many there are */
+  show(subscriptions, total) {
+    const sorted = [...subscriptions].sort(byTrouble);
+    showEach(this.body, sorted, each => each.id, each => this.#makeRow(each), updateRow);
+    setText(find(".amount", this.panel), total ? count(total) : "");
+    find(".more", this.panel).hidden = subscriptions.length >= total;
+    this.#explain(sorted.length ? "" : "No Destination has subscribed by WebSub.");
+  }
+
+  /** Say that one has to sign in to see them. */
+  hide() {
+    showEach(this.body, [], each => each, null, null);
+    setText(find(".amount", this.panel), "");
+    find(".more", this.panel).hidden = true;
+    this.#explain("Sign in as an admin to see who subscribes, who lags, and why.");
+  }
+
+  #explain(text) {
+    find("table", this.panel).hidden = text !== "";
+    find(".empty", this.panel).hidden = text === "";
+    setText(find(".empty", this.panel), text);
+  }
+
+  #makeRow(subscription) {
+    const details = element("button", { type: "button", class: "details" }, "Details");
+    details.addEventListener("click", () => this.open(subscription.id));
+    const name = `Details of ${printable(subscription.host)}, ${printable(subscription.topic)}`;
+    setAttribute(details, "aria-label", name);
+    return element("tr", { role: "row" },
+      cell("state", null, element("span", { class: "badge" })),
+      cell("name", null,
+        element("bdi", { class: "callback" }, printable(subscription.host)),
+        element("span", { class: "uri topic" }, ...uriParts(subscription.topic))),
+      cell("lag number", "Lag", element("span"), element("span", { class: "second" })),
+      cell("error", "Last error", element("span")),
+      cell("lease number", "Lease ends", element("time")),
+      cell("act", null, details),
+    );
+  }
+}
+
+/** Failures, newest first. */
+export function showFailures(panel, failures) {
+  panel.hidden = failures.length === 0;
+  setText(find(".amount", panel), failures.length ? `the last ${count(failures.length)}` : "");
+  const rows = failures.slice(0, 30);
+  const key = each => `${each.id} ${each.at}`;
+  showEach(find(".failures", panel), rows, key, makeFailure, (row, each) =>
+    setText(find("time", row), ago(each.at)));
+}
+
+function makeFailure(failure) {
+  const excerpt = failure.excerpt
+    ? element("p", { class: "excerpt" }, inOneLine(failure.excerpt)) : null;
+  return element("li", {},
+    element("time", { datetime: failure.at, title: whenever(failure.at) }),
+    element("bdi", { class: "callback" }, printable(failure.host)),
+    element("span", { class: "why" }, failureText(failure)),
+    element("span", { class: "uri" }, ...uriParts(failure.topic)),
+    excerpt);
+}
+
+export const failureText = ({ status, reason }) =>
+  printable(status === null || reason.includes(status) ? reason : `${status}: ${reason}`);
+
+/** Show a state in a badge: by its word, its sign and its colour. */
+export function showState(badge, state) {
+  setText(badge, WORDS[state] ?? printable(state));
+  setAttribute(badge, "data-state", state);
+}
+
+/** Write how far a subscription is behind: for how long, and by how much. */
+export function lagTexts({ lag_seconds: seconds, behind }) {
+  return behind || seconds ? [lasting(seconds), many(behind, "fragment")] : ["none", ""];
+}
+
+function updateRow(row, subscription) {
+  const { state, last_failure: failure, failures, expires } = subscription;
+  const lease = find(".lease time", row);
+  showState(find(".badge", row), state);
+  showPair(find(".lag", row), lagTexts(subscription));
+  setAttribute(row, "data-state", state);
+  const tries = failures > 1 ? ` (${many(failures, "try", "tries")})` : "";
+  setText(find(".error span", row), failure ? failureText(failure) + tries : "none");
+  setText(lease, hence(expires));
+  setAttribute(lease, "datetime", expires);
+  setAttribute(lease, "title", whenever(expires));
+}
+
+function byTrouble(one, other) {
+  const trouble = STATES.indexOf(one.state) - STATES.indexOf(other.state);
+  return trouble || one.host.localeCompare(other.host) || (one.id < other.id ? -1 : 1);
+}

@@ -1,0 +1,186 @@
+/** The live tail: the newest changes of the topics that are followed. */
+
+import { element, find, setAttribute, setText, showEach } from "./dom.js";
+import { bytes, many, timeOfDay } from "./figures.js";
+import { Follower } from "./follower.js";
+import { readFragment } from "./fragments.js";
+import { inOneLine, printable, uriLink } from "./uris.js";
+
+/** How many topics are followed at once: each takes a connection, to the hub and in the browser. */
+const MOST_TOPICS = 8;
+const MOST_ROWS = 60;
+
+/** A finger leaves no pointer over what it touched. */
+const POINTER = matchMedia("(hover: hover)");
+const MOST_WAITING = 200;
+const EXCERPT_CHARACTERS = 200;
+
+/**
+ * Drawn at most so often, and less often where much changes: so one can read, and a flood does
+ * not hold up the page. Whatever comes is there within a second.
+ */
+const QUIET_MILLISECONDS = 200;
+const BUSY_MILLISECONDS = 800;
+const MUCH_ROWS = 6;
+
+/** How much of the past is asked for at first. */
+const LOOK_BACK_MILLISECONDS = 2000;
+
+export class Tail {
+  #followers = new Map();
+  #waiting = [];
+  #missed = 0;
+  #rows = [];
+  #number = 0;
+  #timer = null;
+  #drawn = 0;
+  #every = QUIET_MILLISECONDS;
+
+  constructor(panel) {
+    this.list = find(".changes", panel);
+    this.empty = find(".empty", panel);
+    this.scope = find(".scope", panel);
+    this.button = find(".pause", panel);
+    this.button.addEventListener("click", () => this.#pause());
+    for (const leaving of ["pointerleave", "focusout"])
+      this.list.addEventListener(leaving, () => this.#schedule());
+  }
+
+  get paused() {
+    return this.button.getAttribute("aria-pressed") === "true";
+  }
+
+  /**
+   * Follow these topics, and no others.
+   * @param {Array<{topic: string, received: string, through: string}>} topics what there is
+   * @param {?string} only the one that somebody chose
+   */
+  follow(topics, only) {
+    const wanted = only ? topics.filter(each => each.topic === only) : this.#liveliest(topics);
+    const names = new Set(wanted.map(each => each.topic));
+    for (const [name, follower] of this.#followers) if (!names.has(name)) this.#leave(name, follower);
+    for (const each of wanted) if (!this.#followers.has(each.topic)) this.#join(each);
+    setText(this.scope, only ? "Of this topic" : scopeOf(names.size, topics.length));
+    this.#explain(names.size);
+  }
+
+  /** Keep what is followed already, as long as it is among the liveliest twice as many. */
+  #liveliest(topics) {
+    const sorted = [...topics].sort((one, other) => (one.received < other.received ? 1 : -1));
+    const kept = sorted.slice(0, 2 * MOST_TOPICS).filter(each => this.#followers.has(each.topic));
+    return [...new Set([...kept, ...sorted])].slice(0, MOST_TOPICS);
+  }
+
+  #join({ topic, through }) {
+    // What a topic has had lately is shown too, so that one that is new shows its first change.
+    const since = new Date(Date.parse(through) - LOOK_BACK_MILLISECONDS).toISOString();
+    this.#followers.set(topic, new Follower(topic, since, news => this.#take(news)));
+  }
+
+  #leave(topic, follower) {
+    follower.close();
+    this.#followers.delete(topic);
+    this.#rows = this.#rows.filter(row => row.topic !== topic);
+    this.#schedule();
+  }
+
+  /** Connect again at once: the hub answers. */
+  wake() {
+    for (const follower of this.#followers.values()) follower.wake();
+  }
+
+  #take(news) {
+    this.#waiting.push(news);
+    if (this.#waiting.length > MOST_WAITING) {
+      this.#waiting.shift();
+      this.#missed += 1;
+    }
+    this.#schedule();
+  }
+
+  #schedule() {
+    if (this.#timer !== null || this.paused) return;
+    const wait = Math.max(0, this.#drawn + this.#every - Date.now());
+    this.#timer = setTimeout(() => this.#draw(), wait);
+  }
+
+  #pause() {
+    setAttribute(this.button, "aria-pressed", String(!this.paused));
+    setText(this.button, this.paused ? "Go on" : "Pause");
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#schedule();
+  }
+
+  /** Whether somebody is about to read or click a line, which then must not move away. */
+  get #held() {
+    return this.list.matches(":focus-within") || (this.list.matches(":hover") && POINTER.matches);
+  }
+
+  #draw() {
+    this.#timer = null;
+    setAttribute(this.list, "data-held", this.#held);
+    if (this.#held) return;
+    const before = this.#number;
+    this.#drawn = Date.now();
+    if (this.#missed) {
+      const note = `${many(this.#missed, "fragment")} came too fast to be shown.`;
+      this.#add([{ topic: "", at: Date.now(), note }]);
+      this.#missed = 0;
+    }
+    for (const news of this.#waiting.splice(0)) this.#add(this.#rowsOf(news));
+    showEach(this.list, this.#rows, row => row.number, makeRow, () => {});
+    const much = this.#number - before > MUCH_ROWS;
+    this.#every = much ? BUSY_MILLISECONDS : QUIET_MILLISECONDS;
+    setAttribute(this.list, "data-busy", much);
+    this.#explain(this.#followers.size);
+  }
+
+  #add(rows) {
+    for (const row of rows) this.#rows.unshift({ ...row, number: ++this.#number });
+    this.#rows.splice(MOST_ROWS);
+  }
+
+  #rowsOf(news) {
+    if (news.note) return [news];
+    const fragment = news.size === undefined ? readFragment(news.text) : null;
+    if (fragment === null) {
+      const excerpt = news.text.slice(0, EXCERPT_CHARACTERS);
+      return [{ topic: news.topic, at: news.at, size: news.size ?? news.text.length, excerpt }];
+    }
+    const follower = this.#followers.get(news.topic);
+    if (follower && fragment.until) follower.since = fragment.until;
+    return fragment.changes.slice(-MOST_ROWS).map(change => ({ topic: news.topic, at: news.at, change }));
+  }
+
+  #explain(followed) {
+    this.empty.hidden = this.#rows.length > 0;
+    setText(this.empty, followed ? "Nothing has changed since you look." : "There is no topic to follow yet.");
+  }
+}
+
+function scopeOf(followed, all) {
+  if (followed === 0) return "";
+  return followed < all ? `Of the ${followed} liveliest topics` : `Of ${many(followed, "topic")}`;
+}
+
+function makeRow(row) {
+  const made = element("li", { class: "change" }, element("time", {}, timeOfDay(row.at)));
+  if (row.note) made.append(element("p", { class: "remark" }, printable(row.note)));
+  else if (row.change) made.append(...changed(row.change));
+  else made.append(...content(row));
+  if (row.topic) made.title = printable(row.topic);
+  return made;
+}
+
+function changed({ uri, change, length }) {
+  const known = ["created", "updated", "deleted"].includes(change) ? change : "changed";
+  const size = length === null ? null : element("span", { class: "size" }, bytes(length));
+  return [element("span", { class: `kind ${known}` }, known), uriLink(uri), size].filter(Boolean);
+}
+
+function content({ topic, size, excerpt }) {
+  const beginning = excerpt ? element("p", { class: "excerpt" }, inOneLine(excerpt)) : null;
+  const parts = [element("span", { class: "kind content" }, "content"), uriLink(topic)];
+  return [...parts, element("span", { class: "size" }, bytes(size)), beginning].filter(Boolean);
+}

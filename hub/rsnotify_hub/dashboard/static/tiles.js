@@ -1,0 +1,65 @@
+/** The tiles: how the hub is, at a glance. */
+
+import { element, find, setAttribute, setText } from "./dom.js";
+import { bytes, count, lasting, many, rate, secondsSince } from "./figures.js";
+import { drawSparkline, History, sparkline } from "./sparkline.js";
+
+/** Over how long a rate is taken, in milliseconds. */
+const SPAN_MILLISECONDS = 5000;
+
+/** How fast something that is counted grows. */
+class Rate {
+  #samples = [];
+  history = new History();
+
+  add(total) {
+    const now = performance.now();
+    if (this.#samples.length && total < this.#samples.at(-1).total) this.#samples = []; // a restart
+    this.#samples.push({ now, total });
+    while (this.#samples.length > 2 && now - this.#samples[0].now > SPAN_MILLISECONDS) this.#samples.shift();
+    const [first, last] = [this.#samples[0], this.#samples.at(-1)];
+    const seconds = (last.now - first.now) / 1000;
+    this.now = seconds ? (last.total - first.total) / seconds : 0;
+    if (seconds) this.history.add(this.now);
+  }
+}
+
+export class Tiles {
+  constructor(place) {
+    this.place = place;
+    this.accepted = new Rate();
+    this.delivered = new Rate();
+    for (const name of ["in", "out"]) find(`#${name}`, place).append(sparkline());
+  }
+
+  /** @param {object} seen what an admin sees; others see no tiles */
+  show({ admin, status }) {
+    this.place.hidden = !admin;
+    if (!admin) return;
+    this.#flow("in", this.accepted, status.accepted, `${bytes(status.accepted_bytes)} in all`);
+    this.#flow("out", this.delivered, sent(status), `${count(sent(status))} in all`);
+    this.#figure("listeners", count(status.websockets + status.subscriptions),
+      `${many(status.websockets, "WebSocket")} · ${many(status.subscriptions, "callback")}`);
+    const { "given-up": bad = 0, retrying: slow = 0 } = status.states;
+    const up = `up ${lasting(secondsSince(status.started))} · log ${bytes(status.log_bytes)}`;
+    this.#figure("health", count(bad + slow), bad + slow ? `${count(bad)} given up · ${count(slow)} retrying` : up);
+    setAttribute(find("#health", this.place), "data-state", bad ? "given-up" : slow ? "retrying" : "active");
+  }
+
+  #flow(name, speed, total, note) {
+    speed.add(total);
+    this.#figure(name, rate(speed.now), note, "/s");
+    drawSparkline(find(`#${name} .sparkline`, this.place), speed.history);
+  }
+
+  #figure(name, text, note, unit = "") {
+    const figure = find(`#${name} .figure`, this.place);
+    if (figure.textContent !== text + unit)
+      figure.replaceChildren(text, element("small", {}, unit));
+    setText(find(`#${name} .note`, this.place), note);
+  }
+}
+
+/** Count the deliveries that arrived, by every way. */
+const sent = ({ deliveries }) =>
+  Object.values(deliveries).reduce((sum, outcomes) => sum + (outcomes.delivered ?? 0), 0);

@@ -1,0 +1,93 @@
+/** The table of topics. */
+
+import { element, find, setAttribute, setText, showEach } from "./dom.js";
+import { ago, bytes, many, rate, whenever } from "./figures.js";
+import { drawSparkline, History, sparkline } from "./sparkline.js";
+import { openLink, printable, uriParts } from "./uris.js";
+
+export class TopicTable {
+  #histories = new Map();
+
+  /**
+   * @param {Element} panel where it stands
+   * @param {function(string): void} choose takes the topic that somebody wants to look at
+   */
+  constructor(panel, choose) {
+    this.panel = panel;
+    this.body = find("tbody", panel);
+    this.choose = choose;
+  }
+
+  /**
+   * @param {object[]} topics the admin API's topics, or the public list's
+   * @param {{only: ?string, total: number, admin: boolean}} about what they are
+   */
+  show(topics, { only, total, admin }) {
+    for (const topic of topics) this.#remember(topic);
+    setAttribute(this.panel, "data-admin", admin);
+    const shown = only ? topics.filter(each => each.topic === only) : [...topics];
+    // By name, so that rows stay where they are while rates go up and down.
+    shown.sort((one, other) => (nameOf(one) < nameOf(other) ? -1 : 1));
+    showEach(this.body, shown, each => each.topic, each => this.#makeRow(each), (row, each) =>
+      this.#update(row, each, only));
+    setText(find(".amount", this.panel), total ? many(total, "topic") : "");
+    find("table", this.panel).hidden = shown.length === 0;
+    const empty = find(".empty", this.panel);
+    empty.hidden = shown.length > 0;
+    setText(empty, only ? "Nothing is published on this topic any more." : EMPTY);
+    find(".more", this.panel).hidden = Boolean(only) || topics.length >= total;
+  }
+
+  #remember({ topic, rate }) {
+    if (rate === undefined) return;
+    if (!this.#histories.has(topic)) this.#histories.set(topic, new History());
+    this.#histories.get(topic).add(rate);
+  }
+
+  #makeRow({ topic }) {
+    const name = element("button", { type: "button", class: "uri choose" }, ...uriParts(topic));
+    name.addEventListener("click", () => this.choose(topic));
+    return element("tr", { role: "row" },
+      cell("name", null, name, openLink(topic)),
+      cell("rate", "Rate", sparkline(), element("span", { class: "figure" })),
+      cell("heard number", "Last heard", element("time")),
+      cell("listening number", "Listeners", element("span"), element("span", { class: "second" })),
+      cell("log number", "Log", element("span"), element("span", { class: "second" })),
+    );
+  }
+
+  #update(row, topic, only) {
+    const heard = find(".heard time", row);
+    setAttribute(find(".choose", row), "aria-pressed", String(topic.topic === only));
+    setAttribute(find(".choose", row), "title", `Show only ${printable(topic.topic)}`);
+    setText(heard, ago(topic.received));
+    setAttribute(heard, "datetime", topic.received);
+    setAttribute(heard, "title", whenever(topic.received));
+    showPair(find(".log", row), [many(topic.kept, "fragment"), bytes(topic.bytes ?? topic.size)]);
+    if (topic.rate === undefined) return;
+    setText(find(".rate .figure", row), `${rate(topic.rate)}/s`);
+    setAttribute(row, "data-live", topic.rate > 0);
+    drawSparkline(find(".sparkline", row), this.#histories.get(topic.topic));
+    showPair(find(".listening", row), listeners(topic));
+  }
+}
+
+const EMPTY = "Nothing was published yet. A topic appears here with its first fragment.";
+
+const nameOf = ({ topic }) => topic.replace(/^https?:/, "");
+
+function listeners({ websockets, subscriptions }) {
+  if (!websockets && !subscriptions) return ["none", ""];
+  return [many(websockets, "WebSocket"), many(subscriptions, "callback")];
+}
+
+/** Show two facts in one cell. */
+export function showPair(within, [first, second]) {
+  setText(within.firstElementChild, first);
+  setText(within.lastElementChild, second);
+}
+
+/** Make a cell. On a phone, where a row stands as a card, its label stands before it. */
+export function cell(classes, label, ...children) {
+  return element("td", { role: "cell", class: classes, "data-label": label }, ...children);
+}

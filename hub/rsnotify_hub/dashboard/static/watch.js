@@ -1,0 +1,84 @@
+/**
+ * What the hub says of itself, asked for again and again: what there is goes to `show`, and
+ * whether the hub answers to `tell`. Nothing is asked for while nobody looks.
+ */
+
+import { get, isAdmin, Refused, token } from "./hub.js";
+
+const EVERY_MILLISECONDS = 1000;
+const LONGEST_WAIT_MILLISECONDS = 5000;
+
+export class Watch {
+  #admin = null;
+  #failures = 0;
+  #timer = null;
+  #round = 0;
+
+  /**
+   * @param {function(object): void} show takes what the hub says
+   * @param {function(string): void} tell takes `live`, `lost` or `away`
+   * @param {{topic: ?string, topicRows: number, subscriptionRows: number}} wanted what to ask for
+   */
+  constructor(show, tell, wanted) {
+    this.show = show;
+    this.tell = tell;
+    this.wanted = wanted;
+    addEventListener("visibilitychange", () => (document.hidden ? this.#rest() : this.now()));
+    addEventListener("online", () => this.now());
+  }
+
+  /** Ask now, whatever was asked for before: what is answered to that is not shown any more. */
+  now() {
+    clearTimeout(this.#timer);
+    this.#ask(++this.#round);
+  }
+
+  /** Ask anew who looks: a token has come or gone. */
+  signedInOrOut() {
+    this.#admin = null;
+    this.now();
+  }
+
+  async #ask(round) {
+    let wait = EVERY_MILLISECONDS;
+    try {
+      const seen = await this.#look();
+      if (round !== this.#round) return;
+      this.#failures = 0;
+      this.tell("live");
+      this.show(seen);
+    } catch (error) {
+      if (round !== this.#round) return;
+      wait = this.#failed(error);
+    }
+    if (!document.hidden) this.#timer = setTimeout(() => this.now(), wait);
+  }
+
+  async #look() {
+    this.#admin ??= await isAdmin();
+    const { topic, topicRows, subscriptionRows } = this.wanted;
+    if (!this.#admin) return { admin: false, ...(await get("topics", { limit: topicRows })) };
+    const [status, topics, subscriptions, failures] = await Promise.all([
+      get("admin/status"),
+      get("admin/topics", { sort: "received", limit: topicRows, topic }),
+      get("admin/subscriptions", { sort: "trouble", limit: subscriptionRows, topic }),
+      get("admin/failures"),
+    ]);
+    return { admin: true, status, ...topics, subscriptions, failures: failures.failures };
+  }
+
+  #failed(error) {
+    // Who was an admin may be none after a restart; who it is, is asked anew at the next try.
+    this.#admin = null;
+    if (error instanceof Refused && error.status === 401) token.forget();
+    this.tell("lost");
+    this.#failures += 1;
+    const longest = Math.min(LONGEST_WAIT_MILLISECONDS, 250 * 2 ** this.#failures);
+    return longest * (0.5 + Math.random() / 2);
+  }
+
+  #rest() {
+    clearTimeout(this.#timer);
+    this.#round += 1;
+  }
+}
