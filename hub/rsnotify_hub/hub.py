@@ -22,6 +22,7 @@ from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.admin.api import AdminApi
 from rsnotify_hub.admin.office import Office
 from rsnotify_hub.admin.rates import Rates
+from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.views import lag_seconds
 from rsnotify_hub.client import open_client
 from rsnotify_hub.configuration import Configuration
@@ -112,7 +113,7 @@ class Hub:
             intake, self._topics, self._pings, self._verification, limits, configuration
         )
         self.websockets = WebSockets(intake, self._topics, self._live, configuration)
-        office = Office(
+        reports = Reports(
             self._topics,
             self._live,
             self.websockets,
@@ -122,6 +123,7 @@ class Hub:
             version=_VERSION,
             clock=clock,
         )
+        office = Office(self._topics, self._callbacks, reports)
         self.metrics = Metrics(self._readings)
         self.readiness = Readiness(store)
         self.admin = AdminApi(office, gate, self.statistics, version=_VERSION)

@@ -13,7 +13,7 @@ import typer
 
 from rsnotify.commands import printable
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.admin import shapes, tables
+from rsnotify_hub.admin import questions, shapes, tables
 from rsnotify_hub.admin.remote import Remote
 from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivery import State
@@ -66,7 +66,9 @@ def topics(
     token: _Token = None,
     json: _Json = False,
     limit: _Limit = 100,
-    sort: Annotated[shapes.TopicOrder, typer.Option(help="The order.")] = shapes.TopicOrder.TOPIC,
+    sort: Annotated[
+        questions.TopicOrder, typer.Option(help="The order.")
+    ] = questions.TopicOrder.TOPIC,
 ) -> None:
     """List the topics of a hub, and who listens."""
     asking = Remote(url, token).collect("topics", limit=limit, sort=sort.value)
@@ -82,8 +84,8 @@ def subscriptions(
     topic: Annotated[str | None, typer.Option(help="Only those of this topic.")] = None,
     state: Annotated[State | None, typer.Option(help="Only those that stand so.")] = None,
     sort: Annotated[
-        shapes.SubscriptionOrder, typer.Option(help="The order.")
-    ] = shapes.SubscriptionOrder.TROUBLE,
+        questions.SubscriptionOrder, typer.Option(help="The order.")
+    ] = questions.SubscriptionOrder.TROUBLE,
 ) -> None:
     """List the WebSub subscriptions of a hub, those in trouble first."""
     asking = Remote(url, token).collect(
@@ -118,7 +120,7 @@ def redeliver(
     json: _Json = False,
 ) -> None:
     """Deliver now what waits for a subscription, or again from an instant on."""
-    body = shapes.Redelivery(since=since)
+    body = questions.Redelivery(since=since)
     _show(Remote(url, token).ask("redeliver", id, body), _row, json)
 
 

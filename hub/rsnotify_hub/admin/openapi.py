@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rsnotify_hub.admin import shapes
+from rsnotify_hub.admin import questions, shapes
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.shapes import Problem
 
 _REFERENCE = "#/components/schemas/{name}"
 _ARGUMENT = re.compile(r"^    (\w+): (.+?)(?=^    \w|\Z)", re.DOTALL | re.MULTILINE)
+_CLASSES = {**vars(shapes), **vars(questions)}
 _PROBLEMS = {
     "400": "Something in the request cannot be used",
     "401": "A token is missing",
@@ -119,7 +120,7 @@ def _schemas() -> dict[str, Any]:
     _, schemas = msgspec.json.schema_components(named.values(), ref_template=_REFERENCE)
     queries = {operation.query.__name__ for operation in OPERATIONS}
     return {
-        name: _worded(schema, getattr(shapes, name))
+        name: _worded(schema, _CLASSES[name])
         for name, schema in sorted(schemas.items())
         if name not in queries  # what is in them are parameters
     }

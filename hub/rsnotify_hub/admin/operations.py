@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify_hub.admin import shapes
+from rsnotify_hub.admin import questions, shapes
 from rsnotify_hub.admin.office import Office
 
 #: Where the API is.
@@ -49,7 +49,7 @@ class Operation(Struct, frozen=True, kw_only=True):
     path: str
     summary: str
     run: Callable[[Office, Asked], Awaitable[Struct | None]]
-    query: type[Struct] = shapes.Nothing
+    query: type[Struct] = questions.Nothing
     body: type[Struct] | None = None
     answer: type[Struct] | None = None
 
@@ -60,7 +60,7 @@ OPERATIONS = (
         method="GET",
         path="/status",
         summary="The hub as a whole",
-        run=lambda office, asked: office.status(),
+        run=lambda office, asked: office.reports.status(),
         answer=shapes.Status,
     ),
     Operation(
@@ -68,8 +68,8 @@ OPERATIONS = (
         method="GET",
         path="/topics",
         summary="The topics, and who listens to them",
-        run=lambda office, asked: office.topics(asked.query),
-        query=shapes.TopicQuery,
+        run=lambda office, asked: office.reports.topics(asked.query),
+        query=questions.TopicQuery,
         answer=shapes.Topics,
     ),
     Operation(
@@ -84,8 +84,8 @@ OPERATIONS = (
         method="GET",
         path="/subscriptions",
         summary="The WebSub subscriptions, and how their deliveries go",
-        run=lambda office, asked: office.subscriptions(asked.query),
-        query=shapes.SubscriptionQuery,
+        run=lambda office, asked: office.reports.subscriptions(asked.query),
+        query=questions.SubscriptionQuery,
         answer=shapes.Subscriptions,
     ),
     Operation(
@@ -101,7 +101,7 @@ OPERATIONS = (
         path="/subscriptions/{id}/redeliver",
         summary="Deliver now what waits, or again from an instant on",
         run=lambda office, asked: office.redeliver(asked.id, asked.body),
-        body=shapes.Redelivery,
+        body=questions.Redelivery,
         answer=shapes.Subscription,
     ),
     Operation(
@@ -125,7 +125,7 @@ OPERATIONS = (
         method="GET",
         path="/failures",
         summary="The last deliveries that failed, newest first",
-        run=lambda office, asked: office.failures(),
+        run=lambda office, asked: office.reports.failures(),
         answer=shapes.Failures,
     ),
     Operation(
@@ -133,8 +133,8 @@ OPERATIONS = (
         method="GET",
         path="/dead-letters",
         summary="What is not delivered any more until its topic changes",
-        run=lambda office, asked: office.dead_letters(asked.query),
-        query=shapes.PageQuery,
+        run=lambda office, asked: office.reports.dead_letters(asked.query),
+        query=questions.PageQuery,
         answer=shapes.DeadLetters,
     ),
 )

@@ -1,27 +1,60 @@
 """Pages of rows that come and go, and change, while the pages are read.
 
-The key of a row is a string that says its place. A page begins after the last key of the page
-before, so a row that stays as it is comes exactly once, whatever happens to the others.
+The key of a row says its place. A page begins after the last key of the page before, so a row
+that stays where it is comes exactly once, whatever happens to the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from heapq import nsmallest
-from typing import Generic, TypeVar
+from datetime import UTC, datetime
+from heapq import nlargest, nsmallest
+from typing import Any, Generic, TypeVar
 
+import msgspec
 from msgspec import Struct
 
-from rsnotify.datetimes import to_microseconds
-from rsnotify_hub.admin.shapes import PageQuery, SubscriptionOrder, TopicOrder
+from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
+from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websub.delivery import Delivery, State
 
 T = TypeVar("T")
 
-#: Beyond every count of microseconds since 1970.
-_MOST = 10**17
 _TROUBLE = {State.GIVEN_UP: 0, State.RETRYING: 1, State.SUSPENDED: 2, State.ACTIVE: 3}
+_NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+class Order(Struct, Generic[T], frozen=True):
+    """An order of rows.
+
+    Args:
+        key: The place of a row; no two share it.
+        type: The type of keys.
+        descending: Whether the greatest key comes first.
+    """
+
+    key: Callable[[T], tuple[Any, ...]]
+    type: Any
+    descending: bool = False
+
+
+TOPICS: dict[TopicOrder, Order[LogState]] = {
+    TopicOrder.TOPIC: Order(lambda log: (log.topic,), tuple[str]),
+    TopicOrder.RECEIVED: Order(
+        lambda log: (log.received, log.topic), tuple[datetime, str], descending=True
+    ),
+}
+# The instant since when, not the lag, which would be another on the next page.
+SUBSCRIPTIONS: dict[SubscriptionOrder, Order[Delivery]] = {
+    SubscriptionOrder.TOPIC: Order(
+        lambda each: (each.subscription.topic, each.id), tuple[str, str]
+    ),
+    SubscriptionOrder.TROUBLE: Order(
+        lambda each: (_TROUBLE[each.state], each.behind_since or _NEVER, each.id),
+        tuple[int, datetime, str],
+    ),
+}
 
 
 class Page(Struct, Generic[T], frozen=True):
@@ -30,7 +63,7 @@ class Page(Struct, Generic[T], frozen=True):
     Args:
         rows: What is on it.
         total: How many rows there are on all pages.
-        next: The key to go on after; None when nothing is behind it.
+        next: What to ask for to go on; None when nothing is behind it.
     """
 
     rows: list[T]
@@ -38,35 +71,38 @@ class Page(Struct, Generic[T], frozen=True):
     next: str | None
 
 
-def cut(rows: Iterable[T], key: Callable[[T], str], query: PageQuery) -> Page[T]:
+def cut(rows: Iterable[T], order: Order[T], query: PageQuery) -> Page[T]:
     """Cut a page out of all rows.
 
     Args:
-        rows: All rows, in any order.
-        key: Their place; no two share it.
+        rows: All rows, however they lie.
+        order: Their order.
         query: Which page.
+
+    Raises:
+        Refusal: Its `after` is from no page of this order.
     """
-    keyed = [(key(row), row) for row in rows]
-    behind = (pair for pair in keyed if pair[0] > query.after)
-    found = nsmallest(query.limit + 1, behind, key=lambda pair: pair[0])
+    keyed = [(order.key(row), row) for row in rows]
+    first = nlargest if order.descending else nsmallest
+    found = first(query.limit + 1, _behind(keyed, order, query.after))
     page = found[: query.limit]
-    return Page([row for _, row in page], len(keyed), page[-1][0] if found[len(page) :] else None)
+    following = _encode(page[-1][0]) if len(found) > len(page) else None
+    return Page([row for _, row in page], len(keyed), following)
 
 
-def topic_key(order: TopicOrder) -> Callable[[LogState], str]:
-    """Return the place of topics in an order."""
-    if order is TopicOrder.TOPIC:
-        return lambda state: state.topic
-    return lambda state: f"{_MOST - to_microseconds(state.received):018} {state.topic}"
+def _behind(
+    keyed: list[tuple[tuple[Any, ...], T]], order: Order[T], after: str
+) -> list[tuple[tuple[Any, ...], T]]:
+    if not after:
+        return keyed
+    try:
+        key = msgspec.json.decode(after, type=order.type)
+    except (msgspec.DecodeError, UnicodeError):
+        raise Refusal(Code.BAD_REQUEST, "after is not the next of a page in this order") from None
+    if order.descending:
+        return [pair for pair in keyed if pair[0] < key]
+    return [pair for pair in keyed if pair[0] > key]
 
 
-def subscription_key(order: SubscriptionOrder) -> Callable[[Delivery], str]:
-    """Return the place of subscriptions in an order."""
-    if order is SubscriptionOrder.TOPIC:  # a topic has no space
-        return lambda each: f"{each.subscription.topic} {each.id}"
-    return lambda each: f"{_TROUBLE[each.state]} {_since(each):018} {each.id}"
-
-
-def _since(delivery: Delivery) -> int:
-    # Not the lag itself, which would be another on the next page.
-    return _MOST if delivery.behind_since is None else to_microseconds(delivery.behind_since)
+def _encode(key: tuple[Any, ...]) -> str:
+    return msgspec.json.encode(key).decode()

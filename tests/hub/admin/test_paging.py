@@ -2,44 +2,57 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.admin.paging import Page, cut, subscription_key, topic_key
-from rsnotify_hub.admin.shapes import PageQuery, SubscriptionOrder, TopicOrder
+from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, Order, Page, cut
+from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
+from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivery import Delivery, Failure, State
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)
+orders = st.booleans().map(lambda down: Order(lambda row: (row,), tuple[str], descending=down))
 
 
-def pages(rows: set[str], limit: int) -> list[Page[str]]:
-    found = [cut(rows, str, PageQuery(limit=limit))]
+def pages(rows: set[str], order: Order[str], limit: int) -> list[Page[str]]:
+    found = [cut(rows, order, PageQuery(limit=limit))]
     while (after := found[-1].next) is not None:
-        found.append(cut(rows, str, PageQuery(limit=limit, after=after)))
+        found.append(cut(rows, order, PageQuery(limit=limit, after=after)))
     return found
 
 
-@given(names, st.integers(1, 7))
-def test_pages_together_have_every_row_once_and_in_order(rows: set[str], limit: int):
-    found = pages(rows, limit)
-    assert [row for page in found for row in page.rows] == sorted(rows)
+@given(names, orders, st.integers(1, 7))
+def test_pages_together_have_every_row_once_and_in_order(
+    rows: set[str], order: Order[str], limit: int
+):
+    found = pages(rows, order, limit)
+    expected = sorted(rows, reverse=order.descending)
+    assert [row for page in found for row in page.rows] == expected
     assert all(len(page.rows) == limit for page in found[:-1])
     assert all(page.total == len(rows) for page in found)
 
 
-@given(names, names, names, st.integers(1, 7))
+@given(names, names, names, orders, st.integers(1, 7))
 def test_rows_that_stay_come_once_while_others_come_and_go(
-    stay: set[str], go: set[str], come: set[str], limit: int
+    stay: set[str], go: set[str], come: set[str], order: Order[str], limit: int
 ):
-    first = cut(stay | go, str, PageQuery(limit=limit))
+    first = cut(stay | go, order, PageQuery(limit=limit))
     seen, after = list(first.rows), first.next
     while after is not None:
-        page = cut(stay | come, str, PageQuery(limit=limit, after=after))
+        page = cut(stay | come, order, PageQuery(limit=limit, after=after))
         seen, after = seen + page.rows, page.next
-    assert [row for row in seen if row in stay] == sorted(stay)
+    assert [row for row in seen if row in stay] == sorted(stay, reverse=order.descending)
+
+
+@given(st.text(min_size=1))
+def test_what_is_no_next_of_a_page_is_refused(after: str):
+    query = PageQuery(after=after)
+    with pytest.raises(Refusal, match="after"):
+        cut([log("a", 1)], TOPICS[TopicOrder.RECEIVED], query)
 
 
 def log(name: str, received: float) -> LogState:
@@ -58,8 +71,8 @@ def log(name: str, received: float) -> LogState:
 
 def test_topics_that_changed_last_come_first():
     rows = [log("a", 1), log("b", 3), log("c", 3), log("d", 2.5)]
-    page = cut(rows, topic_key(TopicOrder.RECEIVED), PageQuery())
-    assert [row.topic[-1] for row in page.rows] == ["b", "c", "d", "a"]
+    page = cut(rows, TOPICS[TopicOrder.RECEIVED], PageQuery())
+    assert [row.topic[-1] for row in page.rows] == ["c", "b", "d", "a"]
 
 
 def delivery(name: str, *, behind: float | None = None, state: State = State.ACTIVE) -> Delivery:
@@ -84,23 +97,24 @@ def delivery(name: str, *, behind: float | None = None, state: State = State.ACT
 
 
 def test_subscriptions_in_trouble_come_first_and_the_longest_lag_among_them():
-    rows = {
-        "level": delivery("level"),
-        "slow": delivery("slow", behind=4),
-        "held": delivery("held", behind=1, state=State.SUSPENDED),
-        "newly failing": delivery("new", behind=3, state=State.RETRYING),
-        "failing": delivery("old", behind=2, state=State.RETRYING),
-        "dead": delivery("dead", behind=4, state=State.GIVEN_UP),
-    }
-    page = cut(
-        rows.items(), lambda row: subscription_key(SubscriptionOrder.TROUBLE)(row[1]), PageQuery()
-    )
-    assert [name for name, _ in page.rows] == [
-        "dead", "failing", "newly failing", "held", "slow", "level",
-    ]  # fmt: skip
+    rows = [
+        delivery("level"),
+        delivery("slow", behind=4),
+        delivery("held", behind=1, state=State.SUSPENDED),
+        delivery("newly failing", behind=3, state=State.RETRYING),
+        delivery("failing", behind=2, state=State.RETRYING),
+        delivery("dead", behind=4, state=State.GIVEN_UP),
+    ]
+    order = SUBSCRIPTIONS[SubscriptionOrder.TROUBLE]
+    found, after = [], ""
+    while after is not None:
+        page = cut(rows, order, PageQuery(limit=2, after=after))
+        found += [row.subscription.callback.rpartition("/")[2] for row in page.rows]
+        after = page.next
+    assert found == ["dead", "failing", "newly failing", "held", "slow", "level"]
 
 
 def test_subscriptions_of_one_topic_stand_together():
     rows = [delivery(str(number)) for number in range(5)]
-    page = cut(rows, subscription_key(SubscriptionOrder.TOPIC), PageQuery())
+    page = cut(rows, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], PageQuery())
     assert [row.id for row in page.rows] == sorted(row.id for row in rows)
