@@ -7,8 +7,12 @@ private address, and aiohttp asks no resolver about addresses that are written o
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from rsnotify.addresses import refusal
@@ -19,6 +23,9 @@ USER_AGENT = "rsnotify-hub"
 CONNECTIONS = 500
 CONNECTIONS_PER_HOST = 50
 
+#: How many answers may wait to be looked at on one connection.
+ANSWERS = 20
+
 
 def _guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
     family, kind, protocol, _, address = info
@@ -26,6 +33,41 @@ def _guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
     if reason is not None:
         raise PermissionError(f"{address[0]} is not dialled: {reason}")
     return socket.socket(family, kind, protocol)
+
+
+class _Answers(ResponseHandler):
+    """Reads answers, and hangs up where more come than a request can have.
+
+    Each answer with a status of 1xx waits in memory until it is looked at, and aiohttp takes
+    as many as are sent.
+    """
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Take an answer, in the order in which they come."""
+        if len(self._buffer) < ANSWERS:
+            super().feed_data(data, size)
+        elif self.transport is not None:
+            self.transport.abort()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Dials, and reads answers with bounds.
+
+    Args:
+        socket_factory: Makes the socket for an address, or refuses to.
+        connections: How many connections there may be at once.
+        per_host: How many of them may go to one host.
+    """
+
+    def __init__(
+        self,
+        socket_factory: Callable[[aiohttp.AddrInfoType], socket.socket] | None,
+        *,
+        connections: int,
+        per_host: int,
+    ) -> None:
+        super().__init__(socket_factory=socket_factory, limit=connections, limit_per_host=per_host)
+        self._factory = partial(_Answers, loop=self._loop)
 
 
 def open_client(
@@ -44,10 +86,10 @@ def open_client(
         per_host: How many of them may go to one host; 0 likewise.
     """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            socket_factory=None if allow_private_addresses else _guarded_socket,
-            limit=connections,
-            limit_per_host=per_host,
+        connector=_Connector(
+            None if allow_private_addresses else _guarded_socket,
+            connections=connections,
+            per_host=per_host,
         ),
         timeout=aiohttp.ClientTimeout(total=seconds),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -128,10 +128,13 @@ class Ends:
     Args:
         base: How the hub reaches it, without a slash at its end.
         hub: The hub that topics advertise.
+
+    Attributes:
+        base: How the hub reaches it.
     """
 
     def __init__(self, base: str, hub: str) -> None:
-        self._base = base
+        self.base = base
         self._hub = hub
         self._callbacks: dict[str, list[Callback]] = {}
         self._topics: dict[str, Topic] = {}
@@ -148,7 +151,7 @@ class Ends:
             beside: A callback that it shares its path with, but for the end of it.
         """
         token = beside.token if beside else secrets.token_hex(12)
-        callback = Callback(self._base, token, query, path)
+        callback = Callback(self.base, token, query, path)
         self._callbacks.setdefault(token, []).append(callback)
         return callback
 
@@ -159,7 +162,7 @@ class Ends:
             content_type: What it is sent as.
             write: Makes a body out of a few words.
         """
-        topic = Topic(self._base, content_type, write)
+        topic = Topic(self.base, content_type, write)
         self._topics[topic.token] = topic
         return topic
 

@@ -13,7 +13,7 @@ from rsnotify_hub.conformance.ends import Ends
 from rsnotify_hub.conformance.outcomes import Broken, Result, Untold, Verdict
 from rsnotify_hub.conformance.registry import Check
 
-__all__ = ["ALL", "run_check", "run_checks"]
+__all__ = ["ALL", "Check", "run_check", "run_checks"]
 
 
 async def run_check(check: Check, bench: Bench) -> Result:

@@ -24,6 +24,7 @@ class Server:
         self.host = ""
         self.port = 0
         self.connections = 0
+        self.ended = 0
         self.requests: list[bytes] = []
         self.came = asyncio.Condition()
 
@@ -60,6 +61,9 @@ async def raw_server(
             await answer(head, reader, writer)
         tasks.discard(task)
         writer.close()
+        async with server.came:
+            server.ended += 1
+            server.came.notify_all()
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = await asyncio.start_server(serve, host, port, family=family)

@@ -1,54 +1,89 @@
-"""This hub conforms to WebSub; or any other whose URL is in RSNOTIFY_HUB_UNDER_TEST."""
+"""This hub conforms to WebSub; or any other whose URL is in RSNOTIFY_HUB_UNDER_TEST.
+
+All checks run at the same time, on one hub; each is a test.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
-import aiohttp
 import pytest
 
 from rsnotify_hub.configuration import load_configuration
-from rsnotify_hub.conformance.bench import Bench, Settings
-from rsnotify_hub.conformance.ends import serve_ends
-from rsnotify_hub.conformance.outcomes import Level, Verdict
-from rsnotify_hub.conformance.run import ALL, Check, run_check
+from rsnotify_hub.conformance.bench import Settings
+from rsnotify_hub.conformance.ends import Ends, serve_ends
+from rsnotify_hub.conformance.outcomes import Level, Result, Verdict
+from rsnotify_hub.conformance.run import ALL, Check, run_checks
 from rsnotify_hub.serving.application import serve
 from tests.hub.helpers import PATIENCE
 
 OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")
 
+#: What is asked of a hub that serves some topics only.
+DENIAL = "a-denial-is-told"
 
-@pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[str]:
-    if OTHER:
-        yield OTHER
-        return
+Results = dict[str, Result]
+
+
+async def check_hub(data: Path, **options: Any) -> Results:
+    """Run the checks on a hub of ours."""
     configuration = load_configuration(
         None,
         port=0,
-        data=str(tmp_path / "hub"),
+        data=str(data),
         allow_private_addresses=True,
         retry_seconds=0.01,
+        subscriptions_per_host=1000,
         min_lease_seconds=1,
+        **options,
     )
     async with serve(configuration) as url:
-        yield url + "websub"
+        hub = url + "websub"
+        settings = Settings(hub=hub, patience=PATIENCE, quiet=0.3, settle=0.2, retry=PATIENCE)
+        return await results_of([check for check in ALL if check.name != DENIAL], settings)
 
 
-@pytest.fixture
-async def bench(hub: str) -> AsyncIterator[Bench]:
-    patient = Settings(hub=hub, patience=PATIENCE, quiet=0.2, settle=0.2, retry=PATIENCE)
-    settings = Settings(hub=hub) if OTHER else patient
-    async with serve_ends(hub) as ends, aiohttp.ClientSession() as session:
-        yield Bench(settings, ends, session)
+async def check_denial(data: Path, token: str) -> Results:
+    """Run the one check that wants a hub which does not serve every topic."""
+    async with serve_ends("https://hub.example/") as ends:
+        publishers = [{"token": token, "topics": [ends.base]}]
+        configuration = load_configuration(
+            None, port=0, data=str(data), allow_private_addresses=True, publishers=publishers
+        )
+        async with serve(configuration) as url:
+            settings = Settings(
+                hub=url + "websub", patience=PATIENCE, token=token, unserved="https://other.test/"
+            )
+            denial = [check for check in ALL if check.name == DENIAL]
+            return await collect(denial, settings, ends)
+
+
+async def results_of(checks: list[Check], settings: Settings) -> Results:
+    async with serve_ends(settings.hub) as ends:
+        return await collect(checks, settings, ends)
+
+
+async def collect(checks: list[Check], settings: Settings, ends: Ends) -> Results:
+    found = run_checks(checks, settings, ends, at_once=4 if OTHER else 16)
+    return {result.name: result async for result in found}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    if OTHER:
+        return asyncio.run(results_of(list(ALL), Settings(hub=OTHER)))
+    data = tmp_path_factory.mktemp("conformance")
+    found = asyncio.run(check_hub(data / "open"))
+    return found | asyncio.run(check_denial(data / "granted", "a token of this test"))
 
 
 @pytest.mark.parametrize("check", ALL, ids=lambda check: f"{check.section}-{check.name}")
-async def test_the_hub_conforms(check: Check, bench: Bench):
-    result = await run_check(check, bench)
-    if result.verdict is Verdict.UNTOLD:
+def test_the_hub_conforms(check: Check, results: Results) -> None:
+    result = results[check.name]
+    if OTHER and result.verdict is Verdict.UNTOLD:
         pytest.skip(result.reason)
     if OTHER and check.level is Level.MAY and result.verdict is Verdict.FAILED:
         pytest.skip(f"the hub need not: {result.reason}")

@@ -1,0 +1,135 @@
+"""Bodies and headers that are too large, or become so."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import pytest
+
+from tests.hub.attacks.helpers import raw_server
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.processes import hub_process
+
+FORM = "application/x-www-form-urlencoded"
+MEGABYTE = 1 << 20
+
+
+def peak(pid: int) -> int:
+    """The most memory that a process had at once, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+
+def bomb(kind: str, size: int) -> bytes:
+    """Something small that becomes large."""
+    if kind == "gzip":
+        return gzip.compress(bytes(size), 9)
+    return zlib.compress(bytes(size), 9)
+
+
+async def test_a_compressed_body_is_not_inflated_without_bound(tmp_path: Path):
+    async with hub_process(tmp_path) as (hub, process):
+        await hub.accepted(fragment(0, 1))
+        before = peak(process.pid)
+        for kind in ("gzip", "deflate"):
+            packed = bomb(kind, 200 * MEGABYTE)
+            status, _ = await hub.publish(packed, Content_Encoding=kind)
+            assert status in (400, 413, 415)
+            headers = {"Content-Type": FORM, "Content-Encoding": kind}
+            async with hub.session.post(
+                hub.url + "websub", data=packed, headers=headers
+            ) as response:
+                assert response.status in (400, 413, 415)
+        await hub.accepted(fragment(1, 2))
+        assert peak(process.pid) - before < 100 * MEGABYTE
+
+
+async def test_a_body_that_is_too_large_is_refused_as_soon_as_that_is_known(run_hub: RunHub):
+    async with run_hub(max_fragment_bytes=10_000) as hub:
+        status, _ = await hub.publish(fragment(0, 1, padding=10_000))
+        assert status == 413
+        await hub.accepted(fragment(0, 1))
+
+
+async def test_a_topic_without_end_is_left(run_hub: RunHub, callback: Callback):
+    async def endless(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
+        while True:
+            writer.write(bytes(65536))
+            await writer.drain()
+
+    async with (
+        raw_server(endless) as source,
+        run_hub(max_channel_bytes=MEGABYTE) as hub,
+    ):
+        status, reason = await hub.form(mode="publish", url=source.url("/channel"))
+        assert (status, "too large" in reason) == (502, True)
+
+
+#: What a callback answers with, and goes on to.
+FLOODS = {
+    "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536),
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"X-Y: z\r\n" * 8192),
+    "informational answers": (b"", b"HTTP/1.1 102 Wait\r\n\r\n" * 3000),
+    "answers": (b"", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n" * 1600),
+    "a status line": (b"HTTP/1.1 200 ", b"O" * 65536),
+    "a body": (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536),
+    "a failure's body": (b"HTTP/1.1 500 No\r\n\r\n", b"x" * 65536),
+    "a chunk's extension": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        b"x" * 65536,
+    ),
+    "trailers": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+        b"X-Y: z\r\n" * 8192,
+    ),
+}
+
+
+async def test_a_callback_cannot_fill_the_hub_s_memory(tmp_path: Path):
+    async def flood(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
+        first, then = FLOODS[unquote(head.split(b"?")[0].decode().partition("/")[2])]
+        writer.write(first)
+        for _ in range(1600):  # 100 MB
+            writer.write(then)
+            await writer.drain()
+
+    async with raw_server(flood) as callback, hub_process(tmp_path) as (hub, process):
+        await hub.accepted(fragment(0, 1))
+        for number, name in enumerate(FLOODS):
+            before = peak(process.pid)
+            url = callback.url(f"/{quote(name)}?")
+            assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
+            await callback.until(lambda number=number: callback.ended > number)
+            assert peak(process.pid) - before < 30 * MEGABYTE, name
+        await hub.accepted(fragment(1, 2))
+
+
+@pytest.mark.parametrize(
+    "field",
+    ["hub.secret", "hub.topic", "hub.callback", "hub.lease_seconds", "hub.mode", "other"],
+)
+async def test_a_form_has_its_bounds(hub: Client, field: str):
+    form = {"hub.mode": "subscribe", "hub.topic": TOPIC, "hub.callback": "http://127.0.0.1:9/"}
+    form[field] = form.get(field, "") + "x" * 200_000
+    async with hub.session.post(hub.url + "websub", data=form) as response:
+        assert response.status in (400, 413)
+    many = [("other", "x")] * 5000
+    async with hub.session.post(hub.url + "websub", data=many) as response:
+        assert response.status == 400
+
+
+async def test_numbers_without_bound_are_numbers(hub: Client, watch: LogWatch):
+    """A lease of 4,000 digits takes no time to read, and none to keep."""
+    for lease in ("9" * 4000, "9" * 19, "٣", "1e9", "-1", "0x10", " 5", "+5"):
+        status, _ = await hub.form(
+            mode="subscribe", topic=TOPIC, callback="http://127.0.0.1:9/", lease_seconds=lease
+        )
+        assert status in (202, 400)
+    async with asyncio.timeout(PATIENCE):
+        assert (await hub.get("healthz"))[0] == 200

@@ -1,0 +1,119 @@
+"""XML attacks: nothing is expanded, nothing is fetched, and the hub lives on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hub.attacks.helpers import obliging, raw_server
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import TOPIC, Callback, Client, fragment
+
+SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9"
+LAUGHS = '<!ENTITY a "ha">' + "".join(
+    f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(12)
+)
+#: What stands between `<!DOCTYPE root` and the root.
+DECLARATIONS = {
+    "billion laughs": f" [{LAUGHS}]>",
+    "external entity": ' [<!ENTITY m SYSTEM "{url}">]>',
+    "a file": ' [<!ENTITY m SYSTEM "file:///etc/passwd">]>',
+    "parameter entity": ' [<!ENTITY % m SYSTEM "{url}"> %m;]>',
+    "default attribute": f' [<!ATTLIST root xmlns CDATA "{SITEMAP}">]>',
+    "entity for the namespace": f' [<!ENTITY m "{SITEMAP}">]>',
+    "quadratic blow-up": f' [<!ENTITY m "{"x" * 50_000}">]>',
+}
+
+
+def sitemap(attributes: str = "") -> bytes:
+    return f'<urlset xmlns="{SITEMAP}" {attributes}>'.encode()
+
+
+def document(declarations: str, root: str, namespace: str, url: str) -> bytes:
+    head = f"<!DOCTYPE {root}{declarations.replace('{url}', url)}" if declarations else ""
+    return f'<?xml version="1.0"?>{head}<{root} xmlns="{namespace}">&m;</{root}>'.encode()
+
+
+@pytest.mark.parametrize("declarations", DECLARATIONS)
+@pytest.mark.parametrize(
+    ("root", "namespace"), [("urlset", SITEMAP), ("topic", "urn:x"), ("topic", "&m;")]
+)
+async def test_declarations_are_refused(hub: Client, declarations: str, root: str, namespace: str):
+    async with raw_server(obliging) as victim:
+        body = document(DECLARATIONS[declarations], root, namespace, victim.url())
+        status, reason = await hub.publish(body)
+        assert (status, "secret" in reason, "root:" in reason) == (400, False, False)
+        assert victim.connections == 0
+    await hub.accepted(fragment(0, 1))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32", "utf-7", "latin-1"])
+async def test_declarations_are_refused_in_any_encoding(hub: Client, encoding: str):
+    text = document(DECLARATIONS["a file"], "urlset", SITEMAP, "").decode()
+    text = text.replace('"1.0"', f'"1.0" encoding="{encoding.partition("-be")[0]}"')
+    status, _ = await hub.publish(text.encode(encoding))
+    assert status == 400
+
+
+@pytest.mark.parametrize("root", ["urlset", "topic"])
+async def test_a_public_identifier_is_not_fetched(hub: Client, root: str):
+    async with raw_server(obliging) as victim:
+        system = f' PUBLIC "-//W3C//DTD XHTML 1.0 Strict//EN" "{victim.url()}">'
+        namespace = SITEMAP if root == "urlset" else "urn:x"
+        body = document(system, root, namespace, "").replace(b"&m;", b"")
+        status, _ = await hub.publish(body)
+        assert status == (400 if root == "urlset" else 202)
+        assert victim.connections == 0
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        '<xi:include xmlns:xi="http://www.w3.org/2001/XInclude" href="{url}"/>',
+        '<i:include xmlns:i="http://www.w3.org/2001/XInclude" href="file:///etc/passwd"/>',
+        '<x xmlns:i="http://www.w3.org/2001/XMLSchema-instance" i:schemaLocation="urn:x {url}"/>',
+        '<?xml-stylesheet href="{url}"?>',
+    ],
+)
+async def test_what_points_elsewhere_is_passed_on_and_not_followed(
+    hub: Client, callback: Callback, inner: str
+):
+    async with raw_server(obliging) as victim:
+        body = f'<topic xmlns="urn:x">{inner.replace("{url}", victim.url())}</topic>'.encode()
+        await hub.subscribe(callback)
+        await hub.accepted(body)
+        assert (await callback.delivery())[1] == body
+        assert victim.connections == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"<a>" * 300_000,
+        b"<a>" * 100_000 + b"</a>" * 100_000,
+        sitemap() + b"<a>" * 100_000,
+        sitemap() + b"<url/>" * 100_000 + b"</urlset>",
+        sitemap(" ".join(f"a{n}=''" for n in range(50_000))) + b"</urlset>",
+        sitemap('a="' + "&amp;" * 200_000 + '"') + b"</urlset>",
+        b"<" + b"a" * 1_000_000,
+        b"\xff" * 1000,
+        b"\x00" * 1000,
+        b"",
+    ],
+    ids=lambda body: f"{body[:12]!r}-{len(body)}",
+)
+async def test_what_is_costly_to_read_does_not_stop_the_hub(hub: Client, body: bytes):
+    status, _ = await hub.publish(body)
+    assert status in (202, 400)
+    socket = await hub.listen(topic=TOPIC + "?other")
+    await hub.accepted(fragment(0, 1), topic=TOPIC + "?other")
+    assert await socket.receive_str() == fragment(0, 1).decode()
+
+
+async def test_a_topic_cannot_bring_what_a_publisher_could_not(run_hub: RunHub, callback: Callback):
+    async with raw_server(obliging) as victim, run_hub() as hub:
+        for declarations in DECLARATIONS.values():
+            callback.document = document(declarations, "urlset", SITEMAP, victim.url())
+            callback.headers = {"Content-Type": "application/xml"}
+            status, reason = await hub.form(mode="publish", url=callback.url)
+            assert (status, "secret" in reason) == (502, False)
+        assert victim.connections == 0
