@@ -57,7 +57,8 @@ class Process:
                 # Ctrl-C is for the caller, which stops its processes in order.
                 start_new_session=True,
             )
-        return cls(arguments[0], process, log)
+        name = next(argument for argument in arguments if argument[0] != "-")
+        return cls(name, process, log)
 
     async def lines(self) -> AsyncIterator[str]:
         """Yield what it prints, line by line, until it ends."""

@@ -1,0 +1,56 @@
+/** The last minute: how many changes the copy lacked, and what was broken meanwhile. */
+
+import { find, number, setText, shape } from "./dom.js";
+
+const POINTS = 300;
+const HEIGHT = 100;
+/** The least that the axis reaches to, so that what is just on its way looks small. */
+const LEAST = 40;
+
+export class Chart {
+  constructor() {
+    const chart = find("#chart");
+    [this.cut, this.stopped, this.area, this.line] =
+      ["cut", "stopped", "area", "line"].map(name => chart.appendChild(shape("path", name)));
+    this.points = [];
+  }
+
+  /** Begin with a past. */
+  begin(points) {
+    this.points = points.slice(-POINTS);
+  }
+
+  /** Add a moment: {behind, whole, running}. */
+  add(point) {
+    this.points.push(point);
+    if (this.points.length > POINTS) this.points.shift();
+    this.draw();
+  }
+
+  draw() {
+    const { points } = this;
+    const most = Math.max(LEAST, ...points.map(point => point.behind));
+    const first = POINTS - points.length;
+    const y = point => (HEIGHT - (point.behind / most) * (HEIGHT - 6)).toFixed(2);
+    const line = points.map((point, index) => `${first + index},${y(point)}`).join(" ");
+    this.line.setAttribute("d", `M${line}`);
+    this.area.setAttribute("d", `M${first},${HEIGHT} L${line} L${POINTS - 1},${HEIGHT} Z`);
+    this.cut.setAttribute("d", bands(points, first, point => !point.whole));
+    this.stopped.setAttribute("d", bands(points, first, point => !point.running));
+    setText(find(".most"), `${number(most)} changes`);
+  }
+}
+
+/** Draw a band over the whole height wherever something holds. */
+function bands(points, first, holds) {
+  let path = "";
+  let begin = null;
+  for (const [index, point] of [...points, null].entries()) {
+    if (point && holds(point)) begin ??= index;
+    else if (begin !== null) {
+      path += `M${first + begin},0 H${first + index} V${HEIGHT} H${first + begin} Z `;
+      begin = null;
+    }
+  }
+  return path;
+}

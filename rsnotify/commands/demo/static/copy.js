@@ -1,0 +1,18 @@
+/** The copy as a field of squares, one for each resource. */
+
+import { element, find, number, setData, setText } from "./dom.js";
+
+const field = find(".resources");
+
+/** Show how each resource is held: a letter for each, see the legend. */
+export function showCopy({ states, differing }) {
+  while (field.childElementCount < states.length) field.append(element("i"));
+  for (const [index, square] of [...field.children].entries()) {
+    setData(square, "held", states[index]);
+  }
+  const held = states.length - [...states].filter(state => state === "n").length;
+  const text = differing
+    ? `${number(differing)} of ${number(held)} differ`
+    : `all ${number(held)} as at the Source`;
+  setText(find("#copy .amount"), text);
+}

@@ -1,0 +1,82 @@
+/** Source, hub and Destination, what joins them, and what the buttons do now. */
+
+import { clock, count, decimal, find, number, setData, setText } from "./dom.js";
+
+const PULL_SHOWS = 1500;
+
+/** Show where everything is. */
+export function showFacts(facts) {
+  find("#source .where").href = facts.source + "capabilitylist.xml";
+  find("#hub .where").href = facts.hub;
+  find("#destination").title = facts.copy;
+}
+
+/** Show a frame. */
+export function showParts(frame) {
+  showSource(frame);
+  showHub(frame.hub);
+  showPush(frame);
+  showDestination(frame);
+  showGap(frame);
+  showPull(frame);
+}
+
+function showSource({ changes, per_second: rate, flooding }) {
+  setText(find("#source .figure"), `${decimal(rate)} a second`);
+  setText(find("#source .note"), `${count(changes, "change")} so far`);
+  find('[data-action="flood"]').disabled = flooding;
+}
+
+function showHub({ accepted, websockets, log_bytes: log }) {
+  setText(find("#hub .figure"), accepted === null ? "running" : `${number(accepted)} fragments`);
+  const parts = [
+    websockets === null ? null : count(websockets, "WebSocket"),
+    log === null ? null : `${number(Math.round(log / 1000))} kB of log`,
+  ];
+  setText(find("#hub .note"), parts.filter(Boolean).join(", ") || "one durable log");
+}
+
+function showPush({ whole, life, status, carried }) {
+  const wire = find("#push");
+  const running = life === "running";
+  const up = running && status.push === "up";
+  setData(wire, "state", !whole ? "cut" : up ? "up" : running ? "away" : "off");
+  const text = !whole ? "cut" : up ? "push" : running ? "connecting" : "nobody listens";
+  setText(find(".label", wire), text);
+  find(".label", wire).title = `${number(Math.round(carried / 1000))} kB carried`;
+  turn(find("button", wire), whole ? ["cut", "Cut the link"] : ["restore", "Restore it"]);
+}
+
+function showDestination({ life, status, copy, gap }) {
+  const part = find("#destination");
+  const running = life === "running";
+  setData(part, "state", !running ? "stopped" : gap ? "behind" : "level");
+  const text = !running ? life : gap ? "catching up" : status.level ? "in step" : "following";
+  setText(find(".figure", part), text);
+  setText(find(".note", part), `${count(status.resources, "resource")} held, ${
+    number(status.applied)} applied`);
+  const stopped = life === "stopped" || life === "stopping";
+  turn(find("button", part), stopped ? ["start", "Start"] : ["stop", "Stop"]);
+}
+
+function showGap({ copy, status, age, gap }) {
+  setData(find("#gap"), "open", gap ? "" : null);
+  setText(find("#behind"), number(copy.behind));
+  setText(find("#through"), status.through === null ? "not yet" : precise(status.through));
+  setText(find("#age"), age === null ? "-" : `${decimal(age)} s ago`);
+  setText(find("#lag"), status.lag_ms === null ? "-" : `${decimal(status.lag_ms)} ms`);
+}
+
+/** Let the way over the documents light up for a moment. */
+function showPull({ pulled }) {
+  if (pulled > (showPull.before ?? pulled)) showPull.at = performance.now();
+  showPull.before = pulled;
+  setData(find("#pull"), "live", performance.now() - showPull.at < PULL_SHOWS ? "" : null);
+}
+
+const precise = instant => `${clock(instant)}${instant.slice(19, 23)}`;
+
+function turn(button, [action, text]) {
+  setData(button, "action", action);
+  setText(button, text);
+}
