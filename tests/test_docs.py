@@ -6,6 +6,7 @@ run until Ctrl-C has to be alive after a moment, and then to end in order.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -78,7 +79,8 @@ class Sandbox:
         arguments = shlex.split(self.adapt(command), comments=True)
         assert arguments[0] == "rsnotify"
         port = {"hub": self._ports["8080"], "source": self._ports["8000"], "relay": "0"}
-        if arguments[1] in port:
+        serves = len(arguments) < 3 or arguments[2].startswith("-") or arguments[1] != "hub"
+        if arguments[1] in port and serves:
             arguments += ["--port", port[arguments[1]]]
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
@@ -86,6 +88,7 @@ class Sandbox:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, "RSNOTIFY_HUB_URL": self.adapt("http://127.0.0.1:8080/")},
         )
         self._processes.append(process)
         return process
@@ -187,6 +190,8 @@ def test_every_command_of_the_other_pages_runs(sandbox: Sandbox, page: str, comm
     name = command.split()[1]
     if name in ("follow", "audit", "relay"):
         sandbox.serve()
+    if name == "hub" and not command.split()[2].startswith("-"):
+        says(sandbox.start("rsnotify hub"), "http://")
     if name == "audit":
         follow = f"rsnotify follow {command.split()[2]} {command.split()[3]} --once"
         sandbox.start(follow).communicate(timeout=60)
