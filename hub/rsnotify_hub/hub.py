@@ -32,6 +32,7 @@ from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.memory.handler import ChangeMemory
 from rsnotify_hub.metrics import Metrics, Readings
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
@@ -73,6 +74,7 @@ class Hub:
         statistics: What it has done.
         websub: Handles `POST /websub`.
         websockets: Handles `GET /ws`.
+        memory: Handles `GET /topics`.
         admin: Handles `/admin/`.
         metrics: Answers `GET /metrics`.
         readiness: Says whether the hub can do its work.
@@ -112,6 +114,7 @@ class Hub:
         self.websub = WebSub(
             intake, self._topics, self._pings, self._verification, limits, configuration
         )
+        self.memory = ChangeMemory(self._topics, public_url + "topics")
         self.websockets = WebSockets(intake, self._topics, self._live, configuration)
         reports = Reports(
             self._topics,

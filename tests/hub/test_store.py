@@ -416,3 +416,14 @@ async def test_data_of_the_format_before_is_taken_over(tmp_path: Path, clock: Cl
             assert await kept(topics) == [part]
     async with opened(tmp_path, clock) as store:
         assert await store.subscriptions() == [Subscription(TOPIC, "c", "s", at(1), 7)]
+
+
+async def test_one_fragment_across_a_hole_is_found_behind_many_others(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        parts = [made(number, number + 0.5) for number in range(300)]
+        await asyncio.gather(*[topics.publish(TOPIC, part) for part in [*parts, made(0, 400)]])
+        first = await topics.changes(TOPIC, since=at(0))
+        assert [entry.fragment for entry in first] == parts[: len(first)]
+        across = await topics.changes(TOPIC, since=at(0.7))
+        assert [entry.fragment for entry in across] == [made(0, 400)]
+        assert await topics.changes(TOPIC, since=at(400)) == []

@@ -79,6 +79,27 @@ def read(
     return _page(rows)
 
 
+def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) -> list[Entry]:
+    """Read what a log has of the time after an instant (`Store.changes`)."""
+    if since is None:
+        return _select(database, "", topic)
+    instant = to_microseconds(since)
+    # What ends at the instant counts if it begins there too: it is late news of that second.
+    later = "until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
+    entries = _select(database, f"AND {later}", topic, instant, instant)
+    if entries and all(entry.fragment.begins > since for entry in entries):
+        across = f"AND {later} AND begins <= ?"
+        entries = _select(database, across, topic, instant, instant, instant) or entries
+    return entries
+
+
+def _select(database: sqlite3.Connection, where: str, *values: str | int) -> list[Entry]:
+    rows = database.execute(
+        f"{_ENTRY} WHERE {_OF_TOPIC} {where} ORDER BY until, position LIMIT {_PAGE_ROWS}", values
+    )
+    return _page(rows)
+
+
 def _page(rows: Iterable[tuple[int, bytes, str, int | None, int, int, int, int]]) -> list[Entry]:
     entries: list[Entry] = []
     size = 0

@@ -146,6 +146,12 @@ class SqliteStore:
             lambda database: sqlite_reading.read(database, topic, after=after, since=since)
         )
 
+    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
+        """Read what a log has of the time after an instant (`Store.changes`)."""
+        return await self._read(
+            lambda database: sqlite_reading.changes(database, topic, since=since)
+        )
+
     async def trim(self, topic: str) -> LogState:
         """Trim a log that nobody appends to (`Store.trim`)."""
         now = self._clock()

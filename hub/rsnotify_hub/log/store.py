@@ -113,6 +113,18 @@ class Store(Protocol):
             The next entries, as many as make a handy page; none at the log's end.
         """
 
+    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
+        """Read what a log has of the time after an instant.
+
+        Args:
+            topic: Whose log.
+            since: The instant; None for all time.
+
+        Returns:
+            The entries in the order of where they end, as many as make a handy page. Where
+            none of these reaches back to the instant, but another does, that one.
+        """
+
     async def trim(self, topic: str) -> LogState:
         """Trim a log that nobody appends to, by age."""
 

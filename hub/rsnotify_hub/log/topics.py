@@ -107,6 +107,14 @@ class Topics:
             return entries
         return await self._store.read(topic, after=after, since=since)
 
+    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
+        """Read what a log has of the time after an instant (`Store.changes`).
+
+        Raises:
+            StorageError: The store cannot be read.
+        """
+        return await self._store.changes(topic, since=since)
+
     async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
         """Tell what stands after each of some positions of a log (`Store.waiting`).
 

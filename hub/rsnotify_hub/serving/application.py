@@ -75,6 +75,7 @@ def create_application(
     app.on_shutdown.append(_say_goodbye)
     app.router.add_post("/websub", _websub)
     app.router.add_get("/ws", _websocket)
+    app.router.add_get("/topics", _topics)
     app.router.add_get("/healthz", _healthz)
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
@@ -89,6 +90,10 @@ async def _websub(request: web.Request) -> web.Response:
 
 async def _websocket(request: web.Request) -> web.WebSocketResponse:
     return await request.app[HUB].websockets.handle(request)
+
+
+async def _topics(request: web.Request) -> web.Response:
+    return await request.app[HUB].memory.handle(request)
 
 
 async def _healthz(request: web.Request) -> web.Response:

@@ -1,0 +1,1 @@
+"""The change memory: the logs as standard Change Lists, for when a Source cannot be asked."""

@@ -1,0 +1,349 @@
+"""The hub as change memory: `GET /topics`, and a log as Change Lists."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from resync.change_list import ChangeList
+
+from rsnotify.coverage import Frontier, change_list_coverage
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.model import Document
+from rsnotify.reading import read_document
+from rsnotify.validation import validate
+from rsnotify.vocabulary import Rel
+from rsnotify_hub.log.fragments import read_fragment
+from rsnotify_hub.memory.pages import NotKnown, make_page
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import START, TOPIC, Client, Clock, at, fragment
+
+UP = "https://source.example/data/capabilitylist.xml"
+
+
+class Memory:
+    """The change memory of one topic, as a Destination sees it."""
+
+    def __init__(self, hub: Client, topic: str = TOPIC) -> None:
+        self.hub = hub
+        self.topic = topic
+
+    async def ask(self, since: str | None = None, **more: Any) -> tuple[int, str]:
+        query = f"topics?topic={quote(self.topic, safe='')}"
+        if since is not None:
+            query += f"&since={since}"
+        return await self.hub.get(query + "".join(f"&{name}={more[name]}" for name in more))
+
+    async def page(self, since: Instant | None = None, **more: Any) -> Document:
+        text = None if since is None else format_datetime(since)
+        status, body = await self.ask(text, **more)
+        assert status == 200, body
+        return read_document(body.encode())
+
+    async def walk(self, since: Instant | None = None, **more: Any) -> list[Document]:
+        pages = [await self.page(since, **more)]
+        while following := pages[-1].link(Rel.NEXT):
+            assert following.startswith(self.hub.url + "topics?")
+            status, body = await self.hub.get(following.removeprefix(self.hub.url))
+            assert status == 200, body
+            pages.append(read_document(body.encode()))
+        return pages
+
+
+@pytest.fixture
+def memory(hub: Client) -> Memory:
+    return Memory(hub)
+
+
+def seconds(*pages: Document) -> list[float]:
+    return [
+        (entry.changed_at - START).total_seconds()
+        for page in pages
+        for entry in page.resources
+        if entry.changed_at is not None
+    ]
+
+
+async def test_a_page_is_a_change_list_of_what_is_later(memory: Memory):
+    for second in range(5):
+        await memory.hub.accepted(fragment(second, second + 1))
+    page = await memory.page(at(2))
+    assert (page.capability, page.from_, page.until) == ("changelist", at(2), at(5))
+    assert page.link("up") == UP
+    assert seconds(page) == [3, 4, 5]
+
+
+async def test_pages_join_and_the_last_is_empty_until_something_changes(memory: Memory):
+    for second in range(0, 20, 4):
+        await memory.hub.accepted(fragment(second, *range(second + 1, second + 5)))
+    pages = await memory.walk(at(0), limit=3)
+    assert seconds(*pages) == list(range(1, 21))
+    assert all(len(page.resources) == 3 for page in pages[:6])
+    assert all(one.until == following.from_ for one, following in pairwise(pages))
+    last = pages[-1]
+    assert (last.from_, last.until, last.resources) == (at(20), None, ())
+    assert last.link("up") == UP
+    await memory.hub.accepted(fragment(20, 21))
+    assert seconds(await memory.page(at(20))) == [21]
+
+
+async def test_a_heartbeat_says_how_far_nothing_changed(memory: Memory):
+    await memory.hub.accepted(fragment(0, 1))
+    await memory.hub.accepted(fragment(1, until=50))
+    page = await memory.page(at(0))
+    assert (page.until, seconds(page)) == (at(50), [1])
+    assert (await memory.page(at(20))).until == at(50)
+
+
+async def test_without_since_it_begins_as_early_as_the_log(memory: Memory):
+    await memory.hub.accepted(fragment(7, 8))
+    assert (await memory.page()).from_ == at(7)
+
+
+async def test_what_lies_before_the_log_is_gone_with_a_sentence(memory: Memory):
+    await memory.hub.accepted(fragment(7, 8))
+    status, text = await memory.ask(format_datetime(at(3)))
+    assert status == 410
+    assert f"{format_datetime(at(3))} and {format_datetime(at(7))} are not known" in text
+    again = text.rpartition(" ")[2].strip()
+    assert (await memory.hub.get(again.removeprefix(memory.hub.url)))[0] == 200
+
+
+async def test_a_hole_in_the_log_is_not_passed_over(memory: Memory):
+    for from_, second in ((0, 1), (1, 2), (5, 6)):
+        await memory.hub.accepted(fragment(from_, second))
+    page = await memory.page(at(0))
+    assert (page.until, seconds(page)) == (at(2), [1, 2])
+    following = page.link(Rel.NEXT)
+    assert following is not None
+    status, text = await memory.hub.get(following.removeprefix(memory.hub.url))
+    assert (status, format_datetime(at(5)) in text) == (410, True)
+    assert seconds(await memory.page(at(5))) == [6]
+
+
+async def test_what_came_out_of_order_stands_in_order(memory: Memory):
+    for from_, second in ((5, 9), (0, 5), (9, 12)):
+        await memory.hub.accepted(fragment(from_, second))
+    assert seconds(*await memory.walk(at(0))) == [5, 9, 12]
+
+
+async def test_a_log_that_was_trimmed_says_where_it_begins(run_hub: RunHub):
+    async with run_hub(log_bytes=len(fragment(10, 11)) * 3) as hub:
+        memory = Memory(hub)
+        for second in range(10, 20):
+            await hub.accepted(fragment(second, second + 1))
+        assert (await memory.ask(format_datetime(at(10))))[0] == 410
+        assert seconds(*await memory.walk()) == [18, 19, 20]
+
+
+async def test_a_log_of_which_nothing_is_kept_is_at_its_end(run_hub: RunHub, clock: Clock):
+    async with run_hub() as hub:
+        await hub.accepted(fragment(0, 1))
+    clock.advance(days=9)
+    async with run_hub() as hub:
+        await hub.accepted(fragment(5, 6))
+        clock.advance(days=9)
+        memory = Memory(hub)
+        await hub.accepted(fragment(6, 7))
+        assert (await memory.ask(format_datetime(at(5))))[0] == 410
+        assert seconds(*await memory.walk()) == [7]
+
+
+async def test_a_destination_gets_level_when_the_source_is_down(hub: Client):
+    for second in range(0, 3000, 30):
+        await hub.accepted(fragment(second, *range(second + 1, second + 31)))
+    frontier = Frontier.at(at(500))
+    applied = []
+    for page in await Memory(hub).walk(at(500), limit=400):
+        coverage = change_list_coverage(page)
+        assert coverage.reaches(frontier.instant)
+        fresh = frontier.fresh(coverage)
+        applied += [change.uri for change in fresh]
+        assert coverage.until is not None
+        frontier.advance(coverage.until, fresh, over=coverage.closed)
+    assert applied == [f"https://source.example/data/{second}" for second in range(501, 3001)]
+    assert frontier.instant == at(3000)
+
+
+async def test_every_page_is_valid(memory: Memory):
+    for second in range(0, 20, 4):
+        await memory.hub.accepted(fragment(second, *range(second + 1, second + 5)))
+    await memory.hub.accepted(fragment(20, until=30))
+    for page in await memory.walk(at(0), limit=3):
+        _, body = await memory.ask(format_datetime(page.from_ or at(0)), limit=3)
+        assert validate(body.encode()) == []
+
+
+async def test_resync_reads_the_pages(memory: Memory):
+    for second in range(0, 20, 4):
+        await memory.hub.accepted(fragment(second, *range(second + 1, second + 5)))
+    uris = []
+    for page in await memory.walk(at(0), limit=6):
+        _, body = await memory.ask(format_datetime(page.from_ or at(0)), limit=6)
+        read = ChangeList()
+        read.parse(str_data=body)
+        uris += [change.uri for change in read]
+    assert uris == [f"https://source.example/data/{second}" for second in range(1, 21)]
+
+
+async def test_a_page_is_sent_once_to_who_has_it(memory: Memory):
+    await memory.hub.accepted(fragment(0, 1))
+    url = f"{memory.hub.url}topics?topic={quote(TOPIC, safe='')}&since=2026"
+    async with memory.hub.session.get(url) as answer:
+        tag = answer.headers["ETag"]
+        assert answer.headers["Cache-Control"] == "no-cache"
+        assert answer.content_type == "application/xml"
+    async with memory.hub.session.get(url, headers={"If-None-Match": tag}) as answer:
+        assert (answer.status, answer.headers["ETag"]) == (304, tag)
+    await memory.hub.accepted(fragment(1, 2))
+    async with memory.hub.session.get(url, headers={"If-None-Match": tag}) as answer:
+        assert answer.status == 200
+
+
+async def test_what_the_hub_has_not_is_not_found(memory: Memory):
+    assert (await memory.ask())[0] == 404
+    await memory.hub.publish(b"<p>", Content_Type="text/html")
+    status, text = await memory.ask()
+    assert (status, "no changes" in text) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("question", "named"),
+    [
+        ({"since": "yesterday"}, "since"),
+        ({"since": ""}, "since"),
+        ({"limit": 0}, "limit"),
+        ({"limit": "many"}, "limit"),
+        ({"limit": "9" * 5000}, "limit"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_answered_by_one_sentence(
+    memory: Memory, question: dict[str, Any], named: str
+):
+    await memory.hub.accepted(fragment(0, 1))
+    status, text = await memory.ask(**question)
+    assert (status, text.startswith(named), text.count("\n")) == (400, True, 1)
+
+
+async def test_every_w3c_datetime_is_understood(memory: Memory):
+    await memory.hub.accepted(fragment(0, 1))
+    for since in ("2100", "2100-01-01", "2100-01-01T00:00:00+01:00", "2100-01-01T00:00Z"):
+        for spelled in (since, quote(since)):
+            status, body = await memory.ask(spelled)
+            assert (status, seconds(read_document(body.encode()))) == (200, [])
+
+
+async def test_topics_are_listed_newest_first_in_pages(hub: Client, clock: Clock):
+    for number in range(5):
+        clock.advance(seconds=1)
+        await hub.accepted(fragment(0, 1), topic=f"{TOPIC}?{number}")
+    await hub.publish(b"<p>", topic="https://blog.example/", Content_Type="text/html")
+    found: list[dict[str, Any]] = []
+    url: str | None = "topics?limit=2"
+    while url is not None:
+        async with hub.session.get(hub.url + url) as answer:
+            page = await answer.json()
+        assert len(page["topics"]) == 2
+        found += page["topics"]
+        url = page["next"] and page["next"].removeprefix(hub.url)
+    assert [row["topic"] for row in found] == [
+        "https://blog.example/",
+        *(f"{TOPIC}?{number}" for number in reversed(range(5))),
+    ]
+    assert (found[0]["whole"], found[0]["changes"]) == (True, None)
+    assert found[1]["begins"] == format_datetime(at(0))
+    assert found[1]["through"] == format_datetime(at(1))
+    assert found[1]["received"] == format_datetime(clock())
+    status, body = await hub.get(found[1]["changes"].removeprefix(hub.url))
+    assert (status, seconds(read_document(body.encode()))) == (200, [1])
+
+
+async def test_a_place_in_the_list_that_is_none_is_refused(hub: Client):
+    assert (await hub.get("topics?after=nowhere"))[0] == 400
+
+
+#: The instants of a history, in whole seconds, some of them more than once.
+HISTORY = st.lists(st.integers(1, 40), min_size=1, max_size=30).map(sorted)
+
+
+@given(data=st.data(), history=HISTORY, limit=st.integers(1, 9))
+def test_pages_tell_a_whole_history_whatever_its_fragments_were(
+    data: st.DataObject, history: list[int], limit: int
+):
+    """Fragments are cut where they like, overlap, come twice and in any order."""
+    cuts = data.draw(st.lists(st.integers(0, 40), max_size=8).map(lambda c: sorted({0, *c, 40})))
+    back = data.draw(st.integers(0, 5))
+    bodies = [
+        fragment(
+            max(0, from_ - back),
+            *(second for second in history if max(0, from_ - back) < second <= until),
+            until=until,
+        )
+        for from_, until in pairwise(cuts)
+    ]
+    fragments = [read_fragment(body) for body in data.draw(st.permutations(bodies))]
+    since, told = at(data.draw(st.integers(0, 40))), []
+    expected = sorted({second for second in history if at(second) > since})
+    while True:
+        later = [each for each in fragments if each.until > since]
+        if not later:
+            break
+        page = make_page(later, since=since, limit=limit)
+        assert page.until > page.since == since
+        told += [entry.changed_at for entry in page.entries]
+        since = page.until
+    assert told == [at(second) for second in expected]
+
+
+@given(history=HISTORY, hole=st.integers(1, 39), limit=st.integers(1, 9))
+def test_no_page_reaches_over_a_hole(history: list[int], hole: int, limit: int):
+    ends = [(0, hole), (hole + 0.5, 41)]
+    fragments = [
+        read_fragment(
+            fragment(from_, *(s for s in sorted(set(history)) if from_ < s <= until), until=until)
+        )
+        for from_, until in ends
+    ]
+    since = at(0)
+    while since < at(hole):
+        since = make_page(fragments, since=since, limit=limit).until
+        assert since <= at(hole)
+    with pytest.raises(NotKnown) as error:
+        make_page(fragments[1:], since=since, limit=limit)
+    assert error.value.begins == at(hole + 0.5)
+
+
+def test_another_change_of_a_second_that_was_told_of_already_is_told_too():
+    early = read_fragment(fragment(0, 5))
+    late = read_fragment(fragment(5, 5, 6).replace(b"data/5<", b"data/other<"))
+    page = make_page([early, late], since=at(0), limit=10)
+    assert [entry.uri.rpartition("/")[2] for entry in page.entries] == ["5", "other", "6"]
+    page = make_page([late], since=at(5), limit=1)
+    assert [entry.uri.rpartition("/")[2] for entry in page.entries] == ["other", "6"]
+    assert page.until == at(6)
+
+
+def test_changes_of_one_instant_are_never_parted():
+    body = fragment(0, 1, 2, 2, 2, 3)
+    for place in (b"a", b"b", b"c"):
+        body = body.replace(b"data/2<", b"data/" + place + b"<", 1)
+    whole = read_fragment(body)
+    pages = []
+    since = at(0)
+    while since < at(3):
+        page = make_page([whole], since=since, limit=2)
+        pages.append(len(page.entries))
+        since = page.until
+    assert pages == [1, 3, 1]
+
+
+def test_an_entry_without_a_datetime_gets_that_of_its_place():
+    whole = read_fragment(
+        fragment(0, 1, 2).replace(b' datetime="2026-01-01T00:00:02.000000Z"', b"")
+    )
+    page = make_page([whole], since=at(0), limit=10)
+    assert [entry.changed_at for entry in page.entries] == [at(1), at(1)]
