@@ -157,7 +157,7 @@ class Hub:
             statistics=self.statistics,
             logs=self._topics.states(),
             subscriptions=Counter(each.state for each in deliveries),
-            lags=[lag_seconds(each, now) for each in deliveries],
+            lags=[lag_seconds(each, now) for each in deliveries if not each.subscription.suspended],
             websockets=self.websockets.count(),
             websocket_queue=self.websockets.queued(),
             delivery_queue=self._callbacks.waiting(),

@@ -43,7 +43,8 @@ class Readings(Struct, frozen=True, kw_only=True):
         statistics: What it has done.
         logs: The state of every log.
         subscriptions: How many WebSub subscriptions are in each state.
-        lags: How long each WebSub subscription has been behind, in seconds; 0 for up to date.
+        lags: How long each WebSub subscription that is not suspended has been behind, in seconds;
+            0 for up to date.
         websockets: How many WebSockets are open.
         websocket_queue: Bytes that wait in all of them.
         delivery_queue: WebSub deliveries that wait for their turn.

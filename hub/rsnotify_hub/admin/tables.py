@@ -9,11 +9,12 @@ from rsnotify_hub.admin import shapes
 
 
 def status(value: shapes.Status) -> Iterator[str]:
-    """Yield a line for each fact."""
+    """Yield a line for each fact, but for deliveries that there were none of."""
     counts = [
         (f"deliveries {way} {outcome}", str(count))
         for way, outcomes in sorted(value.deliveries.items())
         for outcome, count in sorted(outcomes.items())
+        if count
     ]
     facts = [
         ("version", value.version),

@@ -124,6 +124,20 @@ async def test_a_hub_tells_what_it_has_done(
     await listener.close()
 
 
+async def test_what_an_admin_holds_back_is_no_lag(
+    hub: Client, admin: Admin, callback: Callback, clock: Clock
+):
+    await hub.subscribe(callback)
+    row = await admin.subscription(lambda row: True)
+    await admin.ask("POST", f"subscriptions/{row['id']}/suspend")
+    await hub.accepted(fragment(0, 1))
+    clock.advance(seconds=60)
+    found = await metrics(hub)
+    assert found["rsnotify_hub_subscriptions"][("suspended",)] == 1
+    assert found["rsnotify_hub_lag_seconds_count"][()] == 0
+    assert found["rsnotify_hub_subscriptions_behind"][()] == 0
+
+
 async def test_the_number_of_series_does_not_grow_with_strangers(
     hub: Client, admin: Admin, callback: Callback
 ):
