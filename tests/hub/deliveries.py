@@ -24,18 +24,25 @@ from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery
 from rsnotify_hub.websub.turns import Turns
+from rsnotify_hub.websub.verification import Verification
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
 
 
 class Deliveries:
-    """A channel, and what is around it."""
+    """A channel, what verifies its subscribers, and what is around it."""
 
     def __init__(
-        self, store: Store, topics: Topics, channel: WebSubChannel, statistics: Statistics
+        self,
+        store: Store,
+        topics: Topics,
+        channel: WebSubChannel,
+        verification: Verification,
+        statistics: Statistics,
     ) -> None:
         self.store = store
         self.topics = topics
         self.channel = channel
+        self.verification = verification
         self.statistics = statistics
 
     async def subscribed(self, callback: Callback | str, secret: str | None = None) -> Delivery:
@@ -87,4 +94,6 @@ async def opened_channel(
         channel.start(topics, await store.subscriptions())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        yield Deliveries(store, topics, channel, statistics)
+        verification = Verification(channel, topics, questions, configuration, clock)
+        stack.push_async_callback(verification.close)
+        yield Deliveries(store, topics, channel, verification, statistics)

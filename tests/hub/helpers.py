@@ -117,6 +117,8 @@ class Callback:
         self.deliveries: asyncio.Queue[tuple[dict[str, str], bytes]] = asyncio.Queue()
         self.open = asyncio.Event()  # deliveries wait for it
         self.open.set()
+        self.confirming = asyncio.Event()  # what it is asked waits for it
+        self.confirming.set()
         self.requests = 0
         self.redirects = False  # whether a GET is sent elsewhere
         self.paths: list[str] = []  # what was GET
@@ -129,6 +131,7 @@ class Callback:
         if "hub.mode" not in request.query:
             return web.Response(body=self.document, headers=self.headers)
         self.intents.put_nowait({"path": request.path_qs, **request.query})
+        await self.confirming.wait()
         if not self.confirms:
             return web.Response(status=404)
         return web.Response(text=self.echo.format(request.query.get("hub.challenge", "")))
@@ -164,6 +167,7 @@ async def callback_server() -> AsyncIterator[Callback]:
         yield callback
     finally:
         callback.open.set()
+        callback.confirming.set()
         await runner.cleanup()
 
 

@@ -121,6 +121,34 @@ def test_no_lease_is_told_when_unsubscribing():
     assert "lease" not in url
 
 
+def test_a_wish_for_a_lease_may_be_of_any_size():
+    read = parse_form(form(lease_seconds="9" * 5000))
+    assert isinstance(read, Intent)
+    assert read.lease is not None
+    assert read.lease > 10**9
+
+
+@pytest.mark.parametrize("lease", ["0", "-1", "soon", "9" * 5000])
+def test_a_lease_means_nothing_when_unsubscribing(lease: str):
+    """WebSub §5.1: it MUST be ignored then."""
+    read = parse_form(form(mode="unsubscribe", lease_seconds=lease))
+    assert read == Intent("unsubscribe", TOPIC, CALLBACK)
+
+
+def test_text_may_stand_in_a_form_unescaped():
+    read = parse_form(form() + "&hub.secret=ü".encode())
+    assert isinstance(read, Intent)
+    assert read.secret == "ü"
+
+
+@pytest.mark.parametrize(
+    ("callback", "joint"),
+    [(CALLBACK, "?"), (CALLBACK + "?", ""), (CALLBACK + "?a", "&"), (CALLBACK + "?a&", "")],
+)
+def test_new_parameters_go_to_the_end_of_the_query(callback: str, joint: str):
+    assert denial_url(TOPIC, callback, reason="x").startswith(f"{callback}{joint}hub.mode=denied&")
+
+
 def test_a_denial_says_the_reason():
     url = denial_url(TOPIC, CALLBACK, reason="not here")
     assert dict(parse_qsl(urlsplit(url).query)) == {

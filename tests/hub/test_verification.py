@@ -1,0 +1,195 @@
+"""Verification of intent, without the hub around it: what is pending, and who has room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from rsnotify.retry import Retry
+from rsnotify_hub.websub.answers import Answer
+from rsnotify_hub.websub.asking import TRIES, Questions
+from rsnotify_hub.websub.forms import Intent
+from rsnotify_hub.websub.room import PENDING_SHARE, client_of
+from tests.hub.deliveries import Deliveries, opened_channel
+from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch, fragment
+
+ELSEWHERE = "https://nowhere.example/callback"
+
+
+@pytest.fixture
+async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
+    async with opened_channel(tmp_path, clock) as opened:
+        yield opened
+
+
+def intent(callback: Callback | str, mode: str = "subscribe", **fields: object) -> Intent:
+    url = callback if isinstance(callback, str) else callback.url
+    return Intent(mode, TOPIC, url, **fields)  # type: ignore[arg-type]
+
+
+async def test_the_last_of_several_requests_wins(deliveries: Deliveries, callback: Callback):
+    verification, channel = deliveries.verification, deliveries.channel
+    callback.confirming.clear()
+    for number in range(4):
+        verification.verify(intent(callback, secret=str(number)), "")
+    await callback.intent()
+    callback.confirming.set()
+    await callback.intent()
+    await deliveries.until(lambda: secret_of(deliveries, callback) == "3")
+    assert callback.intents.empty(), "those between were passed over"
+    verification.verify(intent(callback), "")
+    verification.verify(intent(callback, "unsubscribe"), "")
+    await deliveries.until(lambda: channel.find(TOPIC, callback.url) is None)
+
+
+def secret_of(deliveries: Deliveries, callback: Callback) -> str | None:
+    found = deliveries.channel.find(TOPIC, callback.url)
+    return found.secret if found else None
+
+
+async def test_a_request_that_is_not_confirmed_does_not_stop_one_that_is(
+    deliveries: Deliveries, callback: Callback
+):
+    callback.confirming.clear()
+    deliveries.verification.verify(intent(callback, secret="mine"), "")
+    challenge = (await callback.intent())["hub.challenge"]
+    deliveries.verification.verify(intent(callback, "unsubscribe"), "a stranger")
+    callback.confirming.set()
+    await deliveries.until(lambda: secret_of(deliveries, callback) == "mine")
+    assert (await callback.intent())["hub.challenge"] != challenge
+
+
+async def test_a_pending_renewal_leaves_the_old_state(deliveries: Deliveries, callback: Callback):
+    await deliveries.subscribed(callback, secret="old")
+    callback.confirming.clear()
+    deliveries.verification.verify(intent(callback, secret="new"), "")
+    await callback.intent()
+    await deliveries.publish(1)
+    assert (await callback.delivery())[1] == fragment(0, 1)
+    assert secret_of(deliveries, callback) == "old"
+
+
+async def test_a_lease_counts_from_when_the_callback_was_asked(
+    deliveries: Deliveries, callback: Callback, clock: Clock
+):
+    callback.confirming.clear()
+    asked = clock.now
+    deliveries.verification.verify(intent(callback, lease=100), "")
+    assert (await callback.intent())["hub.lease_seconds"] == "100"
+    clock.advance(seconds=30)
+    callback.confirming.set()
+    await deliveries.until(lambda: bool(deliveries.channel.all()))
+    (delivery,) = deliveries.channel.all()
+    assert delivery.subscription.expires == asked + timedelta(seconds=100)
+
+
+async def test_leases_keep_to_the_limits(tmp_path: Path, callback: Callback, clock: Clock):
+    limits = {"lease_seconds": 300, "min_lease_seconds": 200, "max_lease_seconds": 400}
+    async with opened_channel(tmp_path, clock, **limits) as deliveries:
+        for wish, granted in [(None, 300), (1, 200), (250, 250), (10**18, 400)]:
+            deliveries.verification.verify(intent(callback, lease=wish), "")
+            assert int((await callback.intent())["hub.lease_seconds"]) == granted
+
+
+async def test_a_host_that_is_asked_too_much_must_wait(deliveries: Deliveries, callback: Callback):
+    callback.confirming.clear()
+    verification = deliveries.verification
+    for number in range(PENDING_SHARE):
+        one = intent(f"{callback.url}/{number}", "unsubscribe")
+        assert verification.refusal(one, f"client {number}") is None
+        verification.verify(one, f"client {number}")
+    assert verification.refusal(intent(callback), "another") is not None
+    assert verification.refusal(intent(ELSEWHERE), "another") is None
+    await verification.close()
+    assert verification.refusal(intent(callback), "another") is None
+
+
+async def test_a_client_has_its_share_and_leaves_room_for_others(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    settings = {"subscriptions_per_client": 2, "max_subscriptions": 3}
+    async with opened_channel(tmp_path, clock, **settings) as deliveries:
+        verification, channel = deliveries.verification, deliveries.channel
+
+        async def subscribe(number: int, client: str) -> None:
+            one = intent(f"{callback.url}/{number}")
+            assert verification.refusal(one, client) is None
+            verification.verify(one, client)
+            await deliveries.until(lambda: len(channel.all()) == number)
+
+        await subscribe(1, "greedy")
+        await subscribe(2, "greedy")
+        new = intent(f"{callback.url}/3")
+        assert "you asked for" in (verification.refusal(new, "greedy") or "")
+        assert verification.refusal(intent(f"{callback.url}/1"), "greedy") is None, "a renewal"
+        assert verification.refusal(intent(ELSEWHERE, "unsubscribe"), "greedy") is None
+        await subscribe(3, "modest")
+        assert "at this hub" in (verification.refusal(intent(ELSEWHERE), "third") or "")
+    async with opened_channel(tmp_path, clock, **settings) as deliveries:
+        assert deliveries.channel.register.count_client("greedy") == 2
+
+
+def test_this_machine_has_no_share_and_a_network_of_ipv6_has_one():
+    assert client_of("127.0.0.1") == client_of("::1") == client_of(None) == ""
+    assert client_of("2001:db8::1") == client_of("2001:db8::2") != client_of("2001:db8:0:1::1")
+    assert client_of("192.0.2.1") != client_of("192.0.2.2")
+
+
+async def test_who_is_denied_is_told_and_asked_nothing(deliveries: Deliveries, callback: Callback):
+    deliveries.verification.deny(intent(callback), "", "not here")
+    told = await callback.intent()
+    assert (told["hub.mode"], told["hub.reason"]) == ("denied", "not here")
+    assert "hub.challenge" not in told
+    assert deliveries.channel.all() == []
+
+
+async def test_any_answer_but_success_is_a_no_and_the_last_word(
+    deliveries: Deliveries, callback: Callback, watch: LogWatch
+):
+    callback.confirms = False
+    deliveries.verification.verify(intent(callback), "")
+    await watch.line("did not confirm", "answers 404")
+    assert callback.requests == 1
+
+
+class Silent:
+    """Callbacks that cannot be reached for a while."""
+
+    def __init__(self, failures: int, *, reached: bool) -> None:
+        self._failures = failures
+        self._reached = reached
+        self.asked: list[str] = []
+
+    async def ask(self, url: str, *, limit: int) -> Answer:
+        self.asked.append(url)
+        if len(self.asked) <= self._failures:
+            return Answer(None, "cannot be reached", reached=self._reached)
+        return Answer(200, "answers 200")
+
+
+@pytest.mark.parametrize(
+    ("failures", "reached", "asked", "status"),
+    [(1, False, 2, 200), (TRIES, False, TRIES, None), (1, True, 1, None)],
+)
+async def test_only_who_could_not_be_reached_is_asked_again(
+    failures: int, reached: bool, asked: int, status: int | None
+):
+    callbacks = Silent(failures, reached=reached)
+    questions = Questions(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
+    answer = await questions.ask("http://a.example/", limit=10)
+    assert (len(callbacks.asked), answer.status) == (asked, status)
+
+
+async def test_a_connection_that_is_refused_was_not_reached(
+    deliveries: Deliveries, callback: Callback, watch: LogWatch
+):
+    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    deliveries.verification.verify(intent(f"http://127.0.0.1:{port}/"), "")
+    assert "Connect" in await watch.line("did not confirm", "cannot be reached")
