@@ -1,0 +1,140 @@
+"""Many requests: nobody uses the hub against others, nor uses up what is there for all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.hub.attacks.helpers import confirm, obliging, raw_server
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, fragment
+
+#: A hub behind a proxy: its clients are told apart by what the proxy says.
+PROXY = {
+    "trusted_proxies": ["127.0.0.1"],
+    "publishers": [{"token": "a token of this test", "topics": ["https://source.example/"]}],
+}
+
+
+async def flood(hub: Client, forms: list[dict[str, str]], **headers: str) -> list[int]:
+    """Send forms at the same time, and return the statuses."""
+
+    async def send(form: dict[str, str]) -> int:
+        data = {"hub." + name: value for name, value in form.items()}
+        headers_ = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with hub.session.post(hub.url + "websub", data=data, headers=headers_) as response:
+            return response.status
+
+    return await asyncio.gather(*map(send, forms))
+
+
+def subscribe(callback: str, number: int = 0) -> dict[str, str]:
+    return {"mode": "subscribe", "topic": f"{TOPIC}?{number}", "callback": callback}
+
+
+async def test_a_host_is_asked_by_few_connections_at_once(hub: Client):
+    """An attacker names a victim's URLs: what reaches it is bounded, however many are named."""
+    hangs = asyncio.Event()
+
+    async def hang(head: bytes, reader: object, writer: object) -> None:
+        await hangs.wait()
+
+    async with raw_server(hang) as victim:
+        forms = [subscribe(victim.url(f"/{number}"), number) for number in range(400)]
+        statuses = await flood(hub, forms)
+        assert set(statuses) == {202, 429}
+        assert statuses.count(202) <= 200
+        await victim.until(lambda: victim.connections > 0)
+        assert victim.connections <= 50
+        hangs.set()
+
+
+async def test_the_same_request_again_and_again_is_asked_about_once_at_a_time(hub: Client):
+    hangs = asyncio.Event()
+
+    async def hang(head: bytes, reader: object, writer: object) -> None:
+        await hangs.wait()
+
+    async with raw_server(hang) as victim:
+        statuses = await flood(hub, [subscribe(victim.url())] * 300)
+        assert set(statuses) <= {202, 429}
+        await victim.until(lambda: victim.connections > 0)
+        assert victim.connections == 1
+        hangs.set()
+
+
+@pytest.mark.parametrize("spelling", ["localhost", "LocalHost", "localhost."])
+async def test_a_host_has_one_share_however_it_is_spelled(
+    run_hub: RunHub, spelling: str, callback: Callback
+):
+    async with run_hub(subscriptions_per_host=2) as hub:
+        url = callback.url.replace("127.0.0.1", "localhost")
+        for number in range(2):
+            callback.url = f"{url}?{number}"
+            await hub.subscribe(callback, topic=f"{TOPIC}?{number}")
+        callback.url = f"{url.replace('localhost', spelling)}?2"
+        status, reason = await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url)
+        assert (status, "callback's host" in reason) == (429, True)
+
+
+async def test_one_client_cannot_use_up_everybody_s_room(run_hub: RunHub):
+    async with raw_server(confirm) as callbacks, run_hub(subscription_rate=5, **PROXY) as hub:
+        forms = [subscribe(callbacks.url(f"/{number}"), number) for number in range(150)]
+        statuses = await flood(hub, forms, X_Forwarded_For="203.0.113.9")
+        assert 0 < statuses.count(202) <= 60
+        assert statuses.count(429) == 150 - statuses.count(202)
+        assert await flood(hub, forms[:1], X_Forwarded_For="203.0.113.10") == [202]
+
+
+async def test_an_address_cannot_be_made_up_without_a_proxy_that_is_trusted(run_hub: RunHub):
+    """Who is limited by address cannot get a new one by a header of his own."""
+    async with run_hub(**{**PROXY, "trusted_proxies": ["192.0.2.1"]}) as hub:
+        status, _ = await hub.publish(fragment(0, 1), X_Forwarded_For="127.0.0.1")
+        assert status == 401
+
+
+async def test_pings_of_open_topics_are_limited_too(run_hub: RunHub):
+    """Each ping is small, and what it makes the hub fetch may be large: an amplifier."""
+    async with (
+        raw_server(obliging) as source,
+        run_hub(open_topics=[source.url("/open/")], subscription_rate=5, **PROXY) as hub,
+    ):
+        pings = [{"mode": "publish", "url": source.url(f"/open/{n}")} for n in range(150)]
+        statuses = await flood(hub, pings, X_Forwarded_For="203.0.113.9")
+        assert statuses.count(429) >= 90
+        assert source.connections <= 60
+
+
+async def test_pings_of_one_topic_fetch_it_once_at_a_time(run_hub: RunHub):
+    hangs = asyncio.Event()
+
+    async def answer(
+        head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await hangs.wait()
+        await obliging(head, reader, writer)
+
+    async with raw_server(answer) as source, run_hub() as hub:
+        flooding = asyncio.create_task(flood(hub, [{"mode": "publish", "url": source.url()}] * 50))
+        await source.until(lambda: source.connections == 1)
+        hangs.set()
+        assert set(await flooding) == {202}
+        assert source.connections <= 4
+
+
+async def test_a_denial_is_no_way_to_look_into_a_network(run_hub: RunHub, watch: LogWatch):
+    """Who asks learns nothing of what answered where: the same 202, at once, whatever is there."""
+    publishers = [{"token": "x" * 16, "topics": ["https://source.example/"]}]
+    async with (
+        raw_server(obliging) as there,
+        run_hub(publishers=publishers, allow_private_addresses=False) as hub,
+    ):
+        answers = set()
+        for url in (there.url(), "http://127.0.0.1:1/", "http://[::1]:1/", "http://none.test/"):
+            form = {"mode": "subscribe", "topic": "https://not.served.test/", "callback": url}
+            data = {"hub." + name: value for name, value in form.items()}
+            async with hub.session.post(hub.url + "websub", data=data) as response:
+                answers.add((response.status, await response.text(), len(response.headers)))
+        assert len(answers) == 1
+        assert there.connections == 0

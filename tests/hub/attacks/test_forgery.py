@@ -1,0 +1,238 @@
+"""What somebody says who has no right to: in another's name, again, or between the lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from rsnotify.links import parse_links
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment, seconds_of
+
+TOKEN = "a token of this test"
+GRANTED = "https://source.example/a"
+
+#: Topics that look as if they were granted.
+HIJACKED = [
+    "https://source.example/",
+    "https://source.example/ab",
+    "https://source.example/a.xml",
+    "https://source.example/b",
+    "https://source.example/A/b",
+    "https://source.example/a/../b",
+    "https://source.example/a/%2e%2e/b",
+    "https://source.example/a/..%2fb",
+    "https://source.example/a/%252e%252e/b",
+    "https://source.example/a/.%2E/b",
+    "https://source.example//a/b",
+    "https://source.example/%61/b",
+    "https://source.example:8443/a/b",
+    "https://source.example.evil.example/a/b",
+    "https://source.example@evil.example/a/b",
+    "https://evil.example/?https://source.example/a/b",
+    "https://evil.example#https://source.example/a/b",
+    "https://evil.example\\@source.example/a/b",
+    "http://source.example/a/b",
+    "https://xn--source-.example/a/b",
+    "https://sourc\u0435.example/a/b",
+]
+
+
+@pytest.fixture
+async def guarded(run_hub: RunHub) -> AsyncIterator[Client]:
+    async with run_hub(publishers=[{"token": TOKEN, "topics": [GRANTED]}]) as hub:
+        yield hub
+
+
+@pytest.mark.parametrize("topic", HIJACKED)
+async def test_no_topic_beside_what_is_granted_is_published_on(guarded: Client, topic: str):
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    status, _ = await guarded.publish(fragment(0, 1), topic=topic, **token)
+    assert status in (400, 403)
+    form = {"hub.mode": "publish", "hub.url": topic}
+    async with guarded.session.post(guarded.url + "websub", data=form, headers=token) as response:
+        assert response.status in (400, 403)
+    socket = await guarded.websocket(**token)
+    await socket.send_json({"type": "publish", "topic": topic})
+    frame = await socket.receive_json(timeout=PATIENCE)
+    assert (frame["type"], frame["code"] in ("forbidden", "bad-request")) == ("error", True)
+
+
+async def test_what_is_granted_is_published_on(guarded: Client):
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    assert await guarded.publish(fragment(0, 1), topic=GRANTED + "/b", **token) == (202, "")
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        f'<{GRANTED}/b>; rel="self", <https://other.example/>; rel="self"',
+        f'<https://other.example/>; rel="self", <{GRANTED}/b>; rel="self"',
+        f'<https://other.example/>; rel="hub self", <{GRANTED}/b>; rel="self"',
+        f'<https://other.example/>; title="<{GRANTED}/b>; rel=self"; rel=self',
+        f'<https://other.example/>; rel=self; rel="hub", <{GRANTED}/b>; rel="hub"',
+    ],
+)
+async def test_two_topics_in_one_request_are_not_confused(guarded: Client, links: str):
+    status, _ = await guarded.publish(fragment(0, 1), Link=links, Authorization=f"Bearer {TOKEN}")
+    assert status in (400, 403)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        "Bearer",
+        "Bearer ",
+        f"Basic {TOKEN}",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        f"Bearer {TOKEN.upper()}",
+        "Bearer \x80\xff",
+        "Bearer null",
+        "Bearer " + "x" * 4000,
+    ],
+)
+async def test_nothing_but_the_token_is_the_token(guarded: Client, authorization: str):
+    status, reason = await guarded.publish(
+        fragment(0, 1), topic=GRANTED, Authorization=authorization
+    )
+    assert (status in (401, 403), TOKEN in reason) == (True, False)
+
+
+async def raw(hub: Client, head: list[str], body: bytes) -> int:
+    """Send a request that no HTTP library would make, and return the status; 0 if there is none."""
+    place = urlsplit(hub.url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    lines = ["POST /websub HTTP/1.1", f"Content-Length: {len(body)}", "Connection: close", *head]
+    writer.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
+    async with asyncio.timeout(PATIENCE):
+        answer = await reader.read()
+    writer.close()
+    return int(answer.split(b" ")[1]) if answer else 0
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain\x0bX-Evil: 1",
+        "text/plain\x00",
+        "text/plain\xff\xfe",
+        "text/plain; a=\x01",
+        "text/plain\r X-Evil: 1",
+        "text/plain\n X-Evil: 1",
+        "text/plain;" + "x" * 7000,
+        "text",
+        "",
+        "; charset=utf-8",
+        'text/plain; charset="\\"\r\n"',
+    ],
+)
+async def test_no_content_type_puts_a_header_into_a_delivery(
+    hub: Client, callback: Callback, content_type: str
+):
+    await hub.subscribe(callback)
+    head = [f"Host: {urlsplit(hub.url).netloc}", f'Link: <{TOPIC}>; rel="self"']
+    status = await raw(hub, [*head, f"Content-Type: {content_type}"], b"odd")
+    assert status in (0, 202, 400, 415)
+    await hub.accepted(fragment(0, 1))  # whatever it did, the next is delivered
+    while True:
+        headers, body = await callback.delivery()
+        assert "X-Evil" not in headers
+        if body == fragment(0, 1):
+            return
+        assert status == 202
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://source.example/\r\nX-Evil: 1",
+        "https://source.example/\nX-Evil:%201",
+        'https://source.example/>; rel="hub", <https://evil.example/',
+        "https://source.example/\x00",
+        "https://source.example/\x85",
+        "https://source.example/ HTTP/1.1",
+        "javascript:alert(1)",
+        "data:text/html,<script>",
+        "https://",
+        "https:///x",
+        "https://[::1",
+        "https://a:99999/",
+        "https://a:b/",
+        "https://a:0/",
+        "/websub",
+        "*",
+    ],
+)
+async def test_no_url_breaks_out_of_its_place(hub: Client, callback: Callback, url: str):
+    for fields in (
+        {"mode": "subscribe", "topic": url, "callback": callback.url},
+        {"mode": "subscribe", "topic": TOPIC, "callback": url},
+        {"mode": "publish", "url": url},
+    ):
+        status, _ = await hub.form(**fields)
+        assert status == 400
+    assert callback.requests == 0
+
+
+async def test_the_host_header_is_not_believed(hub: Client, callback: Callback):
+    """Links name the hub as it is configured, whatever a publisher calls it."""
+    await hub.subscribe(callback)
+    assert (await hub.publish(fragment(0, 1), Host="evil.example"))[0] == 202
+    headers, _ = await callback.delivery()
+    assert parse_links([headers["Link"]]) == [("self", TOPIC), ("hub", hub.url + "websub")]
+
+
+async def test_a_challenge_is_good_for_one_request(
+    hub: Client, callback: Callback, watch: LogWatch
+):
+    await hub.subscribe(callback, secret="the first secret")
+    await hub.form(mode="subscribe", topic=TOPIC + "?other", callback=callback.url)
+    old = (await callback.intent())["hub.challenge"]
+    callback.echo = old
+    for number, mode in enumerate(("subscribe", "unsubscribe")):
+        status, _ = await hub.form(mode=mode, topic=TOPIC, callback=callback.url)
+        assert status == 202
+        assert (await callback.intent())["hub.challenge"] != old
+        await watch.line(f"did not confirm its {mode}")
+        await hub.accepted(fragment(number, number + 1))
+        headers, _ = await callback.delivery()
+        assert "X-Hub-Signature" in headers
+
+
+async def test_challenges_have_nothing_in_common(hub: Client, callback: Callback):
+    """What is seen of many tells nothing of the next: 256 bits that are not counted up."""
+    callback.confirms = False
+    for number in range(50):
+        await hub.form(mode="subscribe", topic=f"{TOPIC}?{number}", callback=callback.url)
+    challenges = [(await callback.intent())["hub.challenge"] for _ in range(50)]
+    assert len({challenge[:8] for challenge in challenges}) == 50
+    assert len({challenge[-8:] for challenge in challenges}) == 50
+    assert all(len(challenge) >= 43 for challenge in challenges)
+
+
+async def test_a_fragment_that_is_sent_again_is_not_passed_on_again(
+    hub: Client, callback: Callback
+):
+    await hub.subscribe(callback)
+    for second in (1, 2):
+        await hub.accepted(fragment(second - 1, second))
+        assert seconds_of((await callback.delivery())[1]) == [second]
+    for _ in range(3):
+        await hub.accepted(fragment(0, 1))
+        await hub.accepted(fragment(1, 2))
+    await hub.accepted(fragment(2, 3))
+    assert seconds_of((await callback.delivery())[1]) == [3]
+
+
+async def test_a_subscription_cannot_be_taken_over_by_its_topic_s_spelling(
+    hub: Client, callback: Callback
+):
+    """Two spellings are two topics: nobody gets what was published on another."""
+    await hub.subscribe(callback, topic="https://source.example/%61")
+    await hub.accepted(fragment(0, 1), topic="https://source.example/a")
+    await hub.accepted(fragment(0, 2), topic="https://source.example/%61")
+    assert seconds_of((await callback.delivery())[1]) == [2]
