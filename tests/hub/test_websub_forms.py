@@ -11,6 +11,7 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websub.forms import (
     Intent,
     Ping,
+    authority_of,
     check_url,
     denial_url,
     host_of,
@@ -44,6 +45,8 @@ def test_an_intent_is_read_as_it_was_written(
         fields["hub.lease_seconds"] = str(lease)
     if secret is not None:
         fields["hub.secret"] = secret
+    if mode == "unsubscribe":
+        lease = None  # it means nothing there
     assert parse_form(urlencode(fields).encode()) == Intent(mode, TOPIC, callback, lease, secret)
 
 
@@ -162,6 +165,13 @@ def test_secrets_do_not_show():
     read = parse_form(form(secret="canary", callback=CALLBACK + "?key=canary"))
     assert "canary" not in repr(read)
     assert host_of(CALLBACK + "?key=canary") == "destination.example"
+
+
+def test_a_host_is_the_same_however_it_is_spelled():
+    for callback in ("https://a.example/", "https://A.Example./x", "http://a.example.:80?y"):
+        assert host_of(callback) == "a.example"
+    assert authority_of("https://a.example/") == authority_of("https://A.example.:443/x")
+    assert authority_of("https://a.example/") != authority_of("http://a.example/")
 
 
 def test_a_url_is_not_changed_by_checking():

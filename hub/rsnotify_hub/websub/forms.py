@@ -19,6 +19,7 @@ _MAX_FIELDS = 100
 #: Whatever is longer is cut to the longest lease anyway, and need not be computed with.
 _LEASE_DIGITS = 18
 _LONGEST_WISH = 10**_LEASE_DIGITS
+_PORTS = {"http": 80, "https": 443}
 # What would break out of a header or of a Link header's <>, or is no URI character at all.
 _UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 
@@ -138,12 +139,13 @@ def check_url(url: str, name: str) -> str:
 
 def host_of(callback: str) -> str:
     """Return the host of a callback, which may be shown where the rest may not."""
-    return urlsplit(callback).hostname or ""
+    return (urlsplit(callback).hostname or "").rstrip(".")  # the dot of the root says nothing
 
 
 def authority_of(url: str) -> str:
-    """Return the host and port that a URL leads to."""
-    return urlsplit(url).netloc.lower()
+    """Return the host and port that a URL leads to, one way to write them."""
+    parts = urlsplit(url)
+    return f"{host_of(url)}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def verification_url(intent: Intent, *, challenge: str, lease: int) -> str:
