@@ -63,9 +63,21 @@ class AdminApi:
         except Refusal as refusal:
             self._statistics.refused[refusal.code] += 1
             raise
+        if operation.method != "GET":
+            _note(operation, request)
         if done is None:
             return web.Response(status=HTTPStatus.NO_CONTENT, headers=_HEADERS)
         return _json(done)
+
+
+def _note(operation: Operation, request: web.Request) -> None:
+    """Leave a trace of what an admin did; an id says nothing of a callback."""
+    facts = {
+        "operation": operation.name,
+        "id": request.match_info.get("id", ""),
+        "client": request.remote or "",
+    }
+    log.info("an administrator at %(client)s did %(operation)s of %(id)s", facts, extra=facts)
 
 
 async def _asked(operation: Operation, request: web.Request) -> Asked:

@@ -8,7 +8,7 @@ from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.conftest import Admin
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, fragment, seconds_of
+from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, fragment, seconds_of
 
 NOWHERE = "0123456789abcdef"
 
@@ -74,6 +74,14 @@ async def test_a_dropped_subscription_ends_and_its_callback_is_told(
     assert (await admin.get("subscriptions"))["total"] == 0
     await hub.accepted(fragment(3, 4))
     assert callback.deliveries.empty()
+
+
+async def test_what_an_admin_did_is_in_the_log(admin: Admin, id: str, watch: LogWatch):
+    await admin.get("subscriptions")
+    await admin.ask("POST", f"subscriptions/{NOWHERE}/suspend")
+    await admin.ask("DELETE", f"subscriptions/{id}")
+    await watch.line("an administrator at 127.0.0.1", "drop", id)
+    assert sum("an administrator" in line for line in watch.lines) == 1
 
 
 async def test_a_dropped_topic_is_forgotten_with_its_subscriptions(
