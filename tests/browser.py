@@ -240,6 +240,7 @@ class Page:
 _WAIT = """new Promise(resolve => {
   const end = performance.now() + 1000, look = () => {
     let found; try { found = (CONDITION) } catch {}
+    if (found instanceof Node) found = true;
     found || performance.now() > end ? resolve(found) : setTimeout(look, 15);
   };
   look();

@@ -10,7 +10,7 @@ const HOUR_SECONDS = 3600;
 
 export class Details {
   #id = null;
-  #state = null;
+  #suspended = null;
 
   /**
    * @param {HTMLDialogElement} dialog where it is shown
@@ -26,7 +26,7 @@ export class Details {
   /** Show a subscription. */
   open(subscription, topic) {
     this.#id = subscription.id;
-    this.#state = null;
+    this.#suspended = null;
     setText(find(".problem", this.dialog), "");
     this.refresh([subscription], topic);
     this.dialog.showModal();
@@ -42,12 +42,12 @@ export class Details {
     const excerpt = found.last_failure?.excerpt ?? "";
     find("pre", this.dialog).hidden = excerpt === "";
     setText(find("pre", this.dialog), excerpt.split(/\r?\n/).map(printable).join("\n"));
-    if (found.state !== this.#state) this.#offer(found, topic);
+    // Only then, so that no button changes under a finger while deliveries go up and down.
+    if (this.#suspended !== (found.state === "suspended")) this.#offer(found, topic);
   }
 
   #offer(subscription, topic) {
-    this.#state = subscription.state;
-    const suspended = subscription.state === "suspended";
+    const suspended = (this.#suspended = subscription.state === "suspended");
     find(".actions", this.dialog).replaceChildren(
       this.#redelivery(subscription, topic),
       this.#button(suspended ? "Resume" : "Suspend", suspended ? "resume" : "suspend"),

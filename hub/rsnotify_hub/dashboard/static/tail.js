@@ -52,7 +52,7 @@ export class Tail {
 
   /**
    * Follow these topics, and no others.
-   * @param {Array<{topic: string, received: string, through: string}>} topics what there is
+   * @param {Array<{topic: string, received: string, through: string, begins: string}>} topics what there is
    * @param {?string} only the one that somebody chose
    */
   follow(topics, only) {
@@ -71,9 +71,10 @@ export class Tail {
     return [...new Set([...kept, ...sorted])].slice(0, MOST_TOPICS);
   }
 
-  #join({ topic, through }) {
+  #join({ topic, through, begins }) {
     // What a topic has had lately is shown too, so that one that is new shows its first change.
-    const since = new Date(Date.parse(through) - LOOK_BACK_MILLISECONDS).toISOString();
+    const back = new Date(Date.parse(through) - LOOK_BACK_MILLISECONDS).toISOString();
+    const since = Date.parse(begins) > Date.parse(back) ? begins : back;
     this.#followers.set(topic, new Follower(topic, since, news => this.#take(news)));
   }
 

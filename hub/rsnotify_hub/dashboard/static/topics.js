@@ -45,7 +45,8 @@ export class TopicTable {
   }
 
   #makeRow({ topic }) {
-    const name = element("button", { type: "button", class: "uri choose" }, ...uriParts(topic));
+    const spoken = { "aria-label": printable(topic), title: `Show only ${printable(topic)}` };
+    const name = element("button", { type: "button", class: "uri choose", ...spoken }, ...uriParts(topic));
     name.addEventListener("click", () => this.choose(topic));
     return element("tr", { role: "row" },
       cell("name", null, name, openLink(topic)),
@@ -59,7 +60,6 @@ export class TopicTable {
   #update(row, topic, only) {
     const heard = find(".heard time", row);
     setAttribute(find(".choose", row), "aria-pressed", String(topic.topic === only));
-    setAttribute(find(".choose", row), "title", `Show only ${printable(topic.topic)}`);
     setText(heard, ago(topic.received));
     setAttribute(heard, "datetime", topic.received);
     setAttribute(heard, "title", whenever(topic.received));

@@ -40,7 +40,9 @@ function breakable(text) {
 export function uriLink(uri) {
   const url = linkable(uri);
   if (url === null) return element("span", { class: "uri" }, ...uriParts(uri));
-  return element("a", { class: "uri", href: url.href, ...OUTSIDE }, ...uriParts(uri));
+  // Its name is said whole: where its text may break, it would be said in pieces.
+  const attributes = { class: "uri", href: url.href, "aria-label": printable(uri), ...OUTSIDE };
+  return element("a", attributes, ...uriParts(uri));
 }
 
 /** Return a small link beside a URI that is shown otherwise; null where there is nothing to open. */

@@ -5,7 +5,7 @@
 
 import { get, isAdmin, Refused, token } from "./hub.js";
 
-const EVERY_MILLISECONDS = 1000;
+const EVERY_MILLISECONDS = 750;
 const LONGEST_WAIT_MILLISECONDS = 5000;
 
 export class Watch {

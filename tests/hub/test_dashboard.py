@@ -1,0 +1,246 @@
+"""The dashboard at `/`, looked at with a real browser."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from rsnotify.commands.processes import free_port
+from rsnotify.model import Document, Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify.writing import write_document
+from tests.browser import Browser, Page
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import ADMIN, TOPIC, Callback, Client, at, fragment
+
+STATIC = Path(__file__).parents[2] / "hub/rsnotify_hub/dashboard/static"
+LIVE = "document.querySelector('#connection').dataset.state === 'live'"
+CHANGES = "[...document.querySelectorAll('.change .uri')].map(each => each.textContent)"
+BADGE = "document.querySelector('#subscriptions tbody .badge')"
+MARKUP = 'https://a.example/"><img src=x onerror=alert(1)><script>alert(2)</script>'
+
+
+@pytest.fixture
+async def page(browser: Browser, hub: Client) -> AsyncIterator[Page]:
+    async with browser.open(hub.url) as opened:
+        await opened.until(LIVE)
+        yield opened
+
+
+def change(second: float) -> str:
+    return f"https://source.example/data/{second}"
+
+
+def shows(second: float) -> str:
+    return f"{CHANGES}.includes('{change(second)}')"
+
+
+def change_of(uri: str, second: float) -> bytes:
+    entry = Resource(uri=uri, change=ChangeType.UPDATED, datetime=at(second))
+    return write_document(
+        Document(
+            capability="change-notification",
+            from_=at(second - 1),
+            until=at(second),
+            resources=(entry,),
+        )
+    )
+
+
+async def test_a_change_shows_within_a_second_of_its_publication(page: Page, hub: Client):
+    assert "Nothing was published yet" in await page.text("#topics")
+    await hub.accepted(fragment(0, 1))
+    await page.until(shows(1))
+    seconds = []
+    for second in range(1, 6):
+        began = time.monotonic()
+        await hub.accepted(fragment(second, second + 1))
+        await page.until(shows(second + 1))
+        seconds.append(time.monotonic() - began)
+    assert median(seconds) < 1
+    assert await page.text("#topics .choose") == "https://source.example\n/data/channel.xml"
+    await page.until("document.querySelector('#topics .log').innerText === '6 fragments\\n2.8 kB'")
+    assert page.problems == []
+
+
+async def test_it_survives_a_restart_and_shows_what_came_meanwhile_once(
+    browser: Browser, run_hub: RunHub
+):
+    port = free_port()
+    async with run_hub(port=port) as hub:
+        tab = browser.open(hub.url)
+        page = await tab.__aenter__()
+        await hub.accepted(fragment(0, 1))
+        await page.until(shows(1))
+    await page.until("document.querySelector('#connection').dataset.state === 'lost'")
+    async with run_hub(port=port) as hub:
+        await hub.accepted(fragment(1, 2))
+        await page.until(LIVE)
+        await hub.accepted(fragment(2, 3))
+        await page.until(shows(3))
+        assert await page.evaluate(CHANGES) == [change(3), change(2), change(1)]
+        assert page.problems_but("network") == []
+        await tab.__aexit__(None, None, None)
+
+
+async def test_nothing_that_a_stranger_wrote_is_run(page: Page, hub: Client, callback: Callback):
+    evil = [
+        "javascript:alert(1)",
+        "JaVaScRiPt:alert(1)//https://a.example/",
+        "data:text/html,<script>alert(1)</script>",
+        MARKUP,
+    ]
+    for second, uri in enumerate(evil, 1):
+        await hub.accepted(change_of(uri, second), topic=f"{TOPIC}?{second}&'-alert(3)-'")
+    await page.until(f"document.querySelectorAll('.change').length === {len(evil)}")
+    assert sorted(await page.evaluate(CHANGES)) == sorted(evil)
+    links = await page.evaluate("[...document.links].map(link => link.protocol)")
+    assert set(links) <= {"http:", "https:"}
+    for number in (1, 2, 3):  # what is no http(s) URI is no link
+        await page.click(f".change:nth-child({number} of :has(> span.uri)) span.uri")
+    assert page.problems == []
+
+
+async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
+    browser: Browser, run_hub: RunHub, callback: Callback
+):
+    callback.answers, callback.words = [503] * 1000, "<script>alert(1)</script>"
+    async with run_hub(retry_seconds=3600) as hub, browser.open(hub.url) as page:
+        await hub.subscribe(callback)
+        await hub.accepted(fragment(0, 1))
+        await callback.delivery()
+        await page.until(f"{BADGE}.dataset.state === 'retrying'")
+        row = await page.text("#subscriptions tbody tr")
+        assert re.search(r"retrying.*127\.0\.0\.1.*1 fragment.*503", row, re.DOTALL)
+        assert await page.text("#health .figure") == "1"
+
+        await page.click("#subscriptions .details")
+        assert await page.text("#details pre") == "<script>alert(1)</script>"
+        callback.answers = []
+        await page.click("#details .redeliver")
+        await callback.delivery()
+        await page.until(f"{BADGE}.dataset.state === 'active'")
+
+        await page.click("#details .suspend")
+        await page.until(f"{BADGE}.dataset.state === 'suspended'")
+        await hub.accepted(fragment(1, 2))
+        await page.click("#details .resume")
+        await callback.delivery()
+        await page.until("document.querySelector('#details .suspend')")
+
+        await page.click("#details .drop")
+        assert await page.text("#details .drop") == "Really drop it"
+        await page.click("#details .drop")
+        assert (await callback.intent())["hub.mode"] == "denied"
+        await page.until("document.querySelectorAll('#subscriptions tbody tr').length === 0")
+        assert not await page.evaluate("document.querySelector('#details').open")
+        assert page.problems == []
+
+
+async def test_an_admin_signs_in_for_one_tab_only(
+    browser: Browser, run_hub: RunHub, callback: Callback
+):
+    publishers = [{"token": "the-token-of-a-source", "topics": [TOPIC]}]
+    async with run_hub(publishers=publishers) as hub:
+        await hub.subscribe(callback)
+        await hub.publish(fragment(0, 1), Authorization="Bearer the-token-of-a-source")
+        async with browser.open(hub.url) as page:
+            await page.until(shows(1))
+            assert "Sign in as an admin" in await page.text("#subscriptions")
+            assert "127.0.0.1" not in await page.text("#subscriptions")
+
+            await page.click("#access")
+            await page.type("not-the-token")
+            await page.press("Enter")
+            await page.until("document.querySelector('#sign-in .problem').innerText")
+            await page.evaluate("document.querySelector('#token').value = ''")
+            await page.type(ADMIN)
+            await page.press("Enter")
+            await page.until("document.querySelector('#subscriptions .details')")
+
+            await page.goto(hub.url)
+            await page.until("document.querySelector('#subscriptions .details')")
+            kept = "[localStorage.length, document.cookie, location.href, document.title].join()"
+            assert ADMIN not in await page.evaluate(f"{kept} + document.body.outerHTML")
+
+            await page.click("#access")
+            await page.until("!document.querySelector('#subscriptions .details')")
+            assert page.problems == []
+        async with browser.open(hub.url) as other:
+            await other.until(LIVE)
+            assert await other.text("#access") == "Sign in"
+
+
+async def test_one_topic_is_looked_at_alone_by_keyboard_too(page: Page, hub: Client):
+    other = TOPIC + "2"
+    await hub.accepted(fragment(0, 1))
+    await hub.accepted(fragment(1, 2), topic=other)
+    await page.until(f"{shows(1)} && {shows(2)}")
+    await page.evaluate("document.querySelectorAll('#topics .choose')[1].focus()")
+    await page.press("Enter")
+    await page.until(f"!{shows(1)} && {shows(2)}")
+    assert await page.text("#narrowed .subject") == other
+    await page.press("Tab")  # the focus did not get lost
+    assert await page.evaluate("document.activeElement.getAttribute('aria-label')") == (
+        f"Open {other}"
+    )
+    address = await page.evaluate("location.href")
+    await page.goto("about:blank")
+    await page.goto(address)
+    await page.until(f"!{shows(1)} && {shows(2)}")
+    await page.click("#narrowed button")
+    await page.until(f"{shows(1)} && {shows(2)}")
+    assert page.problems == []
+
+
+async def test_a_screen_reader_is_told_what_is_what(page: Page, hub: Client):
+    await hub.accepted(fragment(0, 1))
+    await page.until(shows(1))
+    spoken = await page.spoken()
+    for expected in [
+        ("heading", "Topics"),
+        ("table", "Topics"),
+        ("columnheader", "Last heard"),
+        ("button", "https://source.example/data/channel.xml"),
+        ("link", f"Open {TOPIC}"),
+        ("region", "Live changes"),
+        ("link", change(1)),
+        ("status", ""),
+    ]:
+        assert expected in spoken
+    assert [
+        name for role, name in spoken if role in ("button", "link", "textbox") and not name
+    ] == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_it_fits_a_phone_and_follows_its_colours(
+    browser: Browser, hub: Client, callback: Callback, dark: bool
+):
+    await hub.subscribe(callback, topic=TOPIC + "/long" * 40)
+    await hub.accepted(fragment(0, 1), topic=TOPIC + "/long" * 40)
+    async with browser.open(hub.url, width=360, height=740, dark=dark) as page:
+        await page.until(f"{shows(1)} && {BADGE}")
+        assert await page.evaluate("document.documentElement.scrollWidth") == 360
+        ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (max(map(int, re.findall(r"\d+", ground))) < 128) is dark
+
+
+async def test_its_files_may_load_nothing_from_elsewhere(hub: Client):
+    paths = [
+        "",
+        *(f"dashboard/{path.name}" for path in STATIC.iterdir() if path.name != "index.html"),
+    ]
+    for path in paths:
+        async with hub.session.get(hub.url + path) as response:
+            policy = response.headers["Content-Security-Policy"]
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            await response.read()
+        assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+        assert "unsafe" not in policy
+    assert (await hub.get("dashboard/pages.py"))[0] == 404
