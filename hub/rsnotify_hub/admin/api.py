@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -152,5 +151,5 @@ async def _problems_as_json(request: web.Request, handler: _Handler) -> web.Stre
         problem = Problem("the hub cannot read or write its data now")
         return _json(problem, HTTPStatus.SERVICE_UNAVAILABLE, {"Retry-After": RETRY_AFTER})
     except web.HTTPError as error:
-        allowed: Any = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-        return _json(Problem(error.reason.lower()), error.status, allowed)
+        headers = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+        return _json(Problem(error.reason.lower()), error.status, headers)
