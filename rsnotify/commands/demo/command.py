@@ -21,7 +21,7 @@ from rsnotify.commands.demo.scene import Scene
 from rsnotify.commands.processes import Process, ProcessError
 
 #: Seconds that the Destination gets at the end to become level.
-_LEVEL_SECONDS = 30
+_LEVEL_SECONDS = 60
 
 
 def demo(

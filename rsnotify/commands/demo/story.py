@@ -17,7 +17,7 @@ _UNTOLD = ("push is away", "could not apply")
 #: How many sentences are kept.
 _KEPT = 60
 #: A gap is open from so many seconds' worth of changes on, and from so many changes.
-_OPEN_SECONDS = 0.6
+_OPEN_SECONDS = 1.0
 _OPEN_CHANGES = 8
 #: It is closed when for so many looks no more is lacking than what is just on its way.
 _LOOKS = 4

@@ -47,11 +47,11 @@ function showPush({ whole, life, status, carried }) {
   turn(find("button", wire), whole ? ["cut", "Cut the link"] : ["restore", "Restore it"]);
 }
 
-function showDestination({ life, status, copy, gap }) {
+function showDestination({ life, status, gap }) {
   const part = find("#destination");
   const running = life === "running";
   setData(part, "state", !running ? "stopped" : gap ? "behind" : "level");
-  const text = !running ? life : gap ? "catching up" : status.level ? "in step" : "following";
+  const text = !running ? life : gap ? "catching up" : "in step";
   setText(find(".figure", part), text);
   setText(find(".note", part), `${count(status.resources, "resource")} held, ${
     number(status.applied)} applied`);

@@ -1,0 +1,155 @@
+"""The page of `rsnotify demo`, in a real browser: one sees the gap open and close."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from tests.browser import PATIENCE, Browser, Page
+
+
+class Demo:
+    """A running demo."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.urls: dict[str, str] = {}
+
+    async def start(self) -> None:
+        """Read where everything is."""
+        async with asyncio.timeout(PATIENCE):
+            while "page" not in self.urls:
+                line = (await self._out.readline()).decode()
+                assert line, "the demo has ended"
+                if match := re.match(r"(\w+) +(http\S+)", line):
+                    self.urls[match.group(1)] = match.group(2)
+
+    async def end(self) -> tuple[int, list[str]]:
+        """Stop it as Ctrl-C does; return its exit code and the last lines that it says."""
+        self._process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(2 * PATIENCE):
+            rest = await self._out.read()
+            return await self._process.wait(), rest.decode().splitlines()[-5:]
+
+    @property
+    def _out(self) -> asyncio.StreamReader:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Demo]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "rsnotify", "demo"), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        demo = Demo(process)
+        await demo.start()
+        yield demo
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+async def shows(page: Page, part: str, state: str) -> None:
+    await page.until(f"document.querySelector('#{part}').dataset.state == '{state}'")
+
+
+async def told(page: Page, kind: str, words: str) -> None:
+    """Wait for a sentence of the story."""
+    await page.until(
+        f"""[...document.querySelectorAll('#story [data-kind="{kind}"]')]
+            .some(item => item.innerText.includes({words!r}))"""
+    )
+
+
+async def squares(page: Page, held: str, *, at_least: int = 1) -> None:
+    """Wait until so many resources are held in a way."""
+    await page.until(f"""document.querySelectorAll('[data-held="{held}"]').length >= {at_least}""")
+
+
+async def test_one_sees_the_gap_open_and_close(browser: Browser) -> None:
+    async with running() as demo, browser.open(demo.urls["page"]) as page:
+        await shows(page, "destination", "level")
+        await shows(page, "push", "up")
+        await squares(page, "s", at_least=40)
+
+        await page.click('[data-action="cut"]')
+        await shows(page, "push", "cut")
+        await told(page, "gap", "A gap opens")
+        await told(page, "push", "polls the Source")
+        await page.until("document.querySelector('#pull').dataset.live == ''")
+        await page.click('[data-action="restore"]')
+        await shows(page, "push", "up")
+        await told(page, "level", "The gap is closed")
+
+        await page.click('[data-action="stop"]')
+        await shows(page, "destination", "stopped")
+        await page.click('[data-action="flood"]')
+        await squares(page, "m", at_least=400)
+        await page.until("Number(document.querySelector('#behind').innerText) >= 440")
+        await page.click('[data-action="start"]')
+        await squares(page, "s", at_least=480)
+        await shows(page, "destination", "level")
+
+        await page.click('[data-action="cut"]')
+        await page.click('[data-action="stop"]')
+        code, lines = await demo.end()
+        assert code == 0, lines
+        assert lines[-1].startswith("in step")
+        await shows(page, "connection", "lost")
+        assert page.problems_but("network") == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 204),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example:80"}, 403),
+    ],
+)
+async def test_only_its_own_page_presses_the_buttons(
+    strangers: aiohttp.ClientSession, headers: dict[str, str], status: int
+) -> None:
+    async with strangers.post("/do/restore", headers=headers) as answer:
+        assert answer.status == status
+
+
+@pytest.fixture
+async def strangers() -> AsyncIterator[aiohttp.ClientSession]:
+    """Give a client of a page that shows nothing."""
+    from rsnotify.commands.demo.page import Facts, serve_page
+
+    class Nothing:
+        actions = {"restore": lambda: None}
+
+    async with (
+        serve_page(Nothing(), Facts("", "", "", 1.0), 0) as url,  # type: ignore[arg-type]
+        aiohttp.ClientSession(url) as session,
+    ):
+        yield session
+
+
+async def test_it_loads_nothing_from_elsewhere_and_runs_only_its_own(
+    strangers: aiohttp.ClientSession,
+) -> None:
+    async with strangers.get("/") as answer:
+        policy = answer.headers["Content-Security-Policy"]
+        page = await answer.text()
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
+    assert not re.search(r"https?://|<style|\bon\w+=|style=", page)
+    for name in re.findall(r'(?:src|href)="([^"#]+)"', page):
+        async with strangers.get(f"/{name}") as answer:
+            assert answer.status == 200
+            assert answer.headers["X-Content-Type-Options"] == "nosniff"
