@@ -236,3 +236,34 @@ async def test_a_subscription_cannot_be_taken_over_by_its_topic_s_spelling(
     await hub.accepted(fragment(0, 1), topic="https://source.example/a")
     await hub.accepted(fragment(0, 2), topic="https://source.example/%61")
     assert seconds_of((await callback.delivery())[1]) == [2]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Host": "rebound.example", "Origin": "http://rebound.example"},
+        {"X-Forwarded-For": "203.0.113.9"},
+        {"Forwarded": "for=203.0.113.9"},
+        {"Via": "1.1 proxy"},
+    ],
+)
+async def test_a_stranger_s_page_may_not_use_a_local_hub_that_asks_for_no_token(
+    hub: Client, headers: dict[str, str]
+):
+    """A browser on this machine reaches the hub, whoever wrote the page that it shows."""
+    status, _ = await hub.publish(fragment(0, 1), **headers)
+    assert status in (401, 403)
+    form = {"hub.mode": "publish", "hub.url": TOPIC}
+    async with hub.session.post(hub.url + "websub", data=form, headers=headers) as response:
+        assert response.status in (401, 403)
+    for method, path in (
+        ("GET", "subscriptions"),
+        ("POST", "subscriptions/0123456789abcdef/redeliver"),
+    ):
+        url = f"{hub.url}admin/{path}"
+        async with hub.session.request(method, url, headers=headers) as response:
+            assert response.status in (401, 403)
+            assert "Access-Control-Allow-Origin" not in response.headers

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.hub.attacks.helpers import Answer, confirm, raw_server, response
+from tests.hub.attacks.helpers import Answer, Names, confirm, raw_server, response
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Callback, fragment, seconds_of
 
@@ -116,3 +116,42 @@ async def test_a_poisoned_callback_holds_up_nobody(
         await poisoned.until(lambda: any(each.startswith(b"POST") for each in poisoned.requests))
         rows = await hub.subscriptions()
         assert len(rows) == 21  # none of this ends a subscription
+
+
+def hosts(names: Names, count: int) -> list[str]:
+    """Host names that all lead to this machine, as one attacker's own domain would."""
+    found = [f"host-{number}.evil.test" for number in range(count)]
+    names.addresses.update((name, ["127.0.0.1"]) for name in found)
+    return found
+
+
+async def test_verifications_that_hang_at_many_hosts_hold_up_nobody_s(
+    run_hub: RunHub, callback: Callback, names: Names
+):
+    """No request ends here by itself: who is served is so by fairness only."""
+    async with (
+        run_hub(callback_seconds=1000) as hub,
+        raw_server(hangs) as poisoned,
+    ):
+        for number, host in enumerate(hosts(names, 40) * 12):
+            url = f"http://{host}:{poisoned.port}/{number}"
+            assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
+        await hub.subscribe(callback)
+
+
+async def test_deliveries_that_hang_at_many_hosts_hold_up_nobody_s(
+    run_hub: RunHub, callback: Callback, names: Names
+):
+    async with (
+        run_hub(callback_seconds=1000) as hub,
+        raw_server(confirming(hangs)) as poisoned,
+    ):
+        for number, host in enumerate(hosts(names, 45) * 10):
+            url = f"http://{host}:{poisoned.port}/{number}"
+            assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
+        await hub.subscriptions(lambda rows: len(rows) > 0, limit="1")
+        await poisoned.until(lambda: len(poisoned.requests) >= 450)
+        await hub.subscribe(callback, topic=TOPIC)
+        for second in range(1, 4):
+            await hub.accepted(fragment(second - 1, second))
+            assert seconds_of((await callback.delivery())[1]) == [second]

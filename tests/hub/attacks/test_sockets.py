@@ -1,0 +1,164 @@
+"""What can be done to `GET /ws` by frames that no library would send."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.hub.helpers import PATIENCE, TOPIC, Client, fragment
+
+TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
+SUBSCRIBE = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode()
+
+
+def frame(
+    opcode: int, payload: bytes, *, fin: bool = True, masked: bool = True, flags: int = 0
+) -> bytes:
+    """A frame (RFC 6455 §5.2), which may be against the rules."""
+    length = len(payload)
+    size = min(length, 126) if length < 65536 else 127
+    head = bytes([(fin << 7) | flags | opcode, (masked << 7) | size])
+    if length > 125:
+        head += struct.pack(">H" if size == 126 else ">Q", length)
+    return head + (bytes(4) if masked else b"") + payload
+
+
+class Socket:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+        await self.writer.drain()
+
+    async def end(self) -> bytes:
+        """What comes until the hub hangs up."""
+        async with asyncio.timeout(PATIENCE):
+            try:
+                return await self.reader.read()
+            except ConnectionError:
+                return b""
+
+
+@asynccontextmanager
+async def connect(hub: Client, *headers: str) -> AsyncIterator[tuple[str, Socket]]:
+    """Shake hands; the context has the head of the answer."""
+    place = urlsplit(hub.url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    lines = [
+        "GET /ws HTTP/1.1",
+        f"Host: {place.netloc}",
+        "Connection: Upgrade",
+        "Upgrade: websocket",
+        "Sec-WebSocket-Version: 13",
+        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
+        *headers,
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    async with asyncio.timeout(PATIENCE):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    yield head, Socket(reader, writer)
+    writer.close()
+
+
+#: What a client may not send, before or after it has subscribed.
+AGAINST_THE_RULES = {
+    "not masked": frame(TEXT, SUBSCRIBE, masked=False),
+    "reserved bits": frame(TEXT, SUBSCRIBE, flags=0x40),
+    "an unknown opcode": frame(5, b""),
+    "a ping in parts": frame(PING, b"", fin=False),
+    "a long ping": frame(PING, b"x" * 126),
+    "a part of nothing": frame(0, b"x"),
+    "no UTF-8": frame(TEXT, b"\xff\xfe"),
+    "no JSON": frame(TEXT, b"{" * 1000),
+    "deep JSON": frame(TEXT, b'{"type":' + b"[" * 60_000 + b"]" * 60_000 + b"}"),
+    "an unknown type": frame(TEXT, b'{"type":"eval"}'),
+    "numbers without bound": frame(TEXT, b'{"type":"subscribe","since":1' + b"0" * 50_000 + b"}"),
+    "a large frame": frame(TEXT, b"x" * 70_000),
+    "a promise of 2^62 bytes": b"\x81\xff" + struct.pack(">Q", 1 << 62) + bytes(4),
+    "a promise of 2^64 bytes": b"\x81\xff" + b"\xff" * 8 + bytes(4),
+    "binary": frame(BINARY, SUBSCRIBE),
+    "garbage": os.urandom(4096),
+}
+
+
+@pytest.mark.parametrize("what", AGAINST_THE_RULES)
+async def test_who_breaks_the_rules_is_hung_up_on(hub: Client, what: str):
+    async with connect(hub) as (head, socket):
+        assert head.startswith("HTTP/1.1 101")
+        await socket.send(AGAINST_THE_RULES[what], frame(CLOSE, struct.pack(">H", 1000)))
+        assert TOPIC.encode() not in await socket.end()
+    listener = await hub.listen()
+    await hub.accepted(fragment(0, 1))
+    assert await listener.receive_str(timeout=PATIENCE) == fragment(0, 1).decode()
+
+
+@pytest.mark.parametrize(
+    "offer",
+    [
+        "permessage-deflate",
+        "permessage-deflate; client_max_window_bits",
+        "permessage-deflate; server_no_context_takeover; client_no_context_takeover",
+        "x-webkit-deflate-frame",
+    ],
+)
+async def test_no_compression_is_agreed_on_so_nothing_inflates(hub: Client, offer: str):
+    async with connect(hub, f"Sec-WebSocket-Extensions: {offer}") as (head, _):
+        assert head.startswith("HTTP/1.1 101")
+        assert "sec-websocket-extensions" not in head.lower()
+
+
+async def test_a_message_of_many_parts_has_the_bounds_of_one(hub: Client):
+    async with connect(hub) as (_, socket):
+        part = frame(0, b"x" * 1000, fin=False)
+        with suppress(ConnectionError):
+            await socket.send(frame(TEXT, b"{", fin=False))
+            for _ in range(20_000):
+                await socket.send(part)
+        await socket.end()  # the hub hangs up, though nothing ends the message
+
+
+async def test_empty_parts_without_end_are_not_kept(hub: Client):
+    async with connect(hub) as (_, socket):
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            await socket.send(frame(TEXT, b"", fin=False))
+            for _ in range(200):
+                await socket.send(frame(0, b"", fin=False) * 1000)
+            await socket.send(frame(0, SUBSCRIBE))
+            async with asyncio.timeout(PATIENCE):
+                assert b"subscribed" in await socket.reader.readuntil(b"}")
+    await hub.listen()
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1.evil.example", "file://"]
+)
+async def test_a_stranger_s_page_may_not_listen_in(hub: Client, origin: str):
+    async with connect(hub, f"Origin: {origin}") as (head, _):
+        assert head.split(" ")[1] in ("401", "403")
+
+
+async def test_who_sends_pings_and_reads_nothing_holds_up_nobody(hub: Client):
+    async with connect(hub) as (_, socket):
+        await socket.send(frame(TEXT, SUBSCRIBE))
+
+        async def flood() -> None:
+            while True:
+                await socket.send(frame(PING, b"x" * 125) * 500)
+
+        flooding = asyncio.create_task(flood())
+        listener = await hub.listen()
+        for second in range(1, 6):
+            await hub.accepted(fragment(second - 1, second))
+            heard = await listener.receive_str(timeout=PATIENCE)
+            assert heard == fragment(second - 1, second).decode()
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
