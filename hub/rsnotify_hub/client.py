@@ -16,6 +16,7 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from rsnotify.addresses import refusal
+from rsnotify_hub.lookups import Lookups
 
 USER_AGENT = "rsnotify-hub"
 
@@ -66,8 +67,13 @@ class _Connector(aiohttp.TCPConnector):
         connections: int,
         per_host: int,
     ) -> None:
-        super().__init__(socket_factory=socket_factory, limit=connections, limit_per_host=per_host)
-        self._factory = partial(_Answers, loop=self._loop)
+        super().__init__(
+            resolver=Lookups(),
+            socket_factory=socket_factory,
+            limit=connections,
+            limit_per_host=per_host,
+        )
+        self._factory = partial(_Answers, loop=self._loop)  # type: ignore[assignment]
 
 
 def open_client(
