@@ -156,16 +156,19 @@ class Machine:
     Args:
         folder: Where everything of the containers lies here. Other users reach it.
         places: What stands here for texts of the containers: paths and addresses.
+
+    Attributes:
+        places: The same; more may be added.
     """
 
     def __init__(self, folder: Path, places: Mapping[str, str]) -> None:
         self.folder = folder
-        self._places = dict(places)
+        self.places = dict(places)
         self._running: list[subprocess.Popen[str]] = []
 
     def here(self, text: str) -> str:
         """Put what stands here into a text of a container."""
-        for there, here in self._places.items():
+        for there, here in self.places.items():
             text = text.replace(there, here)
         if os.getuid() != 0:  # only the administrator can give files away, or run as another
             text = text.replace("-o 10001 -g 10001", f"-o {os.getuid()} -g {os.getgid()}")

@@ -14,9 +14,11 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
+import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
 from rsnotify.commands.processes import free_port
@@ -38,6 +40,12 @@ EXAMPLE = read_environment(ROOT / ".env.example")
 SECRETS = [name for name, value in EXAMPLE.items() if not value]
 #: Where Debian keeps servers, too.
 PATH = f"{os.environ['PATH']}:/usr/sbin"
+FLAGS = re.DOTALL | re.MULTILINE
+FRAGMENT = (
+    b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
+    b' xmlns:rs="http://www.openarchives.org/rs/terms/"><rs:md capability="change-notification"'
+    b' from="2026-01-01T00:00:00Z" until="2026-01-01T00:00:01Z"/></urlset>'
+)
 SETTINGS = EXAMPLE | {name: secrets.token_hex(32) for name in SECRETS}
 
 
@@ -62,6 +70,22 @@ class Installed:
         self.machine = Machine(folder, places)
         self.machine.build(INSTRUCTIONS)
         shutil.copytree(ROOT / "docs", folder / "docs")
+
+    def publish(self, topic: str, token: str) -> int:
+        """Publish a fragment at the hub that runs, and return the status of its answer."""
+        headers = {
+            "Link": f'<{self.machine.here(topic)}>; rel="self"',
+            "Content-Type": "application/xml",
+            "Authorization": f"Bearer {token}",
+        }
+        url = f"http://127.0.0.1:{self.hub}/websub"
+        request = urllib.request.Request(url, data=FRAGMENT, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
 
 
 @pytest.fixture(scope="module")
@@ -91,18 +115,6 @@ def says(process: subprocess.Popen[str], text: str) -> str:
         raise AssertionError(f"it never said {text!r}: {lines}")
     finally:
         watchdog.cancel()
-
-
-def status(url: str, body: bytes | None = None, **headers: str) -> int:
-    """Return the status of a GET, or of a POST if there is a body."""
-    fields = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(url, data=body, headers=fields)
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
 
 
 def test_the_build_is_sent_the_packages_and_nothing_else() -> None:
@@ -154,26 +166,13 @@ def test_what_is_kept_is_in_volumes() -> None:
 
 def test_the_hub_of_the_image_runs_and_keeps_what_it_accepted(installed: Installed) -> None:
     service = services(SETTINGS)["hub"]
-    topic = SETTINGS["SOURCE_TOPICS"].replace("source:8000", f"127.0.0.1:{installed.source}")
-    topic += "channel.xml"
-    url = f"http://127.0.0.1:{installed.hub}/"
-    headers = {
-        "Link": f'<{topic}>; rel="self"',
-        "Content_Type": "application/xml",
-        "Authorization": f"Bearer {SETTINGS['SOURCE_TOKEN']}",
-    }
-    fragment = (
-        b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
-        b' xmlns:rs="http://www.openarchives.org/rs/terms/"><rs:md'
-        b' capability="change-notification" from="2026-01-01T00:00:00Z"'
-        b' until="2026-01-01T00:00:01Z"/></urlset>'
-    )
+    topic = SETTINGS["SOURCE_TOPICS"] + "channel.xml"
     for _ in range(2):
         process = installed.machine.start(installed.image, service)
         says(process, "listening on")
         assert installed.machine.run(installed.image.health, installed.image, service) == 0
-        assert status(url + "websub", fragment, **headers | {"Authorization": "Bearer x"}) == 403
-        assert status(url + "websub", fragment, **headers) == 202
+        assert installed.publish(topic, "not the token") == 403
+        assert installed.publish(topic, SETTINGS["SOURCE_TOKEN"]) == 202
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 0
     assert installed.machine.run(installed.image.health, installed.image, service) != 0
@@ -192,12 +191,33 @@ def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(
     assert "Traceback" not in output
 
 
+def test_more_sources_stand_in_a_file_as_the_readme_says(installed: Installed) -> None:
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "hub/README.md").read_text(), FLAGS)
+    more = yaml.safe_load(block)["services"]["hub"]
+    (mounted,) = more["volumes"]
+    here, there, mode = mounted.split(":")
+    assert mode == "ro"
+    folder = installed.machine.folder / Path(here).name
+    folder.mkdir()
+    installed.machine.places[there] = str(folder)
+    tokens = folder / Path(more["environment"]["RSNOTIFY_TOKENS_FILE"]).name
+    digest = sha256(b"the token of another").hexdigest()
+    tokens.write_text(
+        f'[[publishers]]\ntoken_sha256 = "{digest}"\ntopics = ["http://other.example/"]\n'
+    )
+    service = services(SETTINGS)["hub"]
+    service = service | {"environment": service["environment"] | more["environment"]}
+    says(installed.machine.start(installed.image, service), "listening on")
+    for topic, expected in (("http://other.example/x", 202), ("http://source:8000/x", 403)):
+        assert installed.publish(topic, "the token of another") == expected
+
+
 def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed) -> None:
     every = services(SETTINGS)
     machine, image = installed.machine, installed.image
     says(machine.start(image, every["hub"]), "listening on")
     says(machine.start(image, every["source"]), "serving")
-    says(machine.start(image, every["destination"]), "in step")
+    says(machine.start(image, every["destination"]), "push up")
     copy = installed.data / "copy/protocol.md"
     assert copy.read_text() == (ROOT / "docs/protocol.md").read_text()
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -131,11 +132,9 @@ async def strangers() -> AsyncIterator[aiohttp.ClientSession]:
     """Give a client of a page that shows nothing."""
     from rsnotify.commands.demo.page import Facts, serve_page
 
-    class Nothing:
-        actions = {"restore": lambda: None}
-
+    scene = SimpleNamespace(actions={"restore": lambda: None})
     async with (
-        serve_page(Nothing(), Facts("", "", "", 1.0), 0) as url,  # type: ignore[arg-type]
+        serve_page(scene, Facts("", "", "", 1.0), 0) as url,  # type: ignore[arg-type]
         aiohttp.ClientSession(url) as session,
     ):
         yield session
