@@ -242,6 +242,7 @@ class Broker:
             "/mosquitto/config": f"{folder}/config",
             "/mosquitto/data": f"{folder}/data",
             "/tmp/passwords": f"{folder}/tmp/passwords",
+            "/tmp/acl": f"{folder}/tmp/acl",
             "listener 1883": f"listener {self.port} 127.0.0.1",
         }
         self.machine = Machine(folder, places)

@@ -15,4 +15,5 @@ check MQTT_SUBSCRIBER_PASSWORD "${MQTT_SUBSCRIBER_PASSWORD:-}"
 printf '%s\n' "hub:$MQTT_HUB_PASSWORD" "subscriber:$MQTT_SUBSCRIBER_PASSWORD" >/tmp/passwords
 unset MQTT_HUB_PASSWORD MQTT_SUBSCRIBER_PASSWORD
 mosquitto_passwd -U /tmp/passwords
+cat /mosquitto/config/acl >/tmp/acl
 exec mosquitto -c /mosquitto/config/mosquitto.conf
