@@ -10,6 +10,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from rsnotify.errors import StorageError
@@ -63,6 +64,8 @@ class GroupCommit:
 
     def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         database = self._database
+        if database.in_transaction:  # what failed before could not be rolled back then
+            database.execute("ROLLBACK")
         database.execute("BEGIN IMMEDIATE")
         try:
             results = [operation(database) for operation in operations]
@@ -70,7 +73,8 @@ class GroupCommit:
         except BaseException:
             # SQLite itself rolls back upon some errors, such as a full disk.
             if database.in_transaction:
-                database.execute("ROLLBACK")
+                with suppress(sqlite3.Error):
+                    database.execute("ROLLBACK")
             raise
         return results
 
@@ -90,8 +94,12 @@ class GroupCommit:
         if not self._running:
             self._idle.set()
 
+    async def idle(self) -> None:
+        """Wait until everything submitted has been done, or has failed."""
+        await self._idle.wait()
+
     async def close(self) -> None:
         """Finish what was submitted, then close the database."""
-        await self._idle.wait()
+        await self.idle()
         self._thread.shutdown()
         self._database.close()

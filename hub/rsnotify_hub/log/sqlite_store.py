@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,61 +15,15 @@ from filelock import FileLock, Timeout
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_hub.log import sqlite_log, sqlite_reading
+from rsnotify_hub.log.cursors import Cursors
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
+from rsnotify_hub.log.sqlite_database import connect, prepare
 from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.store import Appended, Entry, LogState, Waiting
 from rsnotify_hub.subscriptions import Subscription
 
 T = TypeVar("T")
-log = logging.getLogger("rsnotify.hub.store")
-
-_SCHEMA = (
-    sqlite_log.SCHEMA
-    + """
-CREATE TABLE IF NOT EXISTS subscription (
-    topic TEXT NOT NULL,
-    callback TEXT NOT NULL,
-    secret TEXT,
-    expires INTEGER NOT NULL,
-    position INTEGER NOT NULL,
-    suspended INTEGER NOT NULL DEFAULT 0,
-    client TEXT NOT NULL DEFAULT '',
-    PRIMARY KEY (topic, callback)
-);
-CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
-"""
-)
-_VERSION = 2
-# Format 1 knew neither who had asked for a subscription nor suspended ones, nor whole contents.
-_FROM_1 = f"""
-BEGIN;
-{sqlite_log.FROM_1_TO_2}
-ALTER TABLE subscription ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
-PRAGMA user_version = 2;
-COMMIT;
-"""
-
-#: How long a moved cursor may wait for a transaction of others to join, in seconds.
-CURSOR_DELAY = 0.25
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10)
-    database.execute("PRAGMA journal_mode = WAL")
-    database.execute("PRAGMA synchronous = FULL")
-    return database
-
-
-def _prepare(database: sqlite3.Connection) -> None:
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version not in (0, 1, _VERSION):
-        raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
-    if version == 1:
-        database.executescript(_FROM_1)
-    database.executescript(_SCHEMA)
-    database.execute(f"PRAGMA user_version = {_VERSION}")
 
 
 class SqliteStore:
@@ -79,17 +33,24 @@ class SqliteStore:
         folder: Where it lives; made if absent, readable by its owner only.
         retention: How much of each log is kept.
         clock: Tells the current instant.
+        connection: The class of connections to the database; another may fail on purpose.
 
     Raises:
         ConfigurationError: The folder cannot be used, or another hub uses it.
     """
 
-    def __init__(self, folder: Path, retention: Retention, clock: Callable[[], Instant]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        retention: Retention,
+        clock: Callable[[], Instant],
+        *,
+        connection: type[sqlite3.Connection] = sqlite3.Connection,
+    ) -> None:
+        self._connection = connection
         self._retention = retention
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._cursors: dict[tuple[str, str], int] = {}
-        self._flush: asyncio.TimerHandle | None = None
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = FileLock(folder / "hub.lock")
@@ -105,13 +66,16 @@ class SqliteStore:
             raise
 
     def _open(self, path: Path) -> None:
-        try:
-            database = _connect(path)
-            _prepare(database)
-            self._reader = _connect(path)
-        except sqlite3.Error as error:
-            raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None
-        self._writer = GroupCommit(database)
+        with ExitStack() as stack:
+            try:
+                writer = stack.enter_context(closing(connect(path, self._connection)))
+                prepare(writer)
+                self._reader = connect(path, self._connection)
+            except sqlite3.Error as error:
+                raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None
+            stack.pop_all()
+        self._writer = GroupCommit(writer)
+        self._cursors = Cursors(self._writer)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
     async def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
@@ -184,7 +148,7 @@ class SqliteStore:
 
     async def save(self, subscription: Subscription) -> None:
         """Keep a new or changed subscription."""
-        self._cursors.pop((subscription.topic, subscription.callback), None)
+        self._cursors.forget(subscription.topic, subscription.callback)
         await self._execute(
             "INSERT OR REPLACE INTO subscription"
             " (topic, callback, secret, expires, position, suspended, client)"
@@ -218,37 +182,13 @@ class SqliteStore:
         await self._writer.submit(lambda database: database.execute(sql, values))
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Note how far a subscription was delivered (`Store.move_cursor`).
-
-        A flush of its own for each would make publishers wait behind it.
-        """
-        self._cursors[topic, callback] = position
-        if self._flush is None:
-            self._flush = self._loop.call_later(CURSOR_DELAY, self._flush_cursors)
-
-    def _flush_cursors(self) -> None:
-        self._flush = None
-        moved = [(position, *key) for key, position in self._cursors.items()]
-        self._cursors.clear()
-        if moved:
-            written = self._writer.submit(
-                lambda database: database.executemany(
-                    "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?", moved
-                )
-            )
-            written.add_done_callback(_log_failure)
+        """Note how far a subscription was delivered (`Store.move_cursor`)."""
+        self._cursors.move(topic, callback, position)
 
     async def close(self) -> None:
         """Write the last cursors, and close the database."""
-        if self._flush is not None:
-            self._flush.cancel()
-            self._flush_cursors()
+        await self._cursors.close()
         await self._writer.close()
         self._reading.shutdown()
         self._reader.close()
         self._lock.release()
-
-
-def _log_failure(written: asyncio.Future[sqlite3.Cursor]) -> None:
-    if not written.cancelled() and (error := written.exception()) is not None:
-        log.warning("cursors were not saved, so some deliveries may come twice: %s", error)

@@ -1,0 +1,81 @@
+"""Where subscriptions are in their logs: written soon, many together.
+
+A flush of its own for each would make publishers wait behind it. What cannot be written waits
+for the next try; losing it in a crash only makes the hub deliver once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+
+from rsnotify_hub.log.group_commit import GroupCommit
+
+log = logging.getLogger("rsnotify.hub.store")
+
+#: How long a moved cursor may wait for a transaction of others to join, in seconds.
+CURSOR_DELAY = 0.25
+#: How long cursors wait that could not be written.
+RETRY_DELAY = 5.0
+
+_Cursors = dict[tuple[str, str], int]
+
+
+class Cursors:
+    """Writes cursors.
+
+    Args:
+        writer: Runs the transactions.
+    """
+
+    def __init__(self, writer: GroupCommit) -> None:
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._moved: _Cursors = {}
+        self._flushing: _Cursors = {}
+        self._flush: asyncio.TimerHandle | None = None
+
+    def move(self, topic: str, callback: str, position: int) -> None:
+        """Note how far a subscription was delivered."""
+        self._moved[topic, callback] = position
+        self._flush_in(CURSOR_DELAY)
+
+    def forget(self, topic: str, callback: str) -> None:
+        """Write nothing of a subscription that is about to be written itself."""
+        for cursors in (self._moved, self._flushing):
+            cursors.pop((topic, callback), None)
+
+    def _flush_in(self, seconds: float) -> None:
+        if self._flush is None and self._moved and not self._flushing:
+            self._flush = self._loop.call_later(seconds, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        self._flushing, self._moved = self._moved, {}
+        rows = [(position, *key) for key, position in self._flushing.items()]
+        written = self._writer.submit(
+            lambda database: database.executemany(
+                "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?", rows
+            )
+        )
+        written.add_done_callback(self._flushed)
+
+    def _flushed(self, written: asyncio.Future[sqlite3.Cursor]) -> None:
+        flushed, self._flushing = self._flushing, {}
+        if written.cancelled() or (error := written.exception()) is None:
+            self._flush_in(CURSOR_DELAY)
+            return
+        log.warning("cursors could not be saved yet; after a crash some come twice: %s", error)
+        self._moved = flushed | self._moved
+        self._flush_in(RETRY_DELAY)
+
+    async def close(self) -> None:
+        """Write the last cursors."""
+        await self._writer.idle()
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush_now()
+            await self._writer.idle()
+        if self._flush is not None:  # they could not be written
+            self._flush.cancel()

@@ -1,0 +1,70 @@
+"""The SQLite database of the hub: its connections, its tables, and their format."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_hub.log import sqlite_log
+
+_SCHEMA = (
+    sqlite_log.SCHEMA
+    + """
+CREATE TABLE IF NOT EXISTS subscription (
+    topic TEXT NOT NULL,
+    callback TEXT NOT NULL,
+    secret TEXT,
+    expires INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    suspended INTEGER NOT NULL DEFAULT 0,
+    client TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (topic, callback)
+);
+CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
+"""
+)
+_VERSION = 2
+# Format 1 knew neither who had asked for a subscription nor suspended ones, nor whole contents.
+_FROM_1 = f"""
+BEGIN;
+{sqlite_log.FROM_1_TO_2}
+ALTER TABLE subscription ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
+PRAGMA user_version = 2;
+COMMIT;
+"""
+
+
+def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connection:
+    """Open a connection in autocommit mode that any one thread at a time may use.
+
+    Raises:
+        sqlite3.Error: It cannot be had.
+    """
+    database = sqlite3.connect(
+        path, isolation_level=None, check_same_thread=False, timeout=10, factory=connection
+    )
+    try:
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def prepare(database: sqlite3.Connection) -> None:
+    """Make the tables, or bring those of an older hub to the present format.
+
+    Raises:
+        ConfigurationError: They are those of a newer hub.
+        sqlite3.Error: They cannot be made.
+    """
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version not in (0, 1, _VERSION):
+        raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
+    if version == 1:
+        database.executescript(_FROM_1)
+    database.executescript(_SCHEMA)
+    database.execute(f"PRAGMA user_version = {_VERSION}")

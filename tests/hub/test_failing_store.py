@@ -1,0 +1,214 @@
+"""A database that fails at its N-th call, for every N: nothing acknowledged is lost, nothing
+half-applied, and the hub goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_hub.log import cursors
+from rsnotify_hub.log.contents import read_content
+from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.subscriptions import Subscription
+from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
+from tests.hub.test_store import FOREVER, Listener, made, opened
+
+PAGE = "https://blog.example/"
+PARTS = [made(0, 1), made(1, 2), made(2, until=3), made(2, 4), made(4, 5), made(5, 6)]
+SUBSCRIPTION = Subscription(TOPIC, "https://a.example/", "secret", at(10**6), 0)
+
+
+class Disk:
+    """Counts what is asked of the database, and fails some of it.
+
+    Args:
+        failing: The numbers of the calls that fail.
+        late: Whether they do what they were asked first, as when only the answer is lost.
+    """
+
+    def __init__(self, failing: Iterable[int] = (), *, late: bool = False) -> None:
+        self.calls = 0
+        self.failing = set(failing)
+        self._late = late
+
+    def run(self, do: Callable[[], Any]) -> Any:
+        fails = self.calls in self.failing
+        self.calls += 1
+        result = None if fails and not self._late else do()
+        if fails:
+            raise sqlite3.OperationalError("disk I/O error")
+        return result
+
+    def connection(self) -> type[sqlite3.Connection]:
+        disk = self
+
+        class Connection(sqlite3.Connection):
+            def execute(self, *arguments: Any) -> Any:
+                if arguments[0].startswith("PRAGMA synchronous"):
+                    arguments = ("PRAGMA synchronous = OFF",)  # no power fails here
+                return disk.run(lambda: super(Connection, self).execute(*arguments))
+
+            def executemany(self, *arguments: Any) -> Any:
+                return disk.run(lambda: super(Connection, self).executemany(*arguments))
+
+            def executescript(self, *arguments: Any) -> Any:
+                return disk.run(lambda: super(Connection, self).executescript(*arguments))
+
+        return Connection
+
+
+async def again(attempt: Callable[[], Any]) -> Any:
+    """Try until it succeeds, as whoever publishes does."""
+    for _ in range(9):
+        try:
+            return await attempt()
+        except StorageError:
+            pass
+    raise AssertionError("the store does not heal")
+
+
+@asynccontextmanager
+async def hub(
+    folder: Path, disk: Disk, retention: Retention = FOREVER
+) -> AsyncIterator[tuple[SqliteStore, Topics, Listener]]:
+    async def begin() -> tuple[SqliteStore, Topics, Listener]:
+        store = None
+        try:
+            store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
+            listener = Listener()
+            topics = Topics(store, (listener,))
+            topics.start(await store.logs())
+        except (ConfigurationError, StorageError) as error:
+            if store is not None:
+                await store.close()
+            raise StorageError(str(error)) from None
+        return store, topics, listener
+
+    store, topics, listener = await again(begin)
+    try:
+        yield store, topics, listener
+    finally:
+        await topics.close()
+        await store.close()
+
+
+def content(text: str) -> Fragment:
+    return read_content(text.encode(), content_type="text/plain", received=at(0))
+
+
+async def life(folder: Path, disk: Disk) -> None:
+    """What a hub does, with everything tried again until it is acknowledged."""
+    async with hub(folder, disk) as (store, topics, listener):
+        for part in PARTS:
+            await again(lambda part=part: topics.publish(TOPIC, part))
+        heard = [fragment for fragment in listener.fragments if not fragment.heartbeat]
+        assert heard == [part for part in PARTS if not part.heartbeat]
+        for text in ("one", "two"):
+            await again(lambda text=text: topics.publish(PAGE, content(text)))
+        await again(lambda: topics.publish("https://gone.example/", PARTS[0]))
+        await again(lambda: topics.delete("https://gone.example/"))
+        await again(lambda: store.save(SUBSCRIPTION))
+        await again(lambda: store.save(replace(SUBSCRIPTION, callback="https://b.example/")))
+        await again(lambda: store.delete(TOPIC, "https://b.example/"))
+        await again(topics.trim)
+        assert (await again(lambda: topics.waiting(TOPIC, [0])))[0].fragments == 5
+        assert len(await again(lambda: topics.changes(TOPIC, since=at(0)))) == 5
+        assert len(await again(lambda: store.read(TOPIC, after=0))) == 5
+        await again(store.check)
+        store.move_cursor(TOPIC, SUBSCRIPTION.callback, 3)
+
+
+async def aftermath(folder: Path) -> None:
+    """Look at what is on the disk, with a database that works."""
+    database = sqlite3.connect(folder / "hub.sqlite")
+    assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert (
+        database.execute(
+            "SELECT kept - (SELECT count(*) FROM fragment WHERE topic = id),"
+            " size - (SELECT sum(length(body)) FROM fragment WHERE topic = id),"
+            " position - (SELECT max(position) FROM fragment WHERE topic = id) FROM topic"
+        ).fetchall()
+        == [(0, 0, 0)] * 2
+    )
+    database.close()
+    async with opened(folder, Clock()) as store:
+        kept = [entry.fragment for entry in await store.read(TOPIC, after=0)]
+        assert kept == [part for part in PARTS if not part.heartbeat]
+        assert [entry.fragment.body for entry in await store.read(PAGE, after=0)] == [b"two"]
+        (subscription,) = await store.subscriptions()
+        assert replace(subscription, position=0) == SUBSCRIPTION
+        assert subscription.position in (0, 3)
+
+
+async def test_a_life_without_failures(tmp_path: Path):
+    await life(tmp_path, Disk())
+    await aftermath(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("late", "in_a_row"),
+    [(False, 1), (True, 1), (False, 2)],
+    ids=["once", "only the answer is lost", "twice"],
+)
+async def test_whatever_call_fails_nothing_is_lost_and_the_hub_goes_on(
+    tmp_path: Path, late: bool, in_a_row: int
+):
+    disk = Disk()
+    await life(tmp_path / "counted", disk)
+    assert disk.calls > 100
+    for number in range(disk.calls):
+        folder = tmp_path / str(number)
+        await life(folder, Disk(range(number, number + in_a_row), late=late))
+        await aftermath(folder)
+
+
+async def test_what_is_published_at_once_is_acknowledged_or_refused_each_by_itself(
+    tmp_path: Path,
+):
+    disk = Disk()
+    await publish_at_once(tmp_path / "counted", disk)
+    for number in range(disk.calls):
+        folder = tmp_path / str(number)
+        acknowledged = await publish_at_once(folder, Disk([number]))
+        async with opened(folder, Clock()) as store:
+            kept = {entry.fragment.body for entry in await store.read(TOPIC, after=0)}
+        assert acknowledged == kept
+
+
+async def publish_at_once(folder: Path, disk: Disk) -> set[bytes]:
+    parts = [made(number, number + 1) for number in range(20)]
+    async with hub(folder, disk) as (_, topics, listener):
+        results = await asyncio.gather(
+            *[topics.publish(TOPIC, part) for part in parts], return_exceptions=True
+        )
+        acknowledged = {
+            part.body for part, result in zip(parts, results, strict=True) if result is None
+        }
+        assert {fragment.body for fragment in listener.fragments} == acknowledged
+    return acknowledged
+
+
+async def test_cursors_that_could_not_be_written_are_written_later(
+    tmp_path: Path, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)
+    monkeypatch.setattr(cursors, "RETRY_DELAY", 0)
+    async with hub(tmp_path, disk := Disk()) as (store, _, _):
+        await store.save(SUBSCRIPTION)
+        disk.failing = {disk.calls}
+        store.move_cursor(TOPIC, SUBSCRIPTION.callback, 7)
+        await watch.line("cursors could not be saved yet")
+        async with asyncio.timeout(PATIENCE):
+            while (await store.subscriptions())[0].position != 7:
+                pass
