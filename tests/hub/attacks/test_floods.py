@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from tests.hub.attacks.helpers import confirm, obliging, raw_server
+from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
 
 #: A hub behind a proxy: its clients are told apart by what the proxy says.
 PROXY = {
@@ -138,3 +138,25 @@ async def test_a_denial_is_no_way_to_look_into_a_network(run_hub: RunHub, watch:
                 answers.add((response.status, await response.text(), len(response.headers)))
         assert len(answers) == 1
         assert there.connections == 0
+
+
+async def test_topics_that_hang_at_one_host_hold_up_no_other_s(
+    run_hub: RunHub, names: Names, callback: Callback
+):
+    """No fetch ends here by itself: another host's topic is fetched by fairness only."""
+
+    async def hang(head: bytes, reader: object, writer: object) -> None:
+        await asyncio.Event().wait()
+
+    names.addresses["evil.test"] = ["127.0.0.1"]
+    async with run_hub(callback_seconds=1000) as hub, raw_server(hang) as source:
+        evil = f"http://evil.test:{source.port}"
+        pings = [{"mode": "publish", "url": f"{evil}/{number}"} for number in range(64)]
+        flooding = asyncio.create_task(flood(hub, pings))
+        await source.until(lambda: len(source.requests) > 1)
+        callback.document = b"content"
+        callback.headers = {"Content-Type": "text/plain"}
+        async with asyncio.timeout(PATIENCE):
+            assert await hub.form(mode="publish", url=callback.url) == (202, "")
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)

@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
+from yarl import URL
 
 from rsnotify.links import parse_links
+from tests.hub.attacks.helpers import raw_server
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment, seconds_of
 
@@ -267,3 +269,41 @@ async def test_a_stranger_s_page_may_not_use_a_local_hub_that_asks_for_no_token(
         async with hub.session.request(method, url, headers=headers) as response:
             assert response.status in (401, 403)
             assert "Access-Control-Allow-Origin" not in response.headers
+
+
+async def test_nothing_that_a_stranger_writes_becomes_a_page(hub: Client):
+    """What is wrong is said as plain text, which no browser takes for anything else."""
+    script = "<script>alert(1)</script>"
+    for fields in ({"mode": script}, {"mode": "publish", "url": script}, {"mode": "subscribe"}):
+        data = {"hub." + name: value for name, value in fields.items()}
+        async with hub.session.post(hub.url + "websub", data=data) as response:
+            assert response.content_type == "text/plain"
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert script not in await response.text()
+    for path in (f"?{script}", f"{script}", f"topics?topic={script}", f"admin/topics/{script}"):
+        async with hub.session.get(URL(hub.url + path, encoded=True)) as response:
+            assert script not in await response.text() or response.content_type != "text/html"
+
+
+async def test_the_hub_confirms_nothing_to_itself(hub: Client, watch: LogWatch):
+    """A callback at the hub would be a way to make it talk to itself without end."""
+    paths = ("", "websub", "ws", "topics", "healthz", "metrics", "admin/status", "nowhere")
+    for number, path in enumerate(paths):
+        topic = f"{TOPIC}?{number}"
+        status, _ = await hub.form(mode="subscribe", topic=topic, callback=hub.url + path)
+        assert status in (202, 400)
+        if status == 202:
+            await watch.line("did not confirm", topic)
+    assert await hub.subscriptions() == []
+
+
+async def test_what_a_callback_answers_stays_on_one_line_of_the_log(hub: Client, watch: LogWatch):
+    async def nasty(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 500 \x1b[31mred\x07\xff\r\nX: \x1b]0;\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+
+    async with raw_server(nasty) as callback:
+        assert (await hub.form(mode="subscribe", topic=TOPIC, callback=callback.url()))[0] == 202
+        await watch.line("did not confirm")
+        await hub.form(mode="publish", url=callback.url())
+    assert all(line.isprintable() for line in watch.lines)
