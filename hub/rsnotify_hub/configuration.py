@@ -80,6 +80,12 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         jwt_issuer: The `iss` that it must have, if any.
         trusted_proxies: Addresses and networks of proxies that are believed whom they act for.
         forwarded_header: The header in which they say it.
+        max_connections: Connections at once, of HTTP and WebSocket.
+        connections_per_client: Connections of one client address; programs on this machine and
+            trusted proxies may have more.
+        header_seconds: How long the head of a request may take to arrive.
+        idle_seconds: How long a connection may wait for its next request.
+        log_format: How the log is written, as lines of text or of JSON.
         subscription_rate: Requests to subscribe or unsubscribe a second, of one client
             address; ten seconds' worth may come at once.
         connection_rate: WebSockets that one client address opens a second, likewise.
@@ -100,6 +106,11 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         signature: The algorithm of `X-Hub-Signature`.
         queue_bytes: How much may wait for one WebSocket before it is cut off.
         queue_frames: How many frames may.
+        max_websockets: How many WebSockets may be open.
+        websockets_per_client: How many of them one client may open.
+        websocket_origins: Origins whose pages may open a WebSocket, beside the hub's own.
+        websocket_ping_seconds: How often a WebSocket is pinged; who has not answered by the next
+            time is dropped.
         callback_seconds: How long one request to a callback or channel may take.
         request_seconds: How long a request's body may take to arrive.
         retry_seconds: The first wait before a delivery is tried again; doubled each time.
@@ -123,6 +134,11 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     jwt_issuer: str | None = None
     trusted_proxies: tuple[str, ...] = ()
     forwarded_header: Literal["X-Forwarded-For", "Forwarded"] = "X-Forwarded-For"
+    max_connections: _Positive = 20_000
+    connections_per_client: _Positive = 1000
+    header_seconds: _Seconds = 10.0
+    idle_seconds: _Seconds = 60.0
+    log_format: Literal["text", "json"] = "text"
     subscription_rate: _Rate = 10.0
     connection_rate: _Rate = 20.0
     failed_token_rate: _Rate = 1.0
@@ -142,6 +158,10 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     signature: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
     queue_bytes: _Positive = 4 * 1024 * 1024
     queue_frames: _Positive = 4096
+    max_websockets: _Positive = 20_000
+    websockets_per_client: _Positive = 1000
+    websocket_origins: tuple[str, ...] = ()
+    websocket_ping_seconds: _Seconds = 30.0
     callback_seconds: _Seconds = 10.0
     request_seconds: _Seconds = 30.0
     retry_seconds: _Seconds = 1.0

@@ -135,9 +135,10 @@ async def test_who_acts_for_others_is_not_a_local_peer(hub: Client, header: dict
 
 
 async def test_nobody_is_local_to_a_hub_with_a_public_address(run_hub: RunHub):
-    async with run_hub(public_url="https://hub.example") as hub:
+    topics = ["https://open.example/"]
+    async with run_hub(public_url="https://hub.example", open_topics=topics) as hub:
         assert (await hub.publish(fragment(0, 1)))[0] == 401
-    async with run_hub(host="0.0.0.0", public_url="http://localhost") as hub:
+    async with run_hub(host="0.0.0.0", public_url="http://localhost", open_topics=topics) as hub:
         hub.url = hub.url.replace(hub.url.split("/")[2].split(":")[0], "127.0.0.1")
         assert (await hub.publish(fragment(0, 1)))[0] == 401
 

@@ -88,7 +88,7 @@ async def _websub(request: web.Request) -> web.Response:
     return await request.app[HUB].websub.handle(request)
 
 
-async def _websocket(request: web.Request) -> web.WebSocketResponse:
+async def _websocket(request: web.Request) -> web.StreamResponse:
     return await request.app[HUB].websockets.handle(request)
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
+from aiohttp import web
+
 from rsnotify.errors import ConfigurationError
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+#: How many connections the system keeps that were not yet taken.
+BACKLOG = 1024
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -22,7 +34,7 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigurationError(f"cannot listen on {host} port {port}: {reason}") from None
@@ -45,3 +57,53 @@ def is_loopback(address: str) -> bool:
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         return ip.ipv4_mapped.is_loopback
     return ip.is_loopback
+
+
+def allow_files(wanted: int) -> int:
+    """Let this process open more files at once, as far as the system lets it.
+
+    Args:
+        wanted: How many it may come to need.
+
+    Returns:
+        How many it may open.
+    """
+    if resource is None:
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+class ProtocolSite(web.BaseSite):
+    """Serves a listening socket with protocols that one makes oneself.
+
+    Args:
+        runner: The runner of the application.
+        listener: The socket.
+        protocols: Makes the protocol of each connection.
+    """
+
+    def __init__(
+        self,
+        runner: web.BaseRunner,
+        listener: socket.socket,
+        protocols: Callable[[], asyncio.Protocol],
+    ) -> None:
+        super().__init__(runner, backlog=BACKLOG)
+        self._listener = listener
+        self._protocols = protocols
+
+    @property
+    def name(self) -> str:
+        """The URL that it answers at."""
+        return url_of(self._listener)
+
+    async def start(self) -> None:
+        """Begin to take connections."""
+        await super().start()
+        self._server = await asyncio.get_running_loop().create_server(
+            self._protocols, sock=self._listener, backlog=self._backlog
+        )

@@ -1,0 +1,289 @@
+"""What keeps careless and hostile clients from holding connections for nothing.
+
+aiohttp's server waits without end for a request's head, for its body, and for a client to take
+its answer. So a protocol of ours stands between the transport and aiohttp's, and knows what each
+connection waits for:
+
+    HEAD  since it was opened, or since the first byte after an answer: a whole head
+    BODY  since its head was complete: the rest of the request
+    TAKE  since its buffer was full: that the client takes some of it
+    IDLE  since an answer: another request
+
+Whatever takes longer than it may is cut off. A connection that waits for nothing of these costs
+nothing here; a WebSocket is none of them once it is taken over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum, auto
+
+from aiohttp import StreamReader
+
+from rsnotify_hub.access.clients import TrustedProxies
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.serving.network import allow_files, is_loopback
+from rsnotify_hub.serving.seats import Seats
+from rsnotify_hub.statistics import Statistics
+
+#: How often it is looked who waits for too long, in seconds, and that as a part of the shortest.
+_LOOK_SECONDS = 1.0
+_LOOK_PART = 0.25
+
+#: A handler that reads a body with a limit of its own answers before the connection is cut off.
+_GRACE_SECONDS = 1.0
+
+#: Files that are no clients' connections: callbacks, the store, the log.
+_OTHER_FILES = 1024
+
+#: How much a client has to take of what waits for it, in bytes, to get as much time again.
+_PROGRESS = 16 * 1024
+
+
+class Wait(Enum):
+    """What a connection waits for."""
+
+    HEAD = auto()
+    BODY = auto()
+    TAKE = auto()
+    IDLE = auto()
+
+
+class Watch:
+    """Who waits for what, and since when.
+
+    Args:
+        seconds: How long each may take.
+        seats: The places for connections.
+        refused: Called for each connection that gets none, or that is cut off.
+    """
+
+    def __init__(
+        self, seconds: dict[Wait, float], seats: Seats, refused: Callable[[], None]
+    ) -> None:
+        self.seats = seats
+        self.refused = refused
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        # One order for each: who came first has waited longest, and nobody is sorted.
+        self._waiting: dict[Wait, dict[Guard, float]] = {wait: {} for wait in Wait}
+        self._every = min(_LOOK_SECONDS, *(each * _LOOK_PART for each in seconds.values()))
+        self._timer = self._loop.call_later(self._every, self._look)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._timer.cancel()
+
+    def begin(self, guard: Guard, wait: Wait) -> None:
+        """Take note that a connection waits."""
+        self._waiting[wait].pop(guard, None)
+        self._waiting[wait][guard] = self._loop.time() + self._seconds[wait]
+
+    def end(self, guard: Guard, *waits: Wait) -> None:
+        """Take note that it does not."""
+        for wait in waits:
+            self._waiting[wait].pop(guard, None)
+
+    def has_room(self, address: str) -> bool:
+        """Tell whether an address gets a seat, for which another may have to leave."""
+        if self.seats.has_enough(address):
+            return False
+        if self.seats.full:
+            self._cut_off_longest()
+        return not self.seats.full
+
+    def _cut_off_longest(self) -> None:
+        """Cut off who has sent nothing useful for the longest time, if anybody has not."""
+        for wait in (Wait.HEAD, Wait.IDLE):
+            guard = next(iter(self._waiting[wait]), None)
+            if guard is not None:
+                guard.cut_off()
+                return
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        for wait, guards in self._waiting.items():
+            late = []
+            for guard, until in guards.items():
+                if until > now:
+                    break
+                late.append(guard)
+            for guard in late:
+                del guards[guard]
+                if guard.still_waits(wait):
+                    guard.cut_off()
+        self._timer = self._loop.call_later(self._every, self._look)
+
+
+class Guard(asyncio.Protocol):
+    """Stands between one connection's transport and the protocol that serves it.
+
+    Args:
+        serve: Makes that protocol.
+        watch: Takes note of who waits.
+    """
+
+    __slots__ = (
+        "_address", "_answered", "_body", "_protocol", "_serve", "_transport", "_unsent", "_watch",
+    )  # fmt: skip
+
+    def __init__(self, serve: Callable[[], asyncio.Protocol], watch: Watch) -> None:
+        self._serve = serve
+        self._watch = watch
+        self._protocol: asyncio.Protocol | None = None
+        self._transport: asyncio.Transport | None = None
+        self._address: str | None = None
+        self._body: StreamReader | None = None
+        self._answered = False
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take a seat, or go."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if peer else ""
+        if not self._watch.has_room(address):
+            self._watch.refused()
+            transport.abort()
+            return
+        self._watch.seats.take(address)
+        self._address = address
+        self._protocol = self._serve()
+        self._watch.begin(self, Wait.HEAD)
+        self._protocol.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Hand on; what ends an idle time begins a head."""
+        if self._protocol is None:
+            return
+        if self._answered:
+            self._answered = False
+            self._watch.end(self, Wait.IDLE)
+            self._watch.begin(self, Wait.HEAD)
+        self._protocol.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        """Hand on."""
+        return self._protocol.eof_received() if self._protocol is not None else None
+
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent."""
+        self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
+        self._watch.end(self, Wait.IDLE)
+        self._watch.begin(self, Wait.TAKE)
+        if self._protocol is not None:
+            self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._watch.end(self, Wait.TAKE)
+        if self._answered:
+            self._watch.begin(self, Wait.IDLE)
+        if self._protocol is not None:
+            self._protocol.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the seat back."""
+        self._watch.end(self, *Wait)
+        self._leave()
+        if self._protocol is not None:
+            self._protocol.connection_lost(exc)
+
+    def _leave(self) -> None:
+        if self._address is not None:
+            self._watch.seats.leave(self._address)
+            self._address = None
+
+    def request_began(self, body: StreamReader) -> None:
+        """Take note of a whole head."""
+        self._answered = False
+        self._watch.end(self, Wait.HEAD, Wait.IDLE)
+        if not body.is_eof():
+            self._body = body
+            self._watch.begin(self, Wait.BODY)
+
+    def request_ended(self) -> None:
+        """Take note of an answer."""
+        self._body = None
+        self._answered = True
+        self._watch.end(self, Wait.BODY)
+        if self._address is not None:
+            self._watch.begin(self, Wait.IDLE)
+
+    def still_waits(self, wait: Wait) -> bool:
+        """Tell whether what was waited for has not come after all."""
+        if wait is Wait.BODY:
+            return self._body is not None and not self._body.is_eof()
+        return wait is not Wait.TAKE or not self._takes_some()
+
+    def _takes_some(self) -> bool:
+        unsent = self._transport.get_write_buffer_size() if self._transport else 0
+        taken, self._unsent = self._unsent - unsent, unsent
+        if taken >= _PROGRESS:
+            self._watch.begin(self, Wait.TAKE)
+        return taken >= _PROGRESS
+
+    def cut_off(self) -> None:
+        """End the connection at once, and free its seat for others."""
+        self._watch.end(self, *Wait)
+        self._leave()
+        self._watch.refused()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def hand_over(self) -> Callable[[], None]:
+        """Watch this connection no more; return what gives its seat back in the end."""
+        self._watch.end(self, *Wait)
+        address, self._address = self._address, None
+        seats, left = self._watch.seats, address is None
+
+        def leave() -> None:
+            nonlocal left
+            if not left and address is not None:
+                left = True
+                seats.leave(address)
+
+        return leave
+
+
+def watch_of(configuration: Configuration, statistics: Statistics) -> Watch:
+    """Make the watch of one server.
+
+    Args:
+        configuration: How long, and how many.
+        statistics: Where it is counted who was turned away.
+    """
+    proxies = TrustedProxies(configuration.trusted_proxies, configuration.forwarded_header)
+    files = allow_files(configuration.max_connections + _OTHER_FILES)
+    seats = Seats(
+        min(configuration.max_connections, max(1, files - _OTHER_FILES)),
+        configuration.connections_per_client,
+        exempt=lambda address: is_loopback(address) or proxies.trusts(address),
+    )
+    seconds = {
+        Wait.HEAD: configuration.header_seconds,
+        Wait.BODY: configuration.request_seconds + _GRACE_SECONDS,
+        Wait.TAKE: configuration.request_seconds,
+        Wait.IDLE: configuration.idle_seconds,
+    }
+    return Watch(seconds, seats, lambda: statistics.refused.update(("connection",)))
+
+
+def guard_of(transport: asyncio.BaseTransport | None) -> Guard | None:
+    """Return the guard of a connection, if it has one."""
+    if transport is None or transport.is_closing():
+        return None
+    protocol = transport.get_protocol()
+    return protocol if isinstance(protocol, Guard) else None
+
+
+def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
+    """Let another protocol have a connection; call this just before `set_protocol`.
+
+    Returns:
+        What the other protocol calls once the connection is lost.
+    """
+    guard = guard_of(transport)
+    return guard.hand_over() if guard is not None else lambda: None
