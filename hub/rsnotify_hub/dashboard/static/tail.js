@@ -1,10 +1,10 @@
 /** The live tail: the newest changes of the topics that are followed. */
 
-import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { bytes, many, timeOfDay } from "./figures.js";
+import { makeRow } from "./changes.js";
+import { find, setAttribute, setText, showEach } from "./dom.js";
+import { many } from "./figures.js";
 import { Follower } from "./follower.js";
 import { readFragment } from "./fragments.js";
-import { inOneLine, printable, uriLink } from "./uris.js";
 
 /** How many topics are followed at once: each takes a connection, to the hub and in the browser. */
 const MOST_TOPICS = 8;
@@ -12,7 +12,6 @@ const MOST_ROWS = 60;
 
 /** A finger leaves no pointer over what it touched. */
 const POINTER = matchMedia("(hover: hover)");
-const MOST_WAITING = 200;
 const EXCERPT_CHARACTERS = 200;
 
 /**
@@ -35,6 +34,7 @@ export class Tail {
   #timer = null;
   #drawn = 0;
   #every = QUIET_MILLISECONDS;
+  #about = "";
 
   constructor(panel) {
     this.list = find(".changes", panel);
@@ -60,8 +60,8 @@ export class Tail {
     const names = new Set(wanted.map(each => each.topic));
     for (const [name, follower] of this.#followers) if (!names.has(name)) this.#leave(name, follower);
     for (const each of wanted) if (!this.#followers.has(each.topic)) this.#join(each);
-    setText(this.scope, only ? "Of this topic" : scopeOf(names.size, topics.length));
-    this.#explain(names.size);
+    this.#about = only ? "Of this topic" : scopeOf(names.size, topics.length);
+    this.#explain();
   }
 
   /** Keep what is followed already, as long as it is among the liveliest twice as many. */
@@ -92,7 +92,7 @@ export class Tail {
 
   #take(news) {
     this.#waiting.push(news);
-    if (this.#waiting.length > MOST_WAITING) {
+    if (this.#waiting.length > MOST_ROWS) {
       this.#waiting.shift();
       this.#missed += 1;
     }
@@ -120,21 +120,16 @@ export class Tail {
 
   #draw() {
     this.#timer = null;
-    setAttribute(this.list, "data-held", this.#held);
+    this.#explain();
     if (this.#held) return;
     const before = this.#number;
     this.#drawn = Date.now();
-    if (this.#missed) {
-      const note = `${many(this.#missed, "fragment")} came too fast to be shown.`;
-      this.#add([{ topic: "", at: Date.now(), note }]);
-      this.#missed = 0;
-    }
     for (const news of this.#waiting.splice(0)) this.#add(this.#rowsOf(news));
     showEach(this.list, this.#rows, row => row.number, makeRow, () => {});
     const much = this.#number - before > MUCH_ROWS;
     this.#every = much ? BUSY_MILLISECONDS : QUIET_MILLISECONDS;
     setAttribute(this.list, "data-busy", much);
-    this.#explain(this.#followers.size);
+    this.#explain();
   }
 
   #add(rows) {
@@ -154,34 +149,16 @@ export class Tail {
     return fragment.changes.slice(-MOST_ROWS).map(change => ({ topic: news.topic, at: news.at, change }));
   }
 
-  #explain(followed) {
+  #explain() {
+    const missed = this.#missed ? `${many(this.#missed, "fragment")} came too fast to be shown` : "";
+    const held = this.#held ? "still while you point at it" : "";
+    setText(this.scope, [this.#about, missed, held].filter(Boolean).join(" · "));
     this.empty.hidden = this.#rows.length > 0;
-    setText(this.empty, followed ? "Nothing has changed since you look." : "There is no topic to follow yet.");
+    setText(this.empty, this.#followers.size ? "Nothing has changed since you look." : "There is no topic to follow yet.");
   }
 }
 
 function scopeOf(followed, all) {
   if (followed === 0) return "";
   return followed < all ? `Of the ${followed} liveliest topics` : `Of ${many(followed, "topic")}`;
-}
-
-function makeRow(row) {
-  const made = element("li", { class: "change" }, element("time", {}, timeOfDay(row.at)));
-  if (row.note) made.append(element("p", { class: "remark" }, printable(row.note)));
-  else if (row.change) made.append(...changed(row.change));
-  else made.append(...content(row));
-  if (row.topic) made.title = printable(row.topic);
-  return made;
-}
-
-function changed({ uri, change, length }) {
-  const known = ["created", "updated", "deleted"].includes(change) ? change : "changed";
-  const size = length === null ? null : element("span", { class: "size" }, bytes(length));
-  return [element("span", { class: `kind ${known}` }, known), uriLink(uri), size].filter(Boolean);
-}
-
-function content({ topic, size, excerpt }) {
-  const beginning = excerpt ? element("p", { class: "excerpt" }, inOneLine(excerpt)) : null;
-  const parts = [element("span", { class: "kind content" }, "content"), uriLink(topic)];
-  return [...parts, element("span", { class: "size" }, bytes(size)), beginning].filter(Boolean);
 }
