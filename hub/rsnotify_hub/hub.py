@@ -77,6 +77,7 @@ class Hub:
         memory: Handles `GET /topics`.
         admin: Handles `/admin/`.
         metrics: Answers `GET /metrics`.
+        connections: Counts the connections to its server; whoever serves it sets this.
         readiness: Says whether the hub can do its work.
     """
 
@@ -128,6 +129,7 @@ class Hub:
         )
         office = Office(self._topics, self._callbacks, reports)
         self.metrics = Metrics(self._readings)
+        self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store)
         self.admin = AdminApi(office, gate, self.statistics, version=_VERSION)
 
@@ -158,6 +160,7 @@ class Hub:
             logs=self._topics.states(),
             subscriptions=Counter(each.state for each in deliveries),
             lags=[lag_seconds(each, now) for each in deliveries if not each.subscription.suspended],
+            connections=self.connections(),
             websockets=self.websockets.count(),
             websocket_queue=self.websockets.queued(),
             delivery_queue=self._callbacks.waiting(),

@@ -45,6 +45,7 @@ class Readings(Struct, frozen=True, kw_only=True):
         subscriptions: How many WebSub subscriptions are in each state.
         lags: How long each WebSub subscription that is not suspended has been behind, in seconds;
             0 for up to date.
+        connections: How many connections to the server are open, of any kind.
         websockets: How many WebSockets are open.
         websocket_queue: Bytes that wait in all of them.
         delivery_queue: WebSub deliveries that wait for their turn.
@@ -56,6 +57,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     logs: Sequence[LogState]
     subscriptions: Mapping[State, int]
     lags: Sequence[float]
+    connections: int
     websockets: int
     websocket_queue: int
     delivery_queue: int
@@ -69,6 +71,7 @@ def families(readings: Readings) -> Iterator[Metric]:
     yield from _delivered(readings.statistics)
     yield from _logs(readings.logs)
     yield from _subscriptions(readings)
+    yield _gauge("connections", "Open connections to the server", readings.connections)
     yield _gauge("websockets", "Open WebSockets", readings.websockets)
     yield _gauge(
         "websocket_queue_bytes", "Bytes that wait in all WebSockets", readings.websocket_queue

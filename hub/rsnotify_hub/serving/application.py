@@ -161,6 +161,7 @@ async def serve(
             await runner.setup()
             watch = watch_of(configuration, app[HUB].statistics)
             stack.callback(watch.close)
+            app[HUB].connections = lambda: watch.seats.count
             assert runner.server is not None
             protocols = partial(Guard, runner.server, watch)
             await ProtocolSite(runner, listener, protocols).start()

@@ -31,6 +31,7 @@ def test_every_metric_is_documented():
         logs=(),
         subscriptions={},
         lags=(),
+        connections=0,
         websockets=0,
         websocket_queue=0,
         delivery_queue=0,

@@ -40,6 +40,7 @@ def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) ->
         logs=(),
         subscriptions={State.ACTIVE: len(lags)},
         lags=lags,
+        connections=4,
         websockets=3,
         websocket_queue=5,
         delivery_queue=6,
@@ -80,6 +81,7 @@ def test_every_count_has_a_name():
     assert found["rsnotify_hub_deliveries_total"]["given-up", "websub"] == 6
     assert found["rsnotify_hub_deliveries_total"]["delivered", "websocket"] == 0
     assert found["rsnotify_hub_delivered_bytes_total"][("websocket",)] == 7
+    assert found["rsnotify_hub_connections"][()] == 4
     assert found["rsnotify_hub_websockets"][()] == 3
     assert found["rsnotify_hub_websocket_queue_bytes"][()] == 5
     assert found["rsnotify_hub_delivery_queue"][()] == 6
@@ -113,6 +115,7 @@ async def test_a_hub_tells_what_it_has_done(
     assert found["rsnotify_hub_log_fragments"][()] == 1
     assert found["rsnotify_hub_log_bytes"][()] == len(fragment(0, 1))
     assert found["rsnotify_hub_websockets"][()] == 1
+    assert found["rsnotify_hub_connections"][()] >= 2  # the WebSocket, and this one
     assert found["rsnotify_hub_subscriptions"][("active",)] == 1
     deliveries = found["rsnotify_hub_deliveries_total"]
     assert deliveries["delivered", "websub"] == 1
