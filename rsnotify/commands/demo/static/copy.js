@@ -14,5 +14,5 @@ export function showCopy({ states, differing }) {
   const text = differing
     ? `${number(differing)} of ${number(held)} differ`
     : `all ${number(held)} as at the Source`;
-  setText(find("#copy .amount"), text);
+  setText(find("#amount"), text);
 }
