@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.retry import Retry
+from rsnotify.retry import Retry, asked_wait
 
 
 @given(st.integers(1, 1000), st.integers())
@@ -26,3 +28,30 @@ def test_the_other_side_may_ask_for_a_longer_wait_but_not_for_any() -> None:
     assert retry.delay(1, Random(1), at_least=7) == 7
     assert retry.delay(1, Random(1), at_least=0.1) >= 0.5
     assert retry.delay(1, Random(1), at_least=10**9) == 3600
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("header", "wait"),
+    [
+        ("120", 120.0),
+        (" 0 ", 0.0),
+        ("9" * 5000, 999_999.0),
+        ("Thu, 01 Jan 2026 00:01:00 GMT", 60.0),
+        ("Thu, 01 Jan 2026 02:01:00 +0200", 60.0),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 0.0),
+        ("", None),
+        ("-1", None),
+        ("soon", None),
+        ("Thu, 99 Jan 2026 00:01:00 GMT", None),
+    ],
+)
+def test_a_wish_to_wait_is_seconds_or_a_date(header: str, wait: float | None):
+    assert asked_wait(header, NOW) == wait
+
+
+@given(st.text(max_size=60))
+def test_no_header_breaks_the_reader(header: str):
+    assert (asked_wait(header, NOW) or 0.0) >= 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from rsnotify_hub.websub.answers import Answer
 from rsnotify_hub.websub.lanes import Places
@@ -122,3 +123,16 @@ async def test_what_is_under_way_may_end_when_all_is_closed():
     gate.set()
     await closing
     assert ended == ["a"]
+
+
+async def test_nobody_is_hurried_because_the_hub_itself_was_slow():
+    requests = Requests(Turns(1000, quick=Places(1, 1), slow=Places(1, 0), patience=0.2))
+    requests.take("hangs", "bad", hangs=True)
+    requests.take("waits", "good", hangs=False)
+    await asyncio.sleep(0)  # it begins
+    time.sleep(0.5)  # noqa: ASYNC251  the loop stands still, past the check that was due
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert requests.answers == {}
+    assert await requests.answer("waits") == OK, "the next check is in time"
+    assert set(requests.answers) == {"hangs", "waits"}

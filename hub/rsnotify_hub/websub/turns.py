@@ -123,7 +123,8 @@ class Turns:
                 turn.task = loop.create_task(turn.work(turn))
                 turn.task.add_done_callback(partial(self._ended, turn))
         if self._check is None and self._quick.waiting():
-            self._check = loop.call_later(self._patience, self._make_room)
+            due = loop.time() + self._patience
+            self._check = loop.call_at(due, self._make_room, due)
 
     def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
         self._quick.leave(turn)
@@ -132,16 +133,21 @@ class Turns:
             log.error("a request to the callback at %s broke off", turn.host, exc_info=error)
         self._begin()
 
-    def _make_room(self) -> None:
+    def _make_room(self, due: float) -> None:
         self._check = None
         now = asyncio.get_running_loop().time()
-        for turn in self._quick.in_the_way(now - self._patience):
-            if self._slow.has_place(turn.host):
-                self._quick.leave(turn)
-                self._slow.enter(turn, now)
-            else:
-                turn.hurry()
+        # Where this comes late, it is the hub that was slow: answers may be there, unread.
+        if now - due <= self._patience / 2:
+            for turn in self._quick.in_the_way(now - self._patience):
+                self._put_aside(turn, now)
         self._begin()
+
+    def _put_aside(self, turn: Turn, now: float) -> None:
+        if self._slow.has_place(turn.host):
+            self._quick.leave(turn)
+            self._slow.enter(turn, now)
+        else:
+            turn.hurry()
 
     async def close(self, seconds: float) -> None:
         """Begin nothing more, and give what is under way some seconds to end."""
