@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import cast
 
 from aiohttp import StreamReader
 
@@ -138,10 +139,10 @@ class Guard(asyncio.Protocol):
         self._answered = False
         self._unsent = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, made: asyncio.BaseTransport) -> None:
         """Take a seat, or go."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # A cast, since uvloop's transports are none by class.
+        transport = self._transport = cast(asyncio.Transport, made)
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
         if not self._watch.has_room(address):
