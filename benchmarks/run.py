@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 
 import documents
+import fanout
 import latency
 
-BENCHMARKS = {"documents": documents.main, "latency": latency.main}
+BENCHMARKS = {"documents": documents.main, "latency": latency.main, "fanout": fanout.main}
 
 
 def main(names: list[str]) -> None:

@@ -101,7 +101,7 @@ class Hub:
         self._questions = Questions(
             requests, Retry(configuration.retry_seconds), configuration.callback_seconds
         )
-        self._live = WebSocketChannel()
+        self._live = WebSocketChannel(configuration, self.statistics)
         self._callbacks = WebSubChannel(
             store, requests, self._questions, configuration, clock, self.statistics
         )
@@ -116,7 +116,15 @@ class Hub:
             intake, self._topics, self._pings, self._verification, limits, configuration
         )
         self.memory = ChangeMemory(self._topics, public_url + "topics")
-        self.websockets = WebSockets(intake, self._topics, self._live, configuration)
+        self.websockets = WebSockets(
+            intake,
+            self._topics,
+            self._live,
+            limits,
+            self.statistics,
+            configuration,
+            public_url=public_url,
+        )
         reports = Reports(
             self._topics,
             self._live,

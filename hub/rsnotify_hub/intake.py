@@ -10,7 +10,7 @@ from aiohttp import web
 
 from rsnotify.datetimes import Instant
 from rsnotify.reading import Limits
-from rsnotify_hub.access.gate import Gate
+from rsnotify_hub.access.gate import Gate, Permission
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
@@ -37,13 +37,13 @@ class Intake:
             document_bytes=configuration.max_fragment_bytes, links=configuration.max_links
         )
 
-    def check_publisher(self, request: web.Request, topic: str) -> None:
-        """Check that a request may publish on a topic.
+    def check_publisher(self, request: web.Request, topic: str) -> Permission:
+        """Check that a request may publish on a topic (`Gate.check_publisher`).
 
         Raises:
             Refusal: It may not.
         """
-        self._gate.check_publisher(request, topic)
+        return self._gate.check_publisher(request, topic)
 
     def check_ping(self, request: web.Request, topic: str) -> None:
         """Check that a request may have a topic fetched.

@@ -75,10 +75,9 @@ async def test_between_replay_and_live_nothing_is_missed_or_doubled(hub: Client)
                 await hub.get("healthz")  # lets the subscribers in between
 
     async def follow(start: int) -> list[float]:
-        while start:  # not before there is something to replay
-            state = (await hub.get(""))[1]
-            if format_datetime(at(start))[:19] <= state.partition(TOPIC)[2][9:28]:
-                break
+        if start:  # not before there is something to replay
+            through = format_datetime(at(start))[:19]
+            await hub.topics(lambda rows: bool(rows) and rows[0]["through"][:19] >= through)
         since = chosen.randint(0, start)
         return [since, *(await heard(await hub.listen(since), total))]
 
@@ -170,7 +169,7 @@ async def test_a_second_frame_is_refused(hub: Client):
         '{"type":"subscribe","topic":"urn:x"}',
         '{"type":"subscribe","topic":"https://a.example/","since":"yesterday"}',
         "<urlset/>",
-        "[" * 100_000,
+        "[" * 10_000,
     ],
 )
 async def test_a_bad_first_frame_is_refused(hub: Client, frame: str):

@@ -1,27 +1,41 @@
-"""One connection of `GET /ws`, from its upgrade to its close."""
+"""`GET /ws`: who gets a WebSocket, and what its first frame makes of it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from weakref import WeakSet
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
+from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.frames import Error, Publish, Subscribe, decode, encode
-from rsnotify_hub.websocket.publishing import take_fragments
-from rsnotify_hub.websocket.subscribers import (
+from rsnotify_hub.serving.network import is_loopback
+from rsnotify_hub.serving.seats import Seats
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.websocket.connection import CLOSE_SECONDS, Connection
+from rsnotify_hub.websocket.frames import (
     GOING_AWAY,
     INTERNAL_ERROR,
     POLICY_VIOLATION,
     TRY_AGAIN_LATER,
-    Subscriber,
-    WebSocketChannel,
+    Error,
+    Publish,
+    Subscribe,
+    decode,
+    encode,
 )
+from rsnotify_hub.websocket.handshake import Upgraded, hand_over, shake_hands
+from rsnotify_hub.websocket.keeping import Keeper
+from rsnotify_hub.websocket.origins import Origins
+from rsnotify_hub.websocket.publishing import Inbox, take_fragments
+from rsnotify_hub.websocket.replay import replay, since_of
+from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
 from rsnotify_hub.websub.forms import check_url
 
 log = logging.getLogger("rsnotify.hub.websocket")
@@ -31,13 +45,12 @@ _CLOSE_CODES = {
     Code.FORBIDDEN: POLICY_VIOLATION,
     Code.INVALID_FRAGMENT: POLICY_VIOLATION,
     Code.UNAVAILABLE: TRY_AGAIN_LATER,
+    Code.TOO_MANY: TRY_AGAIN_LATER,
 }
 
-#: Seconds between pings; half of that later, who has not answered is gone.
-_PING_SECONDS = 30.0
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
-#: How long a client has to answer a close, in seconds.
-_CLOSE_SECONDS = 3.0
+_NOTHING_CAME = "no subscribe or publish frame came"
 
 
 class WebSockets:
@@ -47,7 +60,10 @@ class WebSockets:
         intake: Says who may publish, and reads fragments.
         topics: The logs.
         channel: The live subscribers.
-        configuration: The limits.
+        limits: Say how often one client may connect.
+        statistics: Where refusals are counted.
+        configuration: The limits of one connection, and how many there may be.
+        public_url: How others reach the hub: its own pages may open a WebSocket.
     """
 
     def __init__(
@@ -55,83 +71,171 @@ class WebSockets:
         intake: Intake,
         topics: Topics,
         channel: WebSocketChannel,
+        limits: Limits,
+        statistics: Statistics,
         configuration: Configuration,
+        *,
+        public_url: str,
     ) -> None:
         self._intake = intake
         self._topics = topics
         self._channel = channel
+        self._limits = limits
+        self._statistics = statistics
         self._configuration = configuration
-        self._open: WeakSet[web.WebSocketResponse] = WeakSet()
-
-    async def handle(self, request: web.Request) -> web.WebSocketResponse:
-        """Serve one connection."""
-        # Frames are shared among subscribers, so they are not compressed for each.
-        socket = web.WebSocketResponse(
-            heartbeat=_PING_SECONDS,
-            compress=False,
-            max_msg_size=self._configuration.max_fragment_bytes,
-            timeout=_CLOSE_SECONDS,
+        self._origins = Origins(public_url, configuration.websocket_origins)
+        self._seats = Seats(
+            configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
-        await socket.prepare(request)
-        self._open.add(socket)
-        try:
-            await self._serve(request, socket)
-        except Refusal as refusal:
-            await _refuse(socket, refusal)
-        except ConnectionError:
-            pass  # it has gone
-        except Exception:
-            # Whatever went wrong here, the client is to come back, and others go on.
-            log.exception("a connection failed")
-            await socket.close(code=INTERNAL_ERROR)
-        return socket
-
-    async def _serve(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        frame = await self._first_frame(socket)
-        if frame is None:
-            return
-        check_url(frame.topic, "topic")
-        if isinstance(frame, Publish):
-            self._intake.check_publisher(request, frame.topic)
-            await take_fragments(socket, frame.topic, self._topics, self._intake.read)
-        elif request.transport is not None:
-            subscriber = Subscriber(socket, request.transport, self._configuration)
-            await self._channel.serve(frame, subscriber, self._topics)
-
-    async def _first_frame(self, socket: web.WebSocketResponse) -> Subscribe | Publish | None:
-        try:
-            async with asyncio.timeout(self._configuration.request_seconds):
-                message = await socket.receive()
-        except TimeoutError:
-            raise Refusal(Code.BAD_REQUEST, "no subscribe or publish frame came") from None
-        if message.type is WSMsgType.BINARY:
-            raise Refusal(Code.BAD_REQUEST, "frames are text frames")
-        return decode(message.data) if message.type is WSMsgType.TEXT else None
+        self._keeper = Keeper(configuration.websocket_ping_seconds)
+        self._publishing: dict[Inbox, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def count(self) -> int:
         """Count the open connections."""
-        return len(self._open)
+        return len(self._keeper)
 
     def queued(self) -> int:
-        """Return the bytes that wait for all subscribers."""
-        return self._channel.queued()
+        """Return the bytes that wait for clients to take them."""
+        waiting = (each.transport.get_write_buffer_size() for each in self._keeper.connections())
+        return sum(waiting) + self._channel.queued()
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Open one connection.
+
+        Raises:
+            Refusal: It may not be opened.
+        """
+        self._check(request)
+        answer = shake_hands(request)
+        hand_over(request, answer, partial(self._connect, request))
+        return Upgraded()
+
+    def _check(self, request: web.Request) -> None:
+        if not self._origins.allows(request.headers.get("Origin"), request.host):
+            raise Refusal(Code.FORBIDDEN, "pages of this origin may not open a WebSocket here")
+        self._limits.connections.check(request.remote)
+        if self._seats.full or self._seats.has_enough(request.remote or ""):
+            raise Refusal(Code.TOO_MANY, "too many WebSockets are open; come back later")
+
+    def _connect(
+        self, request: web.Request, transport: asyncio.Transport, done: Callable[[], None]
+    ) -> Connection:
+        address = request.remote or ""
+        self._seats.take(address)
+
+        def gone(connection: Connection) -> None:
+            done()
+            self._seats.leave(address)
+            self._keeper.remove(connection)
+
+        max_bytes = self._configuration.max_fragment_bytes
+        connection = Connection(transport, max_bytes=max_bytes, gone=gone)
+        connection.listener = _Newcomer(
+            partial(self._first, connection, request),
+            partial(self.refuse, connection, Refusal(Code.BAD_REQUEST, _NOTHING_CAME)),
+            self._configuration.request_seconds,
+        )
+        self._keeper.add(connection)
+        return connection
+
+    def _first(
+        self, connection: Connection, request: web.Request, payload: bytes, *, is_text: bool
+    ) -> None:
+        try:
+            if not is_text:
+                raise Refusal(Code.BAD_REQUEST, "frames are text frames")
+            frame = decode(payload)
+            check_url(frame.topic, "topic")
+            if isinstance(frame, Publish):
+                self._publish(connection, request, frame)
+            else:
+                self._subscribe(connection, frame)
+        except Refusal as refusal:
+            self.refuse(connection, refusal)
+
+    def _publish(self, connection: Connection, request: web.Request, frame: Publish) -> None:
+        permission = self._intake.check_publisher(request, frame.topic)
+        connection.allow_large()
+        connection.listener = inbox = Inbox(connection)
+        read, check = self._intake.read, permission.check
+        work = partial(take_fragments, inbox, frame.topic, self._topics, read, check)
+        self._publishing[inbox] = task = self._begin(connection, work)
+        task.add_done_callback(lambda _: self._publishing.pop(inbox))
+
+    def _subscribe(self, connection: Connection, frame: Subscribe) -> None:
+        since = since_of(frame)
+        subscriber = Subscriber(connection, frame.topic, self._channel, self._refuse_more)
+        connection.listener = subscriber
+        self._channel.enter(subscriber)
+        work = partial(replay, subscriber, since, self._topics, self._channel)
+        subscriber.replaying = self._begin(connection, work).cancel
+
+    def _begin(self, connection: Connection, work: _Work) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._run(connection, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _run(self, connection: Connection, work: _Work) -> None:
+        try:
+            await work()
+        except Refusal as refusal:
+            self.refuse(connection, refusal)
+        except Exception:
+            # Whatever went wrong here, the client is to come back, and others go on.
+            log.exception("a connection failed")
+            connection.close(INTERNAL_ERROR, "the hub failed")
+
+    def refuse(self, connection: Connection, refusal: Refusal) -> None:
+        """Say why, and close."""
+        if connection.has_ended:
+            return
+        self._statistics.refused[refusal.code] += 1
+        connection.send_text(encode(Error(code=refusal.code, message=refusal.reason)))
+        connection.close(_CLOSE_CODES[refusal.code], refusal.code)
+
+    def _refuse_more(self, connection: Connection) -> None:
+        self.refuse(connection, Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only"))
 
     async def close(self) -> None:
-        """Tell every client that the hub stops."""
-        await asyncio.gather(
-            *(
-                socket.close(code=GOING_AWAY, message=b"the hub stops")
-                for socket in set(self._open)
-            ),
-            return_exceptions=True,
-        )
+        """Acknowledge what Sources have sent, then tell every client that the hub stops."""
+        for inbox in self._publishing:
+            inbox.finish()
+        if self._publishing:
+            await asyncio.wait(self._publishing.values(), timeout=CLOSE_SECONDS)
+        for connection in self._keeper.connections():
+            connection.close(GOING_AWAY, "the hub stops")
+        # Each is dropped if it takes too long to answer.
+        await self._keeper.emptied()
 
 
-async def _refuse(socket: web.WebSocketResponse, refusal: Refusal) -> None:
-    if socket.closed:
-        return
-    try:
-        await socket.send_str(encode(Error(code=refusal.code, message=refusal.reason)))
-        await socket.close(code=_CLOSE_CODES[refusal.code])
-    except ConnectionError:
-        pass  # it did not wait for the answer
+class _Newcomer:
+    """A client that has not said yet what it wants (a `Listener`).
+
+    Args:
+        first: Called with its first message.
+        late: Called if none comes in time.
+        seconds: How long it has.
+    """
+
+    __slots__ = ("_first", "_timer")
+
+    def __init__(
+        self, first: Callable[..., None], late: Callable[[], None], seconds: float
+    ) -> None:
+        self._first = first
+        self._timer = asyncio.get_running_loop().call_later(seconds, late)
+
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        self._timer.cancel()
+        self._first(payload, is_text=is_text)
+
+    def paused(self) -> None:
+        pass
+
+    def resumed(self) -> None:
+        pass
+
+    def lost(self) -> None:
+        self._timer.cancel()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct, field
 
 from rsnotify.datetimes import Instant, format_datetime
+from rsnotify_hub.log.contents import is_text
+from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.refusals import Code, Refusal
 
 
@@ -59,13 +62,23 @@ class Error(Struct, frozen=True, tag="error"):
     message: str
 
 
+#: Close codes (RFC 6455 §7.4.1 and its registry).
+GOING_AWAY = 1001
+INVALID_DATA = 1007
+POLICY_VIOLATION = 1008
+MESSAGE_TOO_BIG = 1009
+INTERNAL_ERROR = 1011
+TRY_AGAIN_LATER = 1013
+
+_TEXT, _BINARY = 0x81, 0x82
+
 Sent = Subscribed | Gap | Publishing | Accepted | Error
 
 _decoder = msgspec.json.Decoder(Subscribe | Publish)
 _encoder = msgspec.json.Encoder()
 
 
-def decode(text: str) -> Subscribe | Publish:
+def decode(text: bytes) -> Subscribe | Publish:
     """Read a control frame of a client.
 
     Raises:
@@ -78,9 +91,9 @@ def decode(text: str) -> Subscribe | Publish:
     return frame
 
 
-def encode(frame: Sent) -> str:
-    """Write a control frame."""
-    return _encoder.encode(frame).decode()
+def encode(frame: Sent) -> bytes:
+    """Write the text of a control frame."""
+    return _encoder.encode(frame)
 
 
 def instant(value: Instant | None) -> str | None:
@@ -89,13 +102,19 @@ def instant(value: Instant | None) -> str | None:
 
 
 def text_frame(payload: bytes) -> bytes:
-    """Encode a whole unmasked text frame (RFC 6455 §5.2), as a server sends it.
+    """Encode a whole unmasked text frame (RFC 6455 §5.2), as a server sends it."""
+    return _frame(_TEXT, payload)
 
-    All subscribers of a topic share these bytes.
-    """
+
+def document_frames(fragments: Iterable[Fragment]) -> bytes:
+    """Encode a frame of each of some fragments; all subscribers of a topic share these bytes."""
+    return b"".join([_frame(_TEXT if is_text(each) else _BINARY, each.body) for each in fragments])
+
+
+def _frame(head: int, payload: bytes) -> bytes:
     size = len(payload)
     if size < 126:
-        return bytes((0x81, size)) + payload
+        return bytes((head, size)) + payload
     if size < 65_536:
-        return struct.pack("!BBH", 0x81, 126, size) + payload
-    return struct.pack("!BBQ", 0x81, 127, size) + payload
+        return struct.pack("!BBH", head, 126, size) + payload
+    return struct.pack("!BBQ", head, 127, size) + payload

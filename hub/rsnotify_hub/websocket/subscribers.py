@@ -1,205 +1,249 @@
-"""`GET /ws`: a channel to Destinations, and a way in for Sources (docs/protocol.md).
+"""The Destinations' side of `GET /ws`: who is live on which topic, and what each still gets.
 
-Theory of operation. A subscriber first *replays*: it is sent the log from its instant on, as
-fast as it reads. When its place is the end of the log it goes *live* in the same turn of the
-event loop, so that nothing lies between. Live, all subscribers of a topic share the bytes of
-one frame, or of all frames of one commit, written straight to their transports. What a
-transport could not send yet is its queue; a subscriber whose queue grows too long is cut off,
-and costs the others nothing.
+Theory of operation. A subscriber first *replays* (`replay.py`), then goes *live* in the turn of
+the event loop in which its place is the end of the log, so that nothing lies between. Live, all
+subscribers of a topic share the bytes of one frame, or of all frames of one commit. Most are
+*quick*: all that was sent to them is on its way, and what is new is written straight to their
+transports. One whose transport could not take all is *slow* until it has, and what is new waits in
+a queue of its own, of shared bytes. A subscriber whose queue grows too long is cut off. So a slow
+one costs the others nothing, and a quick one costs a write.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 
-from aiohttp import WSMsgType, web
-
-from rsnotify.datetimes import Instant, parse_datetime
-from rsnotify.errors import StorageError
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.frames import Gap, Subscribe, Subscribed, encode, instant, text_frame
+from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.websocket.connection import Connection
+from rsnotify_hub.websocket.frames import TRY_AGAIN_LATER, document_frames
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
-#: WebSocket close codes (RFC 6455 §7.4.1 and its registry).
-GOING_AWAY = 1001
-POLICY_VIOLATION = 1008
-INTERNAL_ERROR = 1011
-TRY_AGAIN_LATER = 1013
+_DELIVERED = (Way.WEBSOCKET, Outcome.DELIVERED)
+_CUT_OFF = (Way.WEBSOCKET, Outcome.CUT_OFF)
 
-#: How long one that was cut off has to read what was queued, in seconds.
+#: How long one that was cut off has to read what its transport holds, in seconds.
 _LAST_CHANCE_SECONDS = 10.0
 
 
 class Subscriber:
-    """One connection that listens to a topic.
+    """One connection that listens to a topic (a `Listener`).
 
     Args:
-        socket: The WebSocket.
-        transport: What carries it.
-        configuration: How long its queue may grow.
+        connection: The connection.
+        topic: The topic.
+        channel: All subscribers.
+        refuse: Called when it sends more than its first frame.
     """
 
-    __slots__ = ("_frames", "_max_bytes", "_max_frames", "_transport", "socket")
+    __slots__ = ("_channel", "_refuse", "connection", "queue", "replaying", "topic")
 
     def __init__(
         self,
-        socket: web.WebSocketResponse,
-        transport: asyncio.Transport,
-        configuration: Configuration,
+        connection: Connection,
+        topic: str,
+        channel: WebSocketChannel,
+        refuse: Callable[[Connection], None],
     ) -> None:
-        self.socket = socket
-        self._transport = transport
-        self._max_bytes = configuration.queue_bytes
-        self._max_frames = configuration.queue_frames
-        self._frames = 0
+        self.connection = connection
+        self.topic = topic
+        self.queue: Queue | None = None
+        self.replaying: Callable[[], object] | None = None
+        self._channel = channel
+        self._refuse = refuse
 
-    def write(self, data: bytes, count: int) -> bool:
-        """Send whole frames.
+    def received(self, payload: bytes, *, is_text: bool) -> None:
+        """Refuse what is more than the first frame."""
+        self._refuse(self.connection)
+
+    def paused(self) -> None:
+        """Become slow."""
+        self._channel.slow_down(self)
+
+    def resumed(self) -> None:
+        """Send what waits, and become quick when that was all."""
+        if self.queue is None or self.queue.send(self.connection):
+            self._channel.speed_up(self)
+
+    def lost(self) -> None:
+        """Leave."""
+        if self.replaying is not None:
+            self.replaying()
+        self._channel.leave(self)
+
+
+class Queue:
+    """What waits for a slow subscriber.
+
+    Args:
+        max_bytes: How much may, with what its transport holds.
+        max_frames: How many frames may.
+    """
+
+    __slots__ = ("_max_bytes", "_max_frames", "_waiting", "frames", "size")
+
+    def __init__(self, max_bytes: int, max_frames: int) -> None:
+        self._max_bytes = max_bytes
+        self._max_frames = max_frames
+        self._waiting: deque[tuple[bytes, int]] = deque()
+        self.size = 0
+        self.frames = 0
+
+    def put(self, data: bytes, count: int, *, ahead: int) -> bool:
+        """Add frames.
 
         Args:
             data: The frames.
             count: How many they are.
+            ahead: The bytes that its transport holds.
 
         Returns:
-            False if the queue has become too long, so that they were not sent.
+            False if that would be too much, so that they were not added.
         """
-        transport = self._transport
-        if transport.is_closing():
-            return True  # its handler is about to end it
-        queued = transport.get_write_buffer_size()
-        if not queued:
-            self._frames = 0
-        elif queued + len(data) > self._max_bytes or self._frames + count > self._max_frames:
+        if ahead + self.size + len(data) > self._max_bytes:
             return False
-        self._frames += count
-        transport.write(data)
+        if self.frames + count > self._max_frames:
+            return False
+        self._waiting.append((data, count))
+        self.size += len(data)
+        self.frames += count
         return True
 
-    def queued(self) -> int:
-        """Return the bytes that wait for it."""
-        return self._transport.get_write_buffer_size()
+    def send(self, connection: Connection) -> bool:
+        """Send as much as the transport takes; tell whether that was all."""
+        while self._waiting and not connection.is_paused:
+            data, count = self._waiting.popleft()
+            self.size -= len(data)
+            self.frames -= count
+            connection.send(data)
+        return not connection.is_paused
 
-    async def cut_off(self) -> None:
-        """Close with 1013, which comes after what is queued already; then drop the rest."""
-        await self.socket.close(code=TRY_AGAIN_LATER, message=b"queue overflow", drain=False)
-        # A closed transport goes on sending its queue, without end if nobody reads.
-        asyncio.get_running_loop().call_later(_LAST_CHANCE_SECONDS, self._transport.abort)
+
+class _Audience:
+    """Those who are live on one topic."""
+
+    __slots__ = ("_writes", "quick", "slow")
+
+    def __init__(self) -> None:
+        self.quick: dict[Subscriber, Callable[[bytes], None]] = {}
+        self.slow: set[Subscriber] = set()
+        self._writes: tuple[Callable[[bytes], None], ...] | None = ()
+
+    def __len__(self) -> int:
+        return len(self.quick) + len(self.slow)
+
+    def put(self, subscriber: Subscriber) -> None:
+        """Put a subscriber where it belongs now."""
+        self.remove(subscriber)
+        if subscriber.connection.is_paused:
+            self.slow.add(subscriber)
+        else:
+            self.quick[subscriber] = subscriber.connection.transport.write
+            self._writes = None
+
+    def remove(self, subscriber: Subscriber) -> None:
+        self.slow.discard(subscriber)
+        if self.quick.pop(subscriber, None) is not None:
+            self._writes = None
+
+    def write(self, data: bytes) -> None:
+        """Write to all who are quick."""
+        if self._writes is None:
+            self._writes = tuple(self.quick.values())
+        for write in self._writes:
+            try:
+                write(data)
+            except Exception:
+                # Its transport has ended, and says so soon; the others must not miss this.
+                log.debug("a subscriber could not be written to", exc_info=True)
 
 
 class WebSocketChannel:
-    """The live subscribers of every topic."""
+    """The live subscribers of every topic (a `Channel`).
 
-    def __init__(self) -> None:
-        self._live: dict[str, set[Subscriber]] = {}
+    Args:
+        configuration: How much may wait for one subscriber.
+        statistics: Where deliveries are counted.
+    """
+
+    def __init__(self, configuration: Configuration, statistics: Statistics) -> None:
+        self._max_bytes = configuration.queue_bytes
+        self._max_frames = configuration.queue_frames
+        self._statistics = statistics
+        self._audiences: dict[str, _Audience] = {}
         self._open: Counter[str] = Counter()
-        self._cutting: set[asyncio.Task[None]] = set()
 
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
         """Send to everybody who is live (`Channel.deliver`)."""
-        subscribers = self._live.get(topic)
-        if not subscribers:
+        audience = self._audiences.get(topic)
+        if audience is None:
             return
-        data = b"".join([text_frame(entry.fragment.body) for entry in entries])
+        data = document_frames(entry.fragment for entry in entries)
         count = len(entries)
-        slow = [each for each in subscribers if not each.write(data, count)]
+        # Who becomes slow by this write has got it.
+        slow = list(audience.slow)
+        self.count(data, count, len(audience))
+        audience.write(data)
         for subscriber in slow:
-            self._leave(topic, subscriber)
-            log.warning("a subscriber of %s does not keep up and is cut off", topic)
-            task = asyncio.create_task(subscriber.cut_off())
-            self._cutting.add(task)
-            task.add_done_callback(self._cutting.discard)
+            self._queue(subscriber, data, count)
+
+    def _queue(self, subscriber: Subscriber, data: bytes, count: int) -> None:
+        connection = subscriber.connection
+        if subscriber.queue is None:
+            subscriber.queue = Queue(self._max_bytes, self._max_frames)
+        ahead = connection.transport.get_write_buffer_size()
+        if not subscriber.queue.put(data, count, ahead=ahead):
+            log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
+            self._statistics.deliveries[_CUT_OFF] += 1
+            # The close comes after the frame under way; its queue is dropped with it.
+            connection.close(TRY_AGAIN_LATER, "queue overflow", seconds=_LAST_CHANCE_SECONDS)
+
+    def count(self, data: bytes, count: int, subscribers: int = 1) -> None:
+        """Count what is sent to some subscribers."""
+        self._statistics.deliveries[_DELIVERED] += count * subscribers
+        self._statistics.delivered_bytes[Way.WEBSOCKET] += len(data) * subscribers
 
     def subscribers(self, topic: str) -> int:
         """Count the subscribers of a topic, those that replay among them."""
         return self._open[topic]
 
     def queued(self) -> int:
-        """Return the bytes that wait for all who are live."""
-        return sum(each.queued() for group in self._live.values() for each in group)
+        """Return the bytes that wait in the queues of all subscribers."""
+        slow = [each for audience in self._audiences.values() for each in audience.slow]
+        return sum(each.queue.size for each in slow if each.queue is not None)
 
-    def join(self, topic: str, subscriber: Subscriber) -> None:
+    def enter(self, subscriber: Subscriber) -> None:
+        """Take note of a subscriber, which gets nothing yet."""
+        self._open[subscriber.topic] += 1
+
+    def join(self, subscriber: Subscriber) -> None:
         """Make a subscriber live."""
-        self._live.setdefault(topic, set()).add(subscriber)
+        self._audiences.setdefault(subscriber.topic, _Audience()).put(subscriber)
 
-    def _leave(self, topic: str, subscriber: Subscriber) -> None:
-        group = self._live.get(topic)
-        if group is not None:
-            group.discard(subscriber)
-            if not group:
-                del self._live[topic]
+    def leave(self, subscriber: Subscriber) -> None:
+        """Forget a subscriber."""
+        topic = subscriber.topic
+        if audience := self._audiences.get(topic):
+            audience.remove(subscriber)
+            if not audience:
+                del self._audiences[topic]
+        self._open[topic] -= 1
+        if not self._open[topic]:
+            del self._open[topic]
 
-    async def serve(self, frame: Subscribe, subscriber: Subscriber, topics: Topics) -> None:
-        """Serve a subscriber until it goes.
+    def slow_down(self, subscriber: Subscriber) -> None:
+        """Take note that a subscriber, if it is live, is slow."""
+        audience = self._audiences.get(subscriber.topic)
+        if audience is not None and subscriber in audience.quick:
+            audience.put(subscriber)
 
-        Args:
-            frame: What it asked for.
-            subscriber: Its connection.
-            topics: The logs.
-
-        Raises:
-            Refusal: It asked for what cannot be, or sent something more.
-        """
-        since = _since(frame)
-        self._open[frame.topic] += 1
-        # Receiving goes on during the replay, since that is how pings are answered.
-        receiving = asyncio.create_task(subscriber.socket.receive())
-        replay = asyncio.create_task(self._replay(frame.topic, since, subscriber, topics))
-        try:
-            await asyncio.wait((receiving, replay), return_when=asyncio.FIRST_COMPLETED)
-            if replay.done():
-                replay.result()
-            message = await receiving
-            if message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
-                raise Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only")
-        finally:
-            receiving.cancel()
-            replay.cancel()
-            self._leave(frame.topic, subscriber)
-            self._open[frame.topic] -= 1
-            if not self._open[frame.topic]:
-                del self._open[frame.topic]
-
-    async def _replay(
-        self, topic: str, since: Instant | None, subscriber: Subscriber, topics: Topics
-    ) -> None:
-        socket = subscriber.socket
-        position = await _greet(topic, since, socket, topics)
-        while position < (end := topics.position(topic)):
-            try:
-                entries = await topics.read(topic, after=position, since=since)
-            except StorageError as error:
-                log.error("a replay of %s failed: %s", topic, error)
-                raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
-            for entry in entries:
-                await socket.send_frame(entry.fragment.body, WSMsgType.TEXT)
-            position = entries[-1].position if entries else end
-        self.join(topic, subscriber)
-
-
-async def _greet(
-    topic: str, since: Instant | None, socket: web.WebSocketResponse, topics: Topics
-) -> int:
-    """Send `subscribed`, and `gap` if there is one. Return the position to go on from."""
-    state = topics.state(topic)
-    through = state.through if state else None
-    position = 0 if since is not None or state is None else state.position
-    await socket.send_str(encode(Subscribed(topic=topic, through=instant(through))))
-    if state is not None and since is not None and since < state.begins:
-        begins = instant(state.begins)
-        assert begins is not None
-        await socket.send_str(encode(Gap(topic=topic, from_=begins)))
-    return position
-
-
-def _since(frame: Subscribe) -> Instant | None:
-    try:
-        return None if frame.since is None else parse_datetime(frame.since)
-    except ValueError as error:
-        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
+    def speed_up(self, subscriber: Subscriber) -> None:
+        """Take note that a subscriber, if it is live, is quick again."""
+        audience = self._audiences.get(subscriber.topic)
+        if audience is not None and subscriber in audience.slow:
+            subscriber.queue = None
+            audience.put(subscriber)

@@ -1,0 +1,346 @@
+"""WebSocket fan-out: what a delivery costs the server, beside nginx with nchan in the same run.
+
+The figure is the time of a processor that the server's process (all its threads) takes, divided
+by the deliveries, so that it survives a machine that does other things. Clients are in processes
+of their own (`listeners.py`). Both servers have TCP_NODELAY on: nchan does not set it, so that it
+is given a listening socket that passes it on to what it accepts. The hub makes every fragment
+durable; nchan keeps its messages in memory.
+
+- One in flight: each fragment is published once all have the one before.
+- Bursts of eight: eight are published in one write, once all have the eight before.
+- A hundred a second: published at that rate, whatever the clients do.
+- Idle: how much the process grows by each connection that listens, in resident memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Protocol
+
+from listeners import connect, frame, frame_size, receive_frame
+
+from rsnotify.model import Document, Link, Resource
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.writing import write_document
+
+SUBSCRIBERS = 1_000
+IDLE = 10_000
+RUNS = 9
+SECONDS = 0.6
+SIZE = 700
+TOPIC = "https://source.example/data/channel.xml"
+
+_HOST = "127.0.0.1"
+_BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+_NCHAN = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
+
+
+def fragment(number: int) -> bytes:
+    """Make the fragment of the change after `number` others; all are of one size."""
+    from_, until = (_BEGIN + timedelta(milliseconds=at) for at in (number, number + 1))
+    document = Document(
+        capability=Capability.CHANGE_NOTIFICATION,
+        from_=from_,
+        until=until,
+        links=(Link(rel="up", href="https://source.example/data/capabilitylist.xml"),),
+        resources=(
+            Resource("https://source.example/1", change=ChangeType.UPDATED, datetime=until),
+        ),
+    )
+    return write_document(document).ljust(SIZE, b"\n")
+
+
+class Server(Protocol):
+    """One of the two that are measured."""
+
+    name: str
+    port: int
+    pid: int
+    path: str
+    first: str
+
+    def publish(self, bodies: list[bytes]) -> None:
+        """Publish some messages in one write, and wait until they are accepted."""
+
+
+class Hub:
+    """`rsnotify hub`."""
+
+    name = "rsnotify hub"
+    path = "/ws"
+    first = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None})
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        command = ["-m", "rsnotify", "hub", "--port", "0", "--data", str(folder / "hub")]
+        process = stack.enter_context(running([sys.executable, *command], folder))
+        assert process.stdout is not None
+        self.port = int(process.stdout.readline().rsplit(":", 1)[1].strip("/\n"))
+        self.pid = process.pid
+        self._source = stack.enter_context(connect(_HOST, self.port, self.path))
+        self._source.sendall(frame(json.dumps({"type": "publish", "topic": TOPIC}).encode()))
+        receive_frame(self._source)
+        self._accepted = ""
+
+    def publish(self, bodies: list[bytes]) -> None:
+        self._source.sendall(b"".join(map(frame, bodies)))
+        last = json.dumps(bodies[-1].decode().partition('until="')[2].partition('"')[0]).encode()
+        while last not in receive_frame(self._source):
+            pass
+
+
+class Nchan:
+    """nginx with nchan."""
+
+    name = "nginx + nchan"
+    path = "/sub"
+    first = ""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        listener = stack.enter_context(socket.create_server((_HOST, 0), backlog=1024))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        listener.setblocking(False)
+        self.port = listener.getsockname()[1]
+        configuration = folder / "nginx.conf"
+        configuration.write_text(
+            f"""load_module {_NCHAN}; daemon off; worker_processes 1; user root;
+            pid {folder}/nginx.pid;
+            error_log stderr error; worker_rlimit_nofile 20000;
+            events {{ worker_connections 15000; }}
+            http {{ access_log off; client_body_in_single_buffer on; keepalive_requests 1000000;
+              nchan_max_reserved_memory 256M;
+              server {{ listen {_HOST}:{self.port};
+                location /sub {{ nchan_subscriber websocket; nchan_channel_id bench;
+                  nchan_subscriber_first_message newest; }}
+                location /pub {{ nchan_publisher; nchan_channel_id bench;
+                  nchan_message_buffer_length 100; }} }} }}"""
+        )
+        # As in an upgrade of nginx itself: it takes over the sockets that NGINX names.
+        master = stack.enter_context(
+            running(
+                ["nginx", "-p", str(folder), "-c", str(configuration)],
+                folder,
+                env={**os.environ, "NGINX": f"{listener.fileno()};"},
+                pass_fds=(listener.fileno(),),
+            )
+        ).pid
+        self.pid = _child(master)
+        self._source = stack.enter_context(socket.create_connection((_HOST, self.port)))
+        self._answers = self._source.makefile("rb")
+
+    def publish(self, bodies: list[bytes]) -> None:
+        self._source.sendall(b"".join(map(self._request, bodies)))
+        for _ in bodies:
+            self._answer()
+
+    def _request(self, body: bytes) -> bytes:
+        return (
+            f"POST /pub HTTP/1.1\r\nHost: {_HOST}:{self.port}\r\n"
+            f"Content-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+
+    def _answer(self) -> None:
+        if self._answers.readline().split()[1] not in (b"201", b"202"):
+            raise ConnectionError("nchan refuses")
+        size = 0
+        while (line := self._answers.readline().strip()) != b"":
+            name, _, value = line.partition(b":")
+            if name.lower() == b"content-length":
+                size = int(value)
+        self._answers.read(size)
+
+
+def _child(pid: int) -> int:
+    """Wait for the one child of a process."""
+    while not (children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        time.sleep(0.01)
+    return int(children[0])
+
+
+@contextmanager
+def running(
+    command: list[str],
+    folder: Path,
+    *,
+    env: dict[str, str] | None = None,
+    pass_fds: tuple[int, ...] = (),
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a process, and end it."""
+    with (
+        (folder / "log").open("ab") as log,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=env,
+            pass_fds=pass_fds,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+class Listeners:
+    """A process of clients."""
+
+    def __init__(self, server: Server, count: int, folder: Path, stack: ExitStack) -> None:
+        script = str(Path(__file__).with_name("listeners.py"))
+        arguments = [_HOST, str(server.port), server.path, str(count)]
+        first = [server.first] if server.first else []
+        self._process = stack.enter_context(
+            running([sys.executable, script, *arguments, *first], folder)
+        )
+        self._count = count
+        self._says("ready")
+
+    def expect(self, messages: int) -> None:
+        """Say how many messages each client will get."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{messages * frame_size(SIZE) * self._count}\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        """Wait until they have them."""
+        self._says("done")
+
+    def _says(self, word: str) -> None:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != word:
+            raise ConnectionError("the listeners have failed; see their messages in the log")
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the time of a processor that all threads of a process have taken."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+class Feed:
+    """What is published on one server, and heard by its listeners."""
+
+    def __init__(self, server: Server, listeners: Listeners) -> None:
+        self._server = server
+        self._listeners = listeners
+        self._number = 0
+
+    def _next(self, count: int) -> list[bytes]:
+        bodies = [fragment(self._number + n) for n in range(count)]
+        self._number += count
+        return bodies
+
+    def bursts(self, size: int) -> float:
+        """Publish bursts for some seconds; return the microseconds of a delivery."""
+        began, number, end = self._time(), self._number, time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            self._listeners.expect(size)
+            self._server.publish(self._next(size))
+            self._listeners.wait()
+        return self._each(began, self._number - number)
+
+    def steady(self, rate: int = 100) -> float:
+        """Publish at a rate for some seconds; return the microseconds of a delivery."""
+        count = round(rate * SECONDS)
+        self._listeners.expect(count)
+        began, due = self._time(), time.monotonic()
+        for body in self._next(count):
+            self._server.publish([body])
+            due += 1 / rate
+            time.sleep(max(0.0, due - time.monotonic()))
+        self._listeners.wait()
+        return self._each(began, count)
+
+    def _time(self) -> float:
+        return processor_seconds(self._server.pid)
+
+    def _each(self, began: float, messages: int) -> float:
+        return (self._time() - began) / (messages * SUBSCRIBERS) * 1e6
+
+
+def measure_fan_out(servers: list[Server], folder: Path) -> dict[str, dict[str, float]]:
+    """Return the microseconds of a delivery, the median of some runs, by kind and server."""
+    kinds: dict[str, Callable[[Feed], float]] = {
+        "one in flight": lambda feed: feed.bursts(1),
+        "bursts of eight": lambda feed: feed.bursts(8),
+        "a hundred a second": lambda feed: feed.steady(),
+    }
+    took: dict[str, dict[str, list[float]]] = {
+        kind: {server.name: [] for server in servers} for kind in kinds
+    }
+    with ExitStack() as stack:
+        feeds = {
+            server.name: Feed(server, Listeners(server, SUBSCRIBERS, folder, stack))
+            for server in servers
+        }
+        for _ in range(RUNS):
+            for kind, run in kinds.items():
+                for name, feed in feeds.items():
+                    took[kind][name].append(run(feed))
+    return {
+        kind: {name: median(times) for name, times in each.items()} for kind, each in took.items()
+    }
+
+
+def measure_idle(server: Server, folder: Path) -> float:
+    """Return the kilobytes of one idle connection."""
+    with ExitStack() as stack:
+        before = resident_bytes(server.pid)
+        for _ in range(4):
+            Listeners(server, IDLE // 4, folder, stack)
+        return (resident_bytes(server.pid) - before) / IDLE / 1000
+
+
+def show(title: str, unit: str, figures: dict[str, float]) -> None:
+    """Print a row, with the ratio of the first to the second where there are two."""
+    cells = "".join(f"{value:14.2f}" for value in figures.values())
+    values = list(figures.values())
+    ratio = f"{values[0] / values[1]:10.2f}" if len(values) == 2 else ""
+    print(f"{title + ', ' + unit:36}{cells}{ratio}")
+
+
+def main() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
+        kinds: list[Callable[[Path, ExitStack], Server]] = [Hub]
+        if _NCHAN.exists() and shutil.which("nginx"):
+            kinds.append(Nchan)
+        idle = {}
+        for number, kind in enumerate(kinds):
+            (folder / str(number)).mkdir()
+            with ExitStack() as fresh:
+                server = kind(folder / str(number), fresh)
+                idle[server.name] = measure_idle(server, folder)
+        servers: list[Server] = [kind(folder, stack) for kind in kinds]
+        results = measure_fan_out(servers, folder)
+    names = "".join(f"{server.name:>14}" for server in servers)
+    print(f"WebSocket, {SUBSCRIBERS} subscribers, {SIZE} bytes: the server's processor time")
+    print(f"{'':36}{names}{'ratio':>10}")
+    for kind_of_run, figures in results.items():
+        show(kind_of_run, "us", figures)
+    show(f"{IDLE} idle, each", "kB", idle)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Whose pages may open a WebSocket.
+
+A browser lets any page open a WebSocket to anywhere, this machine included, and says in `Origin`
+whose page it is (RFC 6455 §10.2). What is no browser sends no `Origin`, and could send any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+
+
+class Origins:
+    """The origins that are allowed.
+
+    Args:
+        public_url: How others reach the hub: its own pages are allowed.
+        others: Origins that are allowed too, as `https://page.example`.
+    """
+
+    def __init__(self, public_url: str, others: Iterable[str]) -> None:
+        self._allowed = {_origin(each) for each in (public_url, *others)} - {None}
+
+    def allows(self, origin: str | None, host: str) -> bool:
+        """Tell whether a page may.
+
+        Args:
+            origin: The `Origin` of the request, if it has one.
+            host: Its `Host`. A page from the same host is allowed too, if that is an address or
+                localhost: any other name may have been made to lead here (DNS rebinding).
+        """
+        if origin is None:
+            return True
+        found = _origin(origin)
+        if found is None:
+            return False
+        return found in self._allowed or (_is_fixed(found[1]) and found == _origin(host, found[0]))
+
+
+def _origin(text: str, scheme: str = "") -> tuple[str, str, int] | None:
+    """Return scheme, host and port; None where there are none."""
+    try:
+        parts = urlsplit(f"{scheme}://{text}" if scheme else text.strip())
+        port = parts.port
+    except ValueError:
+        return None
+    if parts.hostname is None or parts.scheme not in _PORTS:
+        return None
+    return parts.scheme, parts.hostname, port or _PORTS[parts.scheme]
+
+
+def _is_fixed(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
