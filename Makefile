@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DATA ?=
 
-.PHONY: demo test check format bench replay returning clean
+.PHONY: demo test check format bench replay returning killing clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -31,6 +31,9 @@ replay: $(VENV)/ready-dev ## replay a history while hub and Destination are kill
 
 returning: $(VENV)/ready-dev ## let a Destination come back at random points: make returning DATA=history.jsonl.xz
 	$(BIN)/python tests/end_to_end/returning.py $(if $(DATA),--data $(DATA)) $(ARGS)
+
+killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rounds 300"
+	$(BIN)/python tests/end_to_end/killing.py $(ARGS)
 
 clean:
 	rm -rf $(VENV)

@@ -1,0 +1,34 @@
+"""A few rounds of `make killing`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end.killing import PAGE, POSTED, STREAMED, Killing, Wrong, killing
+
+
+async def test_nothing_acknowledged_is_lost_when_the_hub_is_killed_under_load(tmp_path: Path):
+    run = await killing(tmp_path, rounds=3, chance=random.Random(4))
+    assert min(run.acknowledged.values()) > 0
+    for topic in (POSTED, STREAMED):
+        assert run.heard[topic] >= run.acknowledged[topic]
+        assert run.delivered[topic] >= run.acknowledged[topic]
+    assert run.delivered[PAGE] >= run.acknowledged[PAGE]
+
+
+async def test_a_hub_that_acknowledges_what_it_does_not_keep_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    post = Killing.post
+
+    async def post_and_believe(run: Killing) -> None:
+        await post(run)
+        run.acknowledged[POSTED] += run.acknowledged[POSTED] == 3
+
+    monkeypatch.setattr(Killing, "post", post_and_believe)
+    with pytest.raises(ExceptionGroup) as found:
+        await killing(tmp_path, rounds=1, chance=random.Random(4))
+    assert found.group_contains(Wrong, match="acknowledged|came by WebSocket|delivered after")
