@@ -1,12 +1,12 @@
-"""Chromium for tests: a small driver over the DevTools protocol.
+"""A browser for tests: a small driver of Chromium over the DevTools protocol.
 
-    async with open_browser() as browser, browser.open(url) as page:
-        await page.until("document.querySelectorAll('li').length == 3")
-        await page.click("button.send")
-        assert page.problems == []
+    async def test_it_sends(browser: Browser):
+        async with browser.open(url) as page:
+            await page.until("document.querySelectorAll('li').length == 3")
+            await page.click("button.send")
+            assert page.problems == []
 
-The browser keeps nothing: its profile is a temporary folder. A test that needs it skips where
-there is no Chromium.
+All tests of a run share one Chromium; a page shares nothing with others.
 """
 
 from __future__ import annotations
@@ -15,37 +15,15 @@ import asyncio
 import base64
 import itertools
 import json
-import os
-import re
-import shutil
-import signal
-import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 from msgspec import Struct
 
 PATIENCE = 30
-
-#: Without these a headless Chromium wants a GPU, a sandbox of its own, and the open network.
-_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-    "--hide-scrollbars",
-    "--remote-debugging-port=0",
-)
-_LISTENING = re.compile(rb"DevTools listening on (ws://\S+)")
 
 Params = dict[str, Any]
 
@@ -66,12 +44,6 @@ class Problem(Struct, frozen=True):
 
     kind: str
     text: str
-
-
-def chromium() -> str | None:
-    """Return the path of the browser; None where there is none."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return next((path for path in map(shutil.which, names) if path), None)
 
 
 class _Connection:
@@ -282,7 +254,7 @@ def _exception(details: Params) -> str:
 
 
 class Browser:
-    """A running Chromium. Made by `open_browser`."""
+    """A running Chromium. Made by `connect`."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
@@ -311,53 +283,16 @@ class Browser:
 
 
 @asynccontextmanager
-async def open_browser() -> AsyncIterator[Browser]:
-    """Start Chromium, and end it. Skips the test where there is none."""
-    path = chromium()
-    if path is None:
-        pytest.skip("chromium is not installed")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        process = await asyncio.create_subprocess_exec(
-            *(path, *_FLAGS, f"--user-data-dir={profile}"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # so that its many processes can be ended together
-        )
-        try:
-            async with _connected(process) as connection:
-                yield Browser(connection)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-
-
-@asynccontextmanager
-async def _connected(process: asyncio.subprocess.Process) -> AsyncIterator[_Connection]:
-    assert process.stderr is not None
-    url = await _devtools_url(process.stderr)
+async def connect(url: str) -> AsyncIterator[Browser]:
+    """Drive a running Chromium, by the URL of its DevTools (`chromium.running_chromium`)."""
     async with (
         aiohttp.ClientSession() as session,
         session.ws_connect(url, max_msg_size=0) as socket,
-        asyncio.TaskGroup() as tasks,
     ):
         connection = _Connection(socket)
-        draining = tasks.create_task(_drain(process.stderr))
-        listening = tasks.create_task(connection.listen())
-        yield connection
-        draining.cancel()
-        listening.cancel()
-
-
-async def _devtools_url(stderr: asyncio.StreamReader) -> str:
-    async with asyncio.timeout(PATIENCE):
-        async for line in stderr:
-            if found := _LISTENING.search(line):
-                return found[1].decode()
-    raise BrowserError("chromium did not start")
-
-
-async def _drain(stderr: asyncio.StreamReader) -> None:
-    while await stderr.read(65_536):
-        pass
+        listening = asyncio.create_task(connection.listen())
+        try:
+            yield Browser(connection)
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Iterator
 
 import pytest
 from hypothesis import settings
 
-from tests.browser import Browser, open_browser
+from tests.browser import Browser, connect
+from tests.chromium import running_chromium
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("rsnotify", deadline=None)
@@ -27,7 +28,13 @@ def pytest_runtest_makereport(
     return report
 
 
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[str]:
+    with running_chromium() as url:
+        yield url
+
+
 @pytest.fixture
-async def browser() -> AsyncIterator[Browser]:
-    async with open_browser() as running:
-        yield running
+async def browser(chromium: str) -> AsyncIterator[Browser]:
+    async with connect(chromium) as driven:
+        yield driven

@@ -171,6 +171,11 @@ async def test_an_admin_signs_in_for_one_tab_only(
             await page.click("#access")
             await page.until("!document.querySelector('#subscriptions .details')")
             assert page.problems == []
+            await page.evaluate("sessionStorage.setItem('rsnotify-admin-token', 'withdrawn')")
+            await page.goto(hub.url)
+            await page.until(LIVE)
+            assert await page.text("#access") == "Sign in"
+            assert await page.evaluate("sessionStorage.length") == 0
         async with browser.open(hub.url) as other:
             await other.until(LIVE)
             assert await other.text("#access") == "Sign in"

@@ -3,18 +3,17 @@
 import { Details } from "./details.js";
 import { find, setAttribute, setText } from "./dom.js";
 import { setClock } from "./figures.js";
+import { Refused } from "./hub.js";
 import { offerSigning, showSigning } from "./signing.js";
 import { showFailures, SubscriptionTable } from "./subscriptions.js";
 import { Tail } from "./tail.js";
 import { Tiles } from "./tiles.js";
 import { TopicTable } from "./topics.js";
-import { uriLink } from "./uris.js";
+import { printable, uriLink } from "./uris.js";
 import { Watch } from "./watch.js";
 
 const ROWS = 100;
 const MOST_ROWS = 1000;
-
-const CONNECTION = { live: "Live", lost: "Connection lost, trying again" };
 
 const wanted = { topic: null, topicRows: ROWS, subscriptionRows: ROWS };
 let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
@@ -29,23 +28,23 @@ const details = new Details(find("#details"), done);
 function show(now) {
   seen = now;
   if (now.status) setClock(now.status.now);
-  const total = now.total ?? now.status?.topics ?? now.topics.length;
   tiles.show(now);
-  topics.show(now.topics, { only: wanted.topic, total, admin: now.admin });
+  topics.show(now, wanted.topic);
   tail.follow(now.topics, wanted.topic);
   showSigning(find("#access"), now.admin);
   showFailures(find("#failures"), now.failures ?? []);
   if (!now.admin) return subscriptions.hide();
   const page = now.subscriptions;
-  subscriptions.show(page.subscriptions, page.total ?? page.subscriptions.length);
+  subscriptions.show(page);
   details.refresh(page.subscriptions);
 }
 
-function tell(state) {
+function tell(state, error) {
   const pill = find("#connection");
   if (state === "live" && pill.dataset.state === "lost") tail.wake();
   setAttribute(pill, "data-state", state);
-  setText(pill, CONNECTION[state]);
+  const problem = error instanceof Refused ? printable(error.message) : "Connection lost, trying again";
+  setText(pill, state === "live" ? "Live" : problem);
 }
 
 /** Look at one topic only, or at all. It stands in the address, so that it can be handed on. */

@@ -21,12 +21,12 @@ export class SubscriptionTable {
     this.open = open;
   }
 
-  /** @param {object[]} subscriptions the admin API's; @param {number} total how many there are */
-  show(subscriptions, total) {
+  /** @param {{subscriptions: object[], total: number, next: ?string}} page what the admin API lists */
+  show({ subscriptions, total, next }) {
     const sorted = [...subscriptions].sort(byTrouble);
     showEach(this.body, sorted, each => each.id, each => this.#makeRow(each), updateRow);
     setText(find(".amount", this.panel), total ? count(total) : "");
-    find(".more", this.panel).hidden = subscriptions.length >= total;
+    find(".more", this.panel).hidden = !next;
     this.#explain(sorted.length ? "" : "No Destination has subscribed by WebSub.");
   }
 

@@ -19,10 +19,11 @@ export class TopicTable {
   }
 
   /**
-   * @param {object[]} topics the admin API's topics, or the public list's
-   * @param {{only: ?string, total: number, admin: boolean}} about what they are
+   * @param {{topics: object[], total: ?number, next: ?string, admin: boolean}} page what the
+   *   admin API lists, or what anybody is told
+   * @param {?string} only the topic that somebody chose
    */
-  show(topics, { only, total, admin }) {
+  show({ topics, total = topics.length, next, admin }, only) {
     for (const topic of topics) this.#remember(topic);
     setAttribute(this.panel, "data-admin", admin);
     const shown = only ? topics.filter(each => each.topic === only) : [...topics];
@@ -30,12 +31,13 @@ export class TopicTable {
     shown.sort((one, other) => (nameOf(one) < nameOf(other) ? -1 : 1));
     showEach(this.body, shown, each => each.topic, each => this.#makeRow(each), (row, each) =>
       this.#update(row, each, only));
-    setText(find(".amount", this.panel), total ? many(total, "topic") : "");
+    const amount = next && total === topics.length ? `the latest ${total}` : many(total, "topic");
+    setText(find(".amount", this.panel), topics.length ? amount : "");
     find("table", this.panel).hidden = shown.length === 0;
     const empty = find(".empty", this.panel);
     empty.hidden = shown.length > 0;
     setText(empty, only ? "Nothing is published on this topic any more." : EMPTY);
-    find(".more", this.panel).hidden = Boolean(only) || topics.length >= total;
+    find(".more", this.panel).hidden = Boolean(only) || !next;
   }
 
   #remember({ topic, rate }) {

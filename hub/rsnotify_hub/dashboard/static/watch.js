@@ -3,20 +3,24 @@
  * whether the hub answers to `tell`. Nothing is asked for while nobody looks.
  */
 
-import { get, isAdmin, Refused, token } from "./hub.js";
+import { get, isAdmin, token } from "./hub.js";
 
 const EVERY_MILLISECONDS = 750;
 const LONGEST_WAIT_MILLISECONDS = 5000;
+
+/** More subscriptions than that are sorted for us in every fourth round only. */
+const MANY_SUBSCRIPTIONS = 1000;
 
 export class Watch {
   #admin = null;
   #failures = 0;
   #timer = null;
   #round = 0;
+  #deliveries = null;
 
   /**
    * @param {function(object): void} show takes what the hub says
-   * @param {function(string): void} tell takes `live`, `lost` or `away`
+   * @param {function(string, ?Error): void} tell takes `live`, or `lost` and why
    * @param {{topic: ?string, topicRows: number, subscriptionRows: number}} wanted what to ask for
    */
   constructor(show, tell, wanted) {
@@ -56,22 +60,35 @@ export class Watch {
 
   async #look() {
     this.#admin ??= await isAdmin();
-    const { topic, topicRows, subscriptionRows } = this.wanted;
-    if (!this.#admin) return { admin: false, ...(await get("topics", { limit: topicRows })) };
-    const [status, topics, subscriptions, failures] = await Promise.all([
+    const { topic, topicRows } = this.wanted;
+    if (!this.#admin) {
+      token.forget(); // where there is one, it has been withdrawn
+      return { admin: false, ...(await get("topics", { limit: topicRows })) };
+    }
+    const [status, topics, deliveries] = await Promise.all([
       get("admin/status"),
       get("admin/topics", { sort: "received", limit: topicRows, topic }),
-      get("admin/subscriptions", { sort: "trouble", limit: subscriptionRows, topic }),
+      this.#askDeliveries(),
+    ]);
+    return { admin: true, status, ...topics, ...deliveries };
+  }
+
+  async #askDeliveries() {
+    const { topic, subscriptionRows: limit } = this.wanted;
+    const same = this.#deliveries?.topic === topic && this.#deliveries.limit === limit;
+    const many = this.#deliveries?.subscriptions.total > MANY_SUBSCRIPTIONS;
+    if (same && many && this.#round % 4) return this.#deliveries;
+    const [subscriptions, { failures }] = await Promise.all([
+      get("admin/subscriptions", { sort: "trouble", limit, topic }),
       get("admin/failures"),
     ]);
-    return { admin: true, status, ...topics, subscriptions, failures: failures.failures };
+    return (this.#deliveries = { topic, limit, subscriptions, failures });
   }
 
   #failed(error) {
     // Who was an admin may be none after a restart; who it is, is asked anew at the next try.
     this.#admin = null;
-    if (error instanceof Refused && error.status === 401) token.forget();
-    this.tell("lost");
+    this.tell("lost", error);
     this.#failures += 1;
     const longest = Math.min(LONGEST_WAIT_MILLISECONDS, 250 * 2 ** this.#failures);
     return longest * (0.5 + Math.random() / 2);
