@@ -7,8 +7,14 @@ import sys
 import documents
 import fanout
 import latency
+import restart
 
-BENCHMARKS = {"documents": documents.main, "latency": latency.main, "fanout": fanout.main}
+BENCHMARKS = {
+    "documents": documents.main,
+    "latency": latency.main,
+    "fanout": fanout.main,
+    "restart": restart.main,
+}
 
 
 def main(names: list[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import random
 import shutil
 import sqlite3
@@ -155,7 +156,7 @@ class Killing:
         """Publish over one WebSocket until it is lost, without waiting for each."""
         async with self._session.ws_connect(self.url + "ws") as socket:
             await socket.send_json({"type": "publish", "topic": STREAMED})
-            await socket.receive_json()
+            _text(await socket.receive())
             sent = self.acknowledged[STREAMED]
             while True:
                 while sent < self.acknowledged[STREAMED] + WINDOW:
@@ -165,9 +166,7 @@ class Killing:
                 await self._accept(await socket.receive())
 
     async def _accept(self, message: aiohttp.WSMessage) -> None:
-        if message.type is not aiohttp.WSMsgType.TEXT:
-            raise ConnectionError
-        until = parse_datetime(message.json()["until"])
+        until = parse_datetime(json.loads(_text(message))["until"])
         self.acknowledged[STREAMED] = int((until - START).total_seconds())
 
     async def listen(self, topic: str) -> None:
@@ -175,10 +174,10 @@ class Killing:
         async with self._session.ws_connect(self.url + "ws", max_msg_size=0) as socket:
             since = format_datetime(at(self.heard[topic]))
             await socket.send_json({"type": "subscribe", "topic": topic, "since": since})
-            async for message in socket:
-                if message.data[0] != "{":
-                    await self._hear(topic, message.data)
-        raise ConnectionError
+            while True:
+                text = _text(await socket.receive())
+                if text[0] != "{":
+                    await self._hear(topic, text)
 
     async def _hear(self, topic: str, body: str) -> None:
         for number in seconds_of(body):
@@ -220,6 +219,13 @@ class Killing:
         """End the hub."""
         if self._process is not None:
             await self._process.stop()
+
+
+def _text(message: aiohttp.WSMessage) -> str:
+    if message.type is not aiohttp.WSMsgType.TEXT:
+        raise ConnectionError
+    text: str = message.data
+    return text
 
 
 def _check_log(database: sqlite3.Connection, topic: str, last: int) -> None:

@@ -1,0 +1,84 @@
+"""How soon a hub serves again, with a long log and many subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from rsnotify.commands.processes import Process
+from rsnotify.model import Document, Resource
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.writing import write_document
+from rsnotify_hub.log.fragments import Fragment, read_fragment
+from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.subscriptions import Subscription
+
+ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10
+BATCH = 1_000
+TRIES = 5
+
+
+def main() -> None:
+    """Print how long a hub takes to serve with nothing, and with much."""
+    print(f"# restart: {ENTRIES:,} entries of the log, {SUBSCRIPTIONS:,} subscriptions")
+    with tempfile.TemporaryDirectory() as name:
+        empty, full = Path(name, "empty"), Path(name, "full")
+        asyncio.run(_fill(full))
+        for what, folder in (("nothing", empty), ("all of it", full)):
+            seconds = [asyncio.run(_start(folder)) for _ in range(TRIES)]
+            print(f"serves after {min(seconds):.2f} s at best of {TRIES} with {what}", flush=True)
+
+
+async def _start(folder: Path) -> float:
+    started = time.perf_counter()
+    process = await Process.start(
+        "hub", "--port", "0", "--data", str(folder), log=folder.with_suffix(".log")
+    )
+    try:
+        await process.url()
+        return time.perf_counter() - started
+    finally:
+        await process.kill()
+
+
+async def _fill(folder: Path) -> None:
+    now = datetime.now(UTC)
+    store = SqliteStore(folder, Retention(size=10**9, age=timedelta(days=9)), lambda: now)
+    for topic in range(TOPICS):
+        for first in range(0, ENTRIES // TOPICS, BATCH):
+            fragments = [_fragment(now, topic, first + number) for number in range(BATCH)]
+            await store.append(_topic(topic), fragments, replacing=None)
+    ends = {state.topic: state.position for state in await store.logs()}
+    await asyncio.gather(
+        *(store.save(_subscription(number, now, ends)) for number in range(SUBSCRIPTIONS))
+    )
+    await store.close()
+
+
+def _topic(number: int) -> str:
+    return f"https://source.example/{number}/channel.xml"
+
+
+def _fragment(now: datetime, topic: int, number: int) -> Fragment:
+    before = now + timedelta(milliseconds=number)
+    at = before + timedelta(milliseconds=1)
+    change = Resource(
+        f"https://source.example/{topic}/{number}", change=ChangeType.UPDATED, datetime=at
+    )
+    return read_fragment(
+        write_document(Document(Capability.CHANGE_NOTIFICATION, (change,), from_=before, until=at))
+    )
+
+
+def _subscription(number: int, now: datetime, ends: dict[str, int]) -> Subscription:
+    topic = _topic(number % TOPICS)
+    callback = f"https://destination{number}.example/callback"
+    return Subscription(topic, callback, "secret", now + timedelta(days=9), ends[topic])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Starting again costs the same however long the logs are."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.subscriptions import Subscription
+from tests.hub.helpers import TOPIC, Clock, at
+from tests.hub.test_store import FOREVER, made, opened
+
+
+async def fill(folder: Path, entries: int) -> None:
+    async with opened(folder, Clock()) as store:
+        fragments = [made(number, number + 1) for number in range(entries)]
+        await store.append(TOPIC, fragments, replacing=None)
+        await store.save(Subscription(TOPIC, "https://a.example/", None, at(0), 0))
+
+
+async def steps_to_start(folder: Path) -> int:
+    """Count the instructions of SQLite's machine, in hundreds."""
+    steps = 0
+
+    class Connection(sqlite3.Connection):
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
+            super().__init__(*arguments, **settings)
+            self.set_progress_handler(self._count, 100)
+
+        def _count(self) -> int:
+            nonlocal steps
+            steps += 1
+            return 0
+
+    store = SqliteStore(folder, FOREVER, Clock(), connection=Connection)
+    assert (await store.logs())[0].kept > 0
+    assert len(await store.subscriptions()) == 1
+    await store.close()
+    return steps
+
+
+async def test_a_start_reads_no_more_of_a_longer_log(tmp_path: Path):
+    await fill(tmp_path / "short", 100)
+    await fill(tmp_path / "long", 5_000)
+    short, long = [await steps_to_start(tmp_path / name) for name in ("short", "long")]
+    assert long <= short + 2
