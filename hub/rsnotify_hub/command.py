@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from typing import Annotated
 
 import typer
 
 from rsnotify.commands import run
 from rsnotify_hub.admin.command import commands as hub
-from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.configuration import ConfigurationSource
 from rsnotify_hub.serving.application import serve
+from rsnotify_hub.serving.logs import write_json
 
 __all__ = ["hub"]
 
@@ -48,17 +51,20 @@ def run_hub(
     """
     if context.invoked_subcommand is not None:
         return
-    configuration = load_configuration(
-        config,
-        host=host,
-        port=port,
-        data=data,
-        public_url=public_url,
-        allow_private_addresses=allow_private_addresses or None,
-    )
+    options = {
+        "host": host,
+        "port": port,
+        "data": data,
+        "public_url": public_url,
+        "allow_private_addresses": allow_private_addresses or None,
+    }
+    source = ConfigurationSource(config, os.environ, options)
+    configuration = source.load()
+    if configuration.log_format == "json":
+        write_json(logging.getLogger())
 
     async def main(stop: asyncio.Event) -> None:
-        async with serve(configuration) as url:
+        async with serve(configuration, source=source) as url:
             typer.echo(f"rsnotify hub listening on {url}")
             await stop.wait()
 

@@ -140,11 +140,12 @@ async def serve(
             would be open to others without saying who may publish.
     """
     with listen(configuration.host, configuration.port) as listener:
+        public_url = _public_url(configuration, listener)
         local = _is_local(configuration, listener)
         _check_grants(configuration, local=local)
         app = create_application(
             configuration,
-            public_url=_public_url(configuration, listener),
+            public_url=public_url,
             anonymous=local,
             clock=clock,
         )

@@ -1,0 +1,249 @@
+"""Who holds a connection for nothing is cut off, by a real server over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.serving.guard import Guard, watch_of
+from rsnotify_hub.serving.seats import Seats
+from rsnotify_hub.statistics import Statistics
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, Client, fragment
+
+#: Limits that a test can wait for, and that an honest client of this machine keeps.
+SHORT = {"header_seconds": 0.3, "request_seconds": 0.3, "idle_seconds": 0.3}
+HEAD = b"POST /websub HTTP/1.1\r\nHost: hub\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n"
+
+Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Open raw connections to a hub."""
+    writers = []
+
+    async def to(url: str, *, room: int | None = None) -> Any:
+        parts = urlsplit(url)
+        connection = socket.socket()
+        if room is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, (parts.hostname, parts.port))
+        limit = 2**16 if room is None else 1
+        reader, writer = await asyncio.open_connection(sock=connection, limit=limit)
+        writers.append(writer)
+        return reader, writer
+
+    yield to
+    for writer in writers:
+        writer.close()
+
+
+async def ends(reader: asyncio.StreamReader) -> bytes:
+    """Read until the hub ends the connection, and return what it said."""
+    async with asyncio.timeout(PATIENCE):
+        try:
+            return await reader.read()
+        except ConnectionResetError:
+            return b""
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET", HEAD, HEAD + b"X: y\r\n" * 20, b"\r\n\r\n", b"\x16\x03\x01\x02\x00"],
+    ids=["nothing", "a word", "a line", "many lines", "empty lines", "TLS"],
+)
+async def test_a_head_that_does_not_come_is_not_waited_for(
+    run_hub: RunHub, connect: Connect, sent: bytes
+):
+    async with run_hub(**SHORT) as hub:
+        reader, writer = await connect(hub.url)
+        writer.write(sent)
+        assert b" 200 " not in await ends(reader)
+        assert (await hub.get("healthz"))[0] == 200
+
+
+async def test_a_head_that_trickles_is_not_waited_for(run_hub: RunHub, connect: Connect):
+    async with run_hub(**SHORT) as hub:
+        reader, writer = await connect(hub.url)
+        end = asyncio.ensure_future(ends(reader))
+        sent = 0
+        while not end.done():  # each byte comes in time, the head does not
+            writer.write(b"x" if sent else b"GET /")
+            sent += 1
+            await asyncio.wait([end], timeout=0.02)
+        assert sent > 5
+
+
+async def test_a_body_that_does_not_come_is_told_and_not_waited_for(
+    run_hub: RunHub, connect: Connect
+):
+    async with run_hub(**SHORT) as hub:
+        reader, writer = await connect(hub.url)
+        writer.write(
+            HEAD
+            + b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 9\r\n\r\nhub"
+        )
+        assert b" 408 " in await ends(reader)
+
+
+async def test_an_idle_connection_is_closed_and_a_busy_one_is_not(
+    run_hub: RunHub, connect: Connect
+):
+    async with run_hub(**SHORT) as hub:
+        reader, writer = await connect(hub.url)
+        for _ in range(10):
+            writer.write(GET)
+            async with asyncio.timeout(PATIENCE):
+                assert await reader.readuntil(b"ok\n")
+        assert await ends(reader) == b""
+
+
+async def test_half_a_request_behind_a_whole_one_is_not_waited_for(
+    run_hub: RunHub, connect: Connect
+):
+    async with run_hub(**SHORT) as hub:
+        reader, writer = await connect(hub.url)
+        writer.write(GET + GET + HEAD)
+        assert (await ends(reader)).count(b"ok\n") == 2
+
+
+async def test_a_websocket_is_not_idle(run_hub: RunHub, connect: Connect):
+    async with run_hub(**SHORT) as hub:
+        listener = await hub.listen()
+        reader, _ = await connect(hub.url)
+        await ends(reader)  # which takes longer than anything that is waited for
+        await hub.accepted(fragment(0, 1))
+        assert await listener.receive_str(timeout=PATIENCE)
+
+
+class Flood(asyncio.Protocol):
+    """A server whose answer is larger than what the system keeps for a reader."""
+
+    def connection_made(self, transport: Any) -> None:
+        transport.write(ANSWER)
+
+
+ANSWER = b"x" * 20_000_000
+
+
+@asynccontextmanager
+async def flooding() -> AsyncIterator[tuple[str, Statistics]]:
+    configuration = load_configuration(None, **{**SHORT, "header_seconds": 60})
+    statistics = Statistics()
+    watch = watch_of(configuration, statistics)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Guard(Flood, watch), "127.0.0.1", 0
+    )
+    async with server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}/", statistics
+    watch.close()
+
+
+async def test_an_answer_that_is_not_taken_is_not_waited_for(connect: Connect):
+    async with flooding() as (url, statistics):
+        reader, _ = await connect(url, room=4096)
+        idle, _ = await connect(url)  # the same, and it is read
+        assert len(await ends_with(idle, len(ANSWER))) == len(ANSWER)
+        assert len(await ends(reader)) < len(ANSWER)
+        assert statistics.refused["connection"] == 1
+
+
+async def ends_with(reader: asyncio.StreamReader, size: int) -> bytes:
+    async with asyncio.timeout(PATIENCE):
+        return await reader.readexactly(size)
+
+
+async def test_a_new_connection_takes_the_place_of_one_that_says_nothing(
+    run_hub: RunHub, connect: Connect
+):
+    async with run_hub(max_connections=3) as hub:
+        idle = [await connect(hub.url) for _ in range(3)]
+        assert (await hub.get("healthz"))[0] == 200
+        assert await ends(idle[0][0]) == b""
+
+
+async def test_a_connection_that_says_something_keeps_its_place(run_hub: RunHub, connect: Connect):
+    async with run_hub(max_connections=3) as hub:
+        listeners = [await hub.listen() for _ in range(3)]
+        reader, _ = await connect(hub.url)
+        assert await ends(reader) == b""
+        await listeners[0].close()
+        async with asyncio.timeout(PATIENCE):
+            while True:  # its place is free once the hub has seen it go
+                reader, writer = await connect(hub.url)
+                writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+                if b" 200 " in await ends(reader):
+                    return
+
+
+def test_one_client_does_not_get_all_seats():
+    seats = Seats(10, 2, exempt=lambda address: address == "192.0.2.9")
+    for address in ("192.0.2.1", "192.0.2.1", "192.0.2.9", "192.0.2.9", "2001:db8::1"):
+        seats.take(address)
+    assert seats.has_enough("192.0.2.1")
+    assert seats.has_enough("::ffff:192.0.2.1")
+    assert not seats.has_enough("192.0.2.9")
+    seats.take("2001:db8::2")
+    assert seats.has_enough("2001:db8::3")
+    assert not seats.has_enough("2001:db8:0:1::1")
+    seats.leave("192.0.2.1")
+    assert not seats.has_enough("192.0.2.1")
+
+
+LONG = b"x" * 9000
+FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /" + LONG + b" HTTP/1.1\r\nHost: hub\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: hub\r\nX: " + LONG + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: hub\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        HEAD + FORM + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET,
+        HEAD + FORM + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nhub=" + GET,
+        HEAD + FORM + b"Content-Length: +3\r\n\r\nhub" + GET,
+        HEAD + FORM + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + GET,
+        HEAD + FORM + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + GET,
+        HEAD + FORM + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + GET,
+        HEAD + FORM + b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n" + GET,
+        HEAD + b"X: y\n\tfolded\r\n\r\n",
+        HEAD + b"X: a\0b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: hub\r\nHost: other\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\nHost: hub\r\n\r\n",
+    ],
+)
+async def test_a_head_that_two_servers_could_read_differently_is_refused(
+    run_hub: RunHub, connect: Connect, sent: bytes
+):
+    async with run_hub(**SHORT) as hub:
+        reader, writer = await connect(hub.url)
+        writer.write(sent)
+        answers = await ends(reader)
+        assert answers.startswith((b"HTTP/1.0 400 ", b"HTTP/1.1 400 "))
+        assert b"ok\n" not in answers
+        assert answers.count(b"HTTP/1.") == 1
+
+
+async def test_a_compressed_body_is_refused(hub: Client):
+    status, reason = await hub.publish(fragment(0, 1), Content_Encoding="gzip")
+    assert (status, "Content-Encoding" in reason) == (415, True)
+
+
+async def test_every_answer_has_the_headers_of_safety(hub: Client):
+    for path in ("healthz", "nowhere", "admin/topics", "websub"):
+        async with hub.session.get(hub.url + path) as response:
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+            assert response.headers["Server"] == "rsnotify"
