@@ -49,12 +49,14 @@ async def raw_server(
     """Serve each request, once its headers are there, by a function of the streams."""
     server = Server()
     tasks: set[asyncio.Task[None]] = set()
+    writers: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1
         task = asyncio.current_task()
         assert task is not None
         tasks.add(task)
+        writers.add(writer)
         with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             head = await reader.readuntil(b"\r\n\r\n")
             await server.record(head)
@@ -75,6 +77,11 @@ async def raw_server(
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:  # also where something is left that nobody reads
+            writer.transport.abort()
+        for writer in writers:
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 def response(body: bytes, *headers: str, status: int = 200) -> bytes:

@@ -6,68 +6,14 @@ import asyncio
 import json
 import os
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from urllib.parse import urlsplit
+from contextlib import suppress
 
 import pytest
 
 from tests.hub.helpers import PATIENCE, TOPIC, Client, fragment
+from tests.hub.raw_sockets import BINARY, CLOSE, PING, TEXT, connect, frame
 
-TEXT, BINARY, CLOSE, PING = 1, 2, 8, 9
 SUBSCRIBE = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode()
-
-
-def frame(
-    opcode: int, payload: bytes, *, fin: bool = True, masked: bool = True, flags: int = 0
-) -> bytes:
-    """A frame (RFC 6455 §5.2), which may be against the rules."""
-    length = len(payload)
-    size = min(length, 126) if length < 65536 else 127
-    head = bytes([(fin << 7) | flags | opcode, (masked << 7) | size])
-    if length > 125:
-        head += struct.pack(">H" if size == 126 else ">Q", length)
-    return head + (bytes(4) if masked else b"") + payload
-
-
-class Socket:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def send(self, *frames: bytes) -> None:
-        self.writer.write(b"".join(frames))
-        await self.writer.drain()
-
-    async def end(self) -> bytes:
-        """What comes until the hub hangs up."""
-        async with asyncio.timeout(PATIENCE):
-            try:
-                return await self.reader.read()
-            except ConnectionError:
-                return b""
-
-
-@asynccontextmanager
-async def connect(hub: Client, *headers: str) -> AsyncIterator[tuple[str, Socket]]:
-    """Shake hands; the context has the head of the answer."""
-    place = urlsplit(hub.url)
-    reader, writer = await asyncio.open_connection(place.hostname, place.port)
-    lines = [
-        "GET /ws HTTP/1.1",
-        f"Host: {place.netloc}",
-        "Connection: Upgrade",
-        "Upgrade: websocket",
-        "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-        *headers,
-    ]
-    writer.write("\r\n".join([*lines, "", ""]).encode())
-    async with asyncio.timeout(PATIENCE):
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    yield head, Socket(reader, writer)
-    writer.close()
-
 
 #: What a client may not send, before or after it has subscribed.
 AGAINST_THE_RULES = {
