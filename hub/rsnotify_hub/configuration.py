@@ -87,7 +87,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         idle_seconds: How long a connection may wait for its next request.
         log_format: How the log is written, as lines of text or of JSON.
         subscription_rate: Requests to subscribe or unsubscribe a second, of one client
-            address; ten seconds' worth may come at once.
+            address, and as many pings of open topics; ten seconds' worth may come at once.
         connection_rate: WebSockets that one client address opens a second, likewise.
         failed_token_rate: Tokens that grant nothing a second, likewise.
         ping_seconds: How long an open topic rests between two fetches.

@@ -73,11 +73,13 @@ class Limits:
 
     Attributes:
         subscriptions: Of requests to subscribe and unsubscribe.
+        pings: Of open topics that are pinged.
         connections: Of WebSockets that are opened.
         tokens: Of tokens that grant nothing.
     """
 
     def __init__(self, configuration: Configuration) -> None:
         self.subscriptions = Limiter(configuration.subscription_rate, "requests to subscribe")
+        self.pings = Limiter(configuration.subscription_rate, "pings")
         self.connections = Limiter(configuration.connection_rate, "connections")
         self.tokens = Limiter(configuration.failed_token_rate, "tokens that grant nothing")

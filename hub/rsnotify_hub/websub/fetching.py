@@ -18,6 +18,7 @@ from rsnotify_hub.websub.forms import check_url
 MAX_REDIRECTS = 3
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_MAX_VALIDATOR = 200
 _SUCCESS, _NOT_MODIFIED = 200, 304
 
 
@@ -113,9 +114,14 @@ class TopicClient:
             body=b"".join(chunks),
             content_type=response.headers.get("Content-Type", ""),
             validators=Validators(
-                response.headers.get("ETag"), response.headers.get("Last-Modified")
+                _short(response.headers.get("ETag")), _short(response.headers.get("Last-Modified"))
             ),
         )
+
+
+def _short(validator: str | None) -> str | None:
+    """Remember no more of a stranger's header than a validator needs."""
+    return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
 
 
 def _next(topic: str, url: str, location: str) -> str:

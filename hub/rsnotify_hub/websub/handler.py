@@ -91,6 +91,8 @@ class WebSub:
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
             self._intake.check_ping(request, topic)
+            if self._pings.is_open(topic):  # little to ask for, and much to fetch
+                self._limits.pings.check(request.remote)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
 
     def _intent(self, request: web.Request, intent: Intent) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from weakref import WeakValueDictionary
 
 import aiohttp
 
@@ -21,10 +22,11 @@ from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websub.fetching import Fetched, TopicClient, Validators
+from rsnotify_hub.websub.forms import host_of
 from rsnotify_hub.websub.news import Reader
 
-#: How many topics are fetched at once: each may be held in memory.
-_AT_ONCE = 16
+#: How many topics are fetched at once, as each may be held in memory; and of one host.
+_AT_ONCE, _AT_HOST = 16, 4
 #: How many topics may be fetched, or wait for it.
 _MOST = 1000
 #: Of how many topics it is remembered which version was fetched.
@@ -65,6 +67,7 @@ class Pings:
         )
         self._reader = Reader(limits, configuration.max_fragment_bytes)
         self._room = asyncio.Semaphore(_AT_ONCE)
+        self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
         self._versions: dict[str, tuple[int, Validators]] = {}
@@ -88,25 +91,28 @@ class Pings:
     def _check_room(self, topic: str) -> None:
         if len(self._working) >= _MOST:
             raise Refusal(Code.UNAVAILABLE, "too many topics are being fetched; try again later")
-        new = self._is_open(topic) and self._topics.state(topic) is None
+        new = self.is_open(topic) and self._topics.state(topic) is None
         if new and len(self._topics.states()) >= self._max_open_topics:
             raise Refusal(Code.UNAVAILABLE, "this hub has no room for one more open topic")
 
-    def _is_open(self, topic: str) -> bool:
+    def is_open(self, topic: str) -> bool:
+        """Tell whether anybody may have a topic fetched."""
         return any(is_granted(prefix, topic) for prefix in self._open_topics)
 
     async def _work(self, topic: str) -> None:
         try:
             while (future := self._waiting.pop(topic, None)) is not None:
                 await self._serve(topic, future)
-                if self._is_open(topic):
+                if self.is_open(topic):
                     await asyncio.sleep(self._rest)
         finally:
             del self._working[topic]
 
     async def _serve(self, topic: str, future: asyncio.Future[None]) -> None:
+        host = self._hosts.setdefault(host_of(topic), asyncio.Semaphore(_AT_HOST))
         try:
-            async with self._room:
+            # Who waits for a host that hangs must hold no place that another could have.
+            async with host, self._room:
                 await self._fetch(topic)
         except asyncio.CancelledError:
             future.cancel()
