@@ -77,9 +77,9 @@ async def raw_server(
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in writers:  # also where something is left that nobody reads
+        for writer in list(writers):  # also where something is left that nobody reads
             writer.transport.abort()
-        for writer in writers:
+        for writer in list(writers):
             with suppress(OSError):
                 await writer.wait_closed()
 
