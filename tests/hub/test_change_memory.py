@@ -154,8 +154,8 @@ async def test_a_log_of_which_nothing_is_kept_is_at_its_end(run_hub: RunHub, clo
 
 
 async def test_a_destination_gets_level_when_the_source_is_down(hub: Client):
-    for second in range(0, 3000, 30):
-        await hub.accepted(fragment(second, *range(second + 1, second + 31)))
+    for second in range(0, 3000, 100):
+        await hub.accepted(fragment(second, *range(second + 1, second + 101)))
     frontier = Frontier.at(at(500))
     applied = []
     for page in await Memory(hub).walk(at(500), limit=400):
