@@ -121,6 +121,8 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
         assert re.search(r"retrying.*127\.0\.0\.1.*1 fragment.*503", row, re.DOTALL)
         assert await page.text("#health .figure") == "1"
 
+        assert "503" in await page.text("#failures li")
+
         await page.click("#subscriptions .details")
         assert await page.text("#details pre") == "<script>alert(1)</script>"
         callback.answers = []

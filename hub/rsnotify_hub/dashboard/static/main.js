@@ -2,10 +2,11 @@
 
 import { Details } from "./details.js";
 import { find, setAttribute, setText } from "./dom.js";
+import { showFailures } from "./failures.js";
 import { setClock } from "./figures.js";
 import { Refused } from "./hub.js";
 import { offerSigning, showSigning } from "./signing.js";
-import { showFailures, SubscriptionTable } from "./subscriptions.js";
+import { SubscriptionTable } from "./subscriptions.js";
 import { Tail } from "./tail.js";
 import { Tiles } from "./tiles.js";
 import { TopicTable } from "./topics.js";

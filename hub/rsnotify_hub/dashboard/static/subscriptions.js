@@ -1,9 +1,9 @@
-/** The table of WebSub subscriptions, and the last failures. */
+/** The table of WebSub subscriptions. */
 
 import { element, find, setAttribute, setText, showEach } from "./dom.js";
-import { ago, count, hence, lasting, many, whenever } from "./figures.js";
+import { count, hence, lasting, many, whenever } from "./figures.js";
 import { cell, showPair } from "./topics.js";
-import { inOneLine, printable, uriParts } from "./uris.js";
+import { printable, uriParts } from "./uris.js";
 
 /** What is worst comes first. */
 const STATES = ["given-up", "retrying", "suspended", "active"];
@@ -60,27 +60,6 @@ export class SubscriptionTable {
       cell("act", null, details),
     );
   }
-}
-
-/** Failures, newest first. */
-export function showFailures(panel, failures) {
-  panel.hidden = failures.length === 0;
-  setText(find(".amount", panel), failures.length ? `the last ${count(failures.length)}` : "");
-  const rows = failures.slice(0, 30);
-  const key = each => `${each.id} ${each.at}`;
-  showEach(find(".failures", panel), rows, key, makeFailure, (row, each) =>
-    setText(find("time", row), ago(each.at)));
-}
-
-function makeFailure(failure) {
-  const excerpt = failure.excerpt
-    ? element("p", { class: "excerpt" }, inOneLine(failure.excerpt)) : null;
-  return element("li", {},
-    element("time", { datetime: failure.at, title: whenever(failure.at) }),
-    element("bdi", { class: "callback" }, printable(failure.host)),
-    element("span", { class: "why" }, failureText(failure)),
-    element("span", { class: "uri" }, ...uriParts(failure.topic)),
-    excerpt);
 }
 
 export const failureText = ({ status, reason }) =>
