@@ -9,6 +9,7 @@ from typing import Any
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
+from tests.hub.test_failing_store import Disk
 from tests.hub.test_store import FOREVER, made, opened
 
 
@@ -45,3 +46,14 @@ async def test_a_start_reads_no_more_of_a_longer_log(tmp_path: Path):
     await fill(tmp_path / "long", 5_000)
     short, long = [await steps_to_start(tmp_path / name) for name in ("short", "long")]
     assert long <= short + 2
+
+
+async def test_a_start_writes_nothing_where_there_is_nothing_to_change(tmp_path: Path):
+    """So a hub starts, and serves who reads, where its disk is full."""
+    await fill(tmp_path, 10)
+    disk = Disk()
+    store = SqliteStore(tmp_path, FOREVER, Clock(), connection=disk.connection())
+    assert len(await store.read(TOPIC, after=0)) == 10
+    await store.close()
+    assert {asked.split()[0] for asked in disk.asked} == {"PRAGMA", "SELECT"}
+    assert "PRAGMA user_version" in disk.asked

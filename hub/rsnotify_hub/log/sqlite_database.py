@@ -27,12 +27,9 @@ CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times
 _VERSION = 2
 # Format 1 knew neither who had asked for a subscription nor suspended ones, nor whole contents.
 _FROM_1 = f"""
-BEGIN;
 {sqlite_log.FROM_1_TO_2}
 ALTER TABLE subscription ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
-PRAGMA user_version = 2;
-COMMIT;
 """
 
 
@@ -62,9 +59,10 @@ def prepare(database: sqlite3.Connection) -> None:
         sqlite3.Error: They cannot be made.
     """
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if version not in (0, 1, _VERSION):
+    if version == _VERSION:
+        return  # a hub whose disk is full starts too
+    if version not in (0, 1):
         raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
-    if version == 1:
-        database.executescript(_FROM_1)
-    database.executescript(_SCHEMA)
-    database.execute(f"PRAGMA user_version = {_VERSION}")
+    changes = (_FROM_1 if version == 1 else "") + _SCHEMA
+    # In one transaction: a hub that is killed meanwhile begins again.
+    database.executescript(f"BEGIN; {changes} PRAGMA user_version = {_VERSION}; COMMIT;")
