@@ -17,6 +17,8 @@ from rsnotify_hub.serving.logs import write_json
 
 __all__ = ["hub"]
 
+log = logging.getLogger("rsnotify.hub")
+
 
 @hub.callback(invoke_without_command=True)
 def run_hub(
@@ -62,6 +64,8 @@ def run_hub(
     configuration = source.load()
     if configuration.log_format == "json":
         write_json(logging.getLogger())
+    for variable, meant in source.misspelt().items():
+        log.warning("the variable %s is no setting of the hub; is it %s?", variable, meant)
 
     async def main(stop: asyncio.Event) -> None:
         async with serve(configuration, source=source) as url:

@@ -15,7 +15,7 @@ from rsnotify_hub.settings.checks import (
     check_prefixes,
 )
 from rsnotify_hub.settings.conversion import blaming, convert
-from rsnotify_hub.settings.layers import Environment, File, Layer, Options, read_text
+from rsnotify_hub.settings.layers import Environment, File, Layer, Options, misspelt, read_text
 
 _Positive = Annotated[int, Meta(ge=1)]
 _Seconds = Annotated[float, Meta(gt=0)]
@@ -212,6 +212,10 @@ class ConfigurationSource:
             check_prefixes(("open_topics",), configuration.open_topics)
             check_networks("trusted_proxies", configuration.trusted_proxies)
             return _with_files(configuration)
+
+    def misspelt(self) -> dict[str, str]:
+        """Return variables that nearly are settings, and those they nearly are."""
+        return misspelt(self._environ, Configuration.__struct_fields__)
 
     def files(self, configuration: Configuration) -> list[str]:
         """Return the files that were read."""

@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.configuration import Configuration, Publisher, load_configuration
+from rsnotify_hub.configuration import (
+    Configuration,
+    ConfigurationSource,
+    Publisher,
+    load_configuration,
+)
 from rsnotify_hub.settings.layers import Environment
 from rsnotify_hub.settings.lines import line_of
 
@@ -89,6 +94,15 @@ def example() -> dict[str, Any]:
     text = (ROOT / "hub" / "hub.example.toml").read_text()
     text = re.sub(r"^#(?=[a-z_0-9]+ = |\[\[)", "", text, flags=re.MULTILINE)
     return msgspec.toml.decode(text, type=dict[str, Any])
+
+
+def test_a_variable_that_is_nearly_a_setting_is_told():
+    environ = {"RSNOTIFY_LOG_BYTE": "1", "RSNOTIFY_PUBLISHER": "x", "RSNOTIFY_PORT": "1"}
+    environ |= {"RSNOTIFY_TOKEN": "x", "RSNOTIFY_HUB": "x", "LOG_BYTE": "x"}
+    assert ConfigurationSource(None, environ, {}).misspelt() == {
+        "RSNOTIFY_LOG_BYTE": "RSNOTIFY_LOG_BYTES",
+        "RSNOTIFY_PUBLISHER": "RSNOTIFY_PUBLISHERS",
+    }
 
 
 def test_variables_of_other_commands_do_not_matter():

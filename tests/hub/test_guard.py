@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,7 @@ from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, Client, fragment
+from tests.hub.processes import hub_process
 
 #: Limits that a test can wait for, and that an honest client of this machine keeps.
 SHORT = {"header_seconds": 0.3, "request_seconds": 0.3, "idle_seconds": 0.3}
@@ -69,6 +71,17 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
         reader, writer = await connect(hub.url)
         writer.write(sent)
         assert b" 200 " not in await ends(reader)
+        assert (await hub.get("healthz"))[0] == 200
+
+
+async def test_a_hub_as_it_runs_waits_no_longer(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RSNOTIFY_HEADER_SECONDS", "0.3")
+    async with hub_process(tmp_path) as (hub, _):  # it has another event loop
+        reader, writer = await connect(hub.url)
+        writer.write(HEAD)
+        assert await ends(reader) == b""
         assert (await hub.get("healthz"))[0] == 200
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path as FilePath
 from typing import Any, Protocol
 
@@ -14,6 +15,9 @@ from rsnotify_hub.settings.lines import Path, line_of
 from rsnotify_hub.settings.tokens import find_secrets, with_digests
 
 PREFIX = "RSNOTIFY_"
+
+#: How much of two names is the same where one is probably the other misspelt.
+_NEAR = 0.85
 
 
 class Layer(Protocol):
@@ -76,6 +80,26 @@ class Environment:
     def place(self, path: Path) -> str:
         """Name the variable."""
         return f"the variable {_variable(str(path[0]))}"
+
+
+def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
+    """Find variables that are no settings, but nearly are.
+
+    Args:
+        environ: The names of all variables.
+        names: The settings there are.
+
+    Returns:
+        For each, the variable that was probably meant.
+    """
+    variables = [name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX)]
+    settings = [name.upper() for name in names]
+    return {
+        PREFIX + variable: PREFIX + near
+        for variable in variables
+        if variable not in settings
+        for near in get_close_matches(variable, settings, 1, _NEAR)
+    }
 
 
 class Options:
