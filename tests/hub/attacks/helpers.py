@@ -67,19 +67,32 @@ async def raw_server(
             server.ended += 1
             server.came.notify_all()
 
+    loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = await asyncio.start_server(serve, host, port, family=family)
-    server.host, server.port = host, listening.sockets[0].getsockname()[1]
+    listener = socket.create_server((host, port), family=family, backlog=1024)
+    listener.setblocking(False)
+    server.host, server.port = listener.getsockname()[:2]
+
+    async def accept() -> None:
+        # By hand, so that nothing is still on its way in when this has ended.
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), serve)
+            await loop.connect_accepted_socket(lambda made=protocol: made, connection)
+
+    accepting = asyncio.create_task(accept())
     try:
         yield server
     finally:
-        listening.close()
+        accepting.cancel()
+        await asyncio.gather(accepting, return_exceptions=True)
+        listener.close()
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in list(writers):  # also where something is left that nobody reads
+        for writer in writers:  # also where something is left that nobody reads
             writer.transport.abort()
-        for writer in list(writers):
+        for writer in writers:
             with suppress(OSError):
                 await writer.wait_closed()
 
