@@ -7,7 +7,9 @@ import hashlib
 import logging
 import subprocess
 import sys
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -15,6 +17,9 @@ from msgspec.structs import replace
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher.push.emitter import Emitter
+from rsnotify_publisher.push.feed import Feed
+from rsnotify_publisher.push.fragments import Fragment
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
 WAYS = ["websub", "ws"]
@@ -340,3 +345,29 @@ async def test_the_leader_notices_at_once_what_another_process_records(
         assert loop.time() - began < 1.0, "well before the next heartbeat"
         other.kill()
     assert hub.connections == 1
+
+
+async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
+    hub: FakeHub,
+) -> None:
+    class Breaking:
+        cursor = 0
+        asked, broken = asyncio.Event(), asyncio.Event()
+
+        async def fragments(self, through: object = None) -> AsyncGenerator[Fragment, None]:
+            self.asked.set()
+            await self.broken.wait()
+            raise ConnectionResetError("lost")
+            yield
+
+    feed = Breaking()
+    emitter = Emitter(BASE, [(parse_hub(way_to(hub, "ws")), cast(Feed, feed))])
+    emitting = asyncio.create_task(emitter.run())
+    async with asyncio.timeout(PATIENCE):
+        await feed.asked.wait()
+    feed.broken.set()
+    emitting.cancel()
+    done, _ = await asyncio.wait({emitting}, timeout=PATIENCE)
+    emitting.cancel()
+    assert done
+    assert emitting.cancelled()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from random import Random
 
 from rsnotify.errors import RsnotifyError
@@ -56,7 +56,7 @@ class Emitter:
             before = feed.cursor
             wait = 0.0
             try:
-                await feed_hub(hub, self._topic, feed)
+                await _in_a_task(feed_hub(hub, self._topic, feed))
             except RsnotifyError as error:
                 _report(error, failures if feed.cursor == before else 0)
                 wait = error.retry_after or 0.0
@@ -70,3 +70,17 @@ def _report(error: RsnotifyError, failures: int) -> None:
     """Warn once of a hub that is away; what follows is only for those who look closely."""
     level = logging.INFO if failures else logging.WARNING
     _log.log(level, "%s; changes wait in the journal until it is back", error)
+
+
+async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
+    """Do it, and end as cancelled if it fails at the moment of being cancelled.
+
+    Before Python 3.13 a task group within, if it fails then, hides that it was cancelled. The task
+    around it still knows: it has no group, so it is not being cancelled for any other reason.
+    """
+    try:
+        await asyncio.create_task(feeding)
+    finally:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
