@@ -224,11 +224,20 @@ class Machine:
         }
 
     def stop(self) -> None:
-        """End what still runs."""
-        for process in reversed(self._running):
+        """End what still runs.
+
+        Raises:
+            TimeoutExpired: Something did not end in order, and was killed.
+        """
+        for process in self._running:
             process.terminate()
-        while self._running:
-            self._running.pop().communicate(timeout=PATIENCE)
+        try:
+            for process in self._running:
+                process.communicate(timeout=PATIENCE)
+        finally:
+            for process in self._running:
+                process.kill()
+            self._running.clear()
 
     def _command(self, words: Sequence[str], owner: str) -> list[str]:
         """Run a command as a user that may write nothing but what is its own.

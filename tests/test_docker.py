@@ -171,6 +171,8 @@ def test_the_hub_of_the_image_runs_and_keeps_what_it_accepted(installed: Install
         process = installed.machine.start(installed.image, service)
         says(process, "listening on")
         assert installed.machine.run(installed.image.health, installed.image, service) == 0
+        with urllib.request.urlopen(f"http://127.0.0.1:{installed.hub}/") as dashboard:
+            assert b"<title>rsnotify hub</title>" in dashboard.read()
         assert installed.publish(topic, "not the token") == 403
         assert installed.publish(topic, SETTINGS["SOURCE_TOKEN"]) == 202
         process.send_signal(signal.SIGTERM)
