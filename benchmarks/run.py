@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import callbacks
 import documents
 import fanout
 import latency

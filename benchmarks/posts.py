@@ -1,0 +1,82 @@
+"""Signed POSTs to many callbacks with aiohttp's client, and nothing else.
+
+`posts.py PORT SECRET` reads bodies in hex, one a line, from its standard input, and POSTs each to
+all callbacks that the process at that port (`receivers.py`) has. What fails is tried again as the
+hub does it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import sys
+from random import Random
+
+import aiohttp
+import uvloop
+from fanout import TOPIC
+from receivers import callbacks
+
+from rsnotify.retry import Retry
+from rsnotify_hub.configuration import Configuration
+
+_DEFAULTS = Configuration()
+_RETRY = Retry(_DEFAULTS.retry_seconds, _DEFAULTS.max_retry_seconds)
+
+
+class Poster:
+    """POSTs to one callback, only the newest body if it lags."""
+
+    def __init__(self, client: aiohttp.ClientSession, url: str, secret: bytes) -> None:
+        self._client = client
+        self._url = url
+        self._secret = secret
+        self._body = b""
+        self._task: asyncio.Task[None] | None = None
+
+    def post(self, body: bytes) -> None:
+        """Send, unless that is under way or waits for its time."""
+        self._body = body
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
+        failures, sent = 0, b""
+        while sent != self._body:  # another may have come meanwhile
+            body = self._body
+            if await self._succeeds(body):
+                failures, sent = 0, body
+            else:
+                failures += 1
+                await asyncio.sleep(_RETRY.delay(failures, Random(failures)))
+
+    async def _succeeds(self, body: bytes) -> bool:
+        headers = {
+            "Content-Type": "application/xml",
+            "Link": f'<{TOPIC}>; rel="self", <http://127.0.0.1:8080/websub>; rel="hub"',
+            "X-Hub-Signature": "sha256=" + hmac.digest(self._secret, body, "sha256").hex(),
+        }
+        try:
+            async with self._client.post(
+                self._url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                return response.status < 300
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+
+async def main(port: int, secret: bytes) -> None:
+    loop = asyncio.get_running_loop()
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=_DEFAULTS.callback_seconds),
+    ) as client:
+        posters = [Poster(client, url, secret) for url in callbacks(port)]
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            for poster in posters:
+                poster.post(bytes.fromhex(line))
+
+
+if __name__ == "__main__":
+    uvloop.run(main(int(sys.argv[1]), sys.argv[2].encode()))
