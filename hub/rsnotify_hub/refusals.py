@@ -15,6 +15,7 @@ class Code(StrEnum):
     INVALID_FRAGMENT = "invalid-fragment"
     UNAVAILABLE = "unavailable"
     TOO_MANY = "too-many"
+    MISDIRECTED = "misdirected"
 
 
 #: The HTTP status that says the same as a code.
@@ -24,6 +25,7 @@ HTTP_STATUS = {
     Code.INVALID_FRAGMENT: 400,
     Code.UNAVAILABLE: 503,
     Code.TOO_MANY: 429,
+    Code.MISDIRECTED: 421,
 }
 
 #: What may be asked again, and after how many seconds.

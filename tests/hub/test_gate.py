@@ -99,6 +99,16 @@ def test_a_strangers_page_and_a_proxy_are_no_local_admin(headers: dict[str, str]
     assert not anonymous().is_admin(request({**LOCAL, **headers}))
 
 
+@pytest.mark.parametrize(
+    "name", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "["]
+)
+def test_a_hub_for_this_machine_has_no_other_name(gate: Gate, name: str):
+    rebound = request({"Host": name, "Origin": f"http://{name}"})
+    with pytest.raises(Refusal, match="answers to localhost"):
+        anonymous().check_name(rebound)
+    gate.check_name(rebound)  # where there are tokens, a proxy may call it anything
+
+
 def test_another_machine_is_not_local():
     assert not anonymous().is_admin(request(LOCAL, peer="192.0.2.1"))
 

@@ -22,8 +22,8 @@ from tests.hub.processes import hub_process
 
 #: Limits that a test can wait for, and that an honest client of this machine keeps.
 SHORT = {"header_seconds": 0.3, "request_seconds": 0.3, "idle_seconds": 0.3}
-HEAD = b"POST /websub HTTP/1.1\r\nHost: hub\r\n"
-GET = b"GET /healthz HTTP/1.1\r\nHost: hub\r\n\r\n"
+HEAD = b"POST /websub HTTP/1.1\r\nHost: localhost\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
@@ -221,9 +221,9 @@ FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
 @pytest.mark.parametrize(
     "sent",
     [
-        b"GET /" + LONG + b" HTTP/1.1\r\nHost: hub\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: hub\r\nX: " + LONG + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: hub\r\n" + b"X: y\r\n" * 200 + b"\r\n",
+        b"GET /" + LONG + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + LONG + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 200 + b"\r\n",
         HEAD + FORM + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET,
         HEAD + FORM + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\nhub=" + GET,
         HEAD + FORM + b"Content-Length: +3\r\n\r\nhub" + GET,
@@ -233,8 +233,8 @@ FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
         HEAD + FORM + b"Transfer-Encoding: chunked\r\n\r\n0x0\r\n\r\n" + GET,
         HEAD + b"X: y\n\tfolded\r\n\r\n",
         HEAD + b"X: a\0b\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: hub\r\nHost: other\r\n\r\n",
-        b"GET /healthz HTTP/9.9\r\nHost: hub\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: other\r\n\r\n",
+        b"GET /healthz HTTP/9.9\r\nHost: localhost\r\n\r\n",
     ],
 )
 async def test_a_head_that_two_servers_could_read_differently_is_refused(

@@ -77,7 +77,7 @@ async def test_headers_of_odd_bytes_are_refused(hub: Client):
     host, port = hub.url.split("/")[2].split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
-        b"POST /websub HTTP/1.1\r\nHost: hub\r\nContent-Type: application/xml\r\n"
+        b"POST /websub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/xml\r\n"
         b"Link: <https://source.example/>; rel=self\r\nAuthorization: Bearer \xff\xfe\r\n"
         b"Content-Length: 0\r\n\r\n"
     )
@@ -100,7 +100,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(run_hub: RunHub):
         host, port = hub.url.split("/")[2].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(
-            b"POST /websub HTTP/1.1\r\nHost: hub\r\nContent-Type: application/xml\r\n"
+            b"POST /websub HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/xml\r\n"
             b'Link: <https://source.example/>; rel="self"\r\nContent-Length: 100\r\n\r\n<urlset'
         )
         async with asyncio.timeout(PATIENCE):

@@ -157,7 +157,7 @@ async def rejected(run: Run) -> None:
     assert await run.subscribe(gone, lease_seconds=CANARY) == 400
     await run.logged("cannot be reached")
     for head in (f"Authorization: Bearer {CANARY}\x01", f"Authorization {CANARY}", f"A{CANARY}\0:"):
-        await raw(run, f"GET / HTTP/1.1\r\nHost: hub\r\n{head}\r\n\r\n".encode())
+        await raw(run, f"GET / HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode())
     await raw(run, f"GET /?{CANARY} HTTP/9\r\n\r\n".encode())
     socket = await run.hub.websocket(Authorization=f"Bearer {WRONG}")
     await socket.send_json({"type": "publish", "topic": TOPIC})

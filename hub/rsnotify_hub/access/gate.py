@@ -9,7 +9,7 @@ from aiohttp import web
 
 from rsnotify_hub.access.grants import Grant, Grants
 from rsnotify_hub.access.limits import Limiter
-from rsnotify_hub.access.sender import bearer, is_direct, is_own_page, is_program
+from rsnotify_hub.access.sender import bearer, has_local_name, is_direct, is_own_page, is_program
 from rsnotify_hub.refusals import Code, Refusal
 
 
@@ -78,6 +78,17 @@ class Gate:
     def is_served(self, topic: str) -> bool:
         """Tell whether somebody may publish on a topic, so that subscribing makes sense."""
         return self.grants.is_served(topic)
+
+    def check_name(self, request: web.Request) -> None:
+        """Check that a hub for this machine alone was asked for by a name of this machine.
+
+        Else a stranger's page could read what it serves, and publish, as a page of its own.
+
+        Raises:
+            Refusal: It was asked for by another.
+        """
+        if self.grants.anonymous and not has_local_name(request):
+            raise Refusal(Code.MISDIRECTED, "this hub answers to localhost and 127.0.0.1 only")
 
     def _count_failure(self, request: web.Request, token: str | None) -> None:
         # A right token always passes: whoever shares an address with a guesser is not shut out.

@@ -33,14 +33,22 @@ def is_program(request: web.Request) -> bool:
     return "Origin" not in request.headers and "Sec-Fetch-Site" not in request.headers
 
 
-def is_own_page(request: web.Request) -> bool:
-    """Tell whether a program, or a page of this hub under a local name, sent it.
+def has_local_name(request: web.Request) -> bool:
+    """Tell whether it asked for this machine as itself, by `Host`.
 
-    A stranger's page has another origin. One whose name was made to lead here (DNS rebinding)
-    has that name in `Host`.
+    A page whose name was made to lead here (DNS rebinding) has that name there, and is of the
+    hub's own origin for its browser.
     """
-    host = urlsplit(f"//{request.host}").hostname or ""
-    if host != "localhost" and not is_loopback(host):
+    try:
+        host = urlsplit(f"//{request.host}").hostname or ""
+    except ValueError:
+        return False
+    return host == "localhost" or is_loopback(host)
+
+
+def is_own_page(request: web.Request) -> bool:
+    """Tell whether a program, or a page of this hub under a local name, sent it."""
+    if not has_local_name(request):
         return False
     if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
         return False

@@ -27,6 +27,7 @@ from rsnotify_hub.serving.middleware import (
     add_safe_headers,
     identity_only,
     of_client,
+    of_this_machine,
     plain_reasons,
     watched,
 )
@@ -68,7 +69,13 @@ def create_application(
     proxies = TrustedProxies(configuration.trusted_proxies, configuration.forwarded_header)
     app = web.Application(
         client_max_size=configuration.max_fragment_bytes,
-        middlewares=[watched, of_client(proxies), plain_reasons(_statistics), identity_only],
+        middlewares=[
+            watched,
+            of_client(proxies),
+            plain_reasons(_statistics),
+            of_this_machine(lambda request: request.config_dict[HUB].gate),
+            identity_only,
+        ],
     )
     app.on_response_prepare.append(add_safe_headers)
     app.cleanup_ctx.append(hub_of_app)

@@ -10,6 +10,7 @@ from aiohttp.typedefs import Middleware
 
 from rsnotify.errors import FetchError, StorageError
 from rsnotify_hub.access.clients import TrustedProxies
+from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.serving.guard import guard_of
 from rsnotify_hub.statistics import Statistics
@@ -70,6 +71,17 @@ async def identity_only(request: web.Request, handler: Handler) -> web.StreamRes
             text="the hub takes no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
         )
     return await handler(request)
+
+
+def of_this_machine(gate: Callable[[web.Request], Gate]) -> Middleware:
+    """Make the middleware that asks the gate by which name the hub may be asked for."""
+
+    @web.middleware
+    async def named(request: web.Request, handler: Handler) -> web.StreamResponse:
+        gate(request).check_name(request)
+        return await handler(request)
+
+    return named
 
 
 def plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:

@@ -42,7 +42,7 @@ async def test_a_page_of_elsewhere_cannot_act_through_a_browser(hub: Client):
     for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
         url = hub.url + "admin/topics/0123456789abcdef"
         async with hub.session.delete(url, headers=headers) as response:
-            assert response.status == 401
+            assert response.status == (421 if "Host" in headers else 401)
 
 
 async def test_a_wrong_question_is_told_what_is_wrong(admin: Admin):
