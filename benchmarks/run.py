@@ -14,6 +14,7 @@ BENCHMARKS = {
     "documents": documents.main,
     "latency": latency.main,
     "fanout": fanout.main,
+    "callbacks": callbacks.main,
     "restart": restart.main,
 }
 
