@@ -41,60 +41,57 @@ class Server:
             self.requests.append(request)
             self.came.notify_all()
 
+    async def finish(self) -> None:
+        async with self.came:
+            self.ended += 1
+            self.came.notify_all()
+
 
 @asynccontextmanager
 async def raw_server(
     answer: Answer, *, host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[Server]:
     """Serve each request, once its headers are there, by a function of the streams."""
-    server = Server()
-    tasks: set[asyncio.Task[None]] = set()
-    writers: set[asyncio.StreamWriter] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server.connections += 1
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        writers.add(writer)
-        with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            head = await reader.readuntil(b"\r\n\r\n")
-            await server.record(head)
-            await answer(head, reader, writer)
-        tasks.discard(task)
-        writer.close()
-        async with server.came:
-            server.ended += 1
-            server.came.notify_all()
-
     loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+    server = Server()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=1024)
     listener.setblocking(False)
     server.host, server.port = listener.getsockname()[:2]
 
-    async def accept() -> None:
-        # By hand, so that nothing is still on its way in when this has ended.
-        while True:
-            connection, _ = await loop.sock_accept(listener)
-            protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(), serve)
-            await loop.connect_accepted_socket(lambda made=protocol: made, connection)
+    def accept() -> None:
+        with suppress(BlockingIOError):
+            tasks.add(loop.create_task(_serve(server, answer, listener.accept()[0])))
 
-    accepting = asyncio.create_task(accept())
+    loop.add_reader(listener, accept)
     try:
         yield server
     finally:
-        accepting.cancel()
-        await asyncio.gather(accepting, return_exceptions=True)
+        loop.remove_reader(listener)
         listener.close()
-        for task in list(tasks):
+        await asyncio.sleep(0)  # so that each task has begun, and closes what it was given
+        for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for writer in writers:  # also where something is left that nobody reads
-            writer.transport.abort()
-        for writer in writers:
-            with suppress(OSError):
-                await writer.wait_closed()
+
+
+async def _serve(server: Server, answer: Answer, connection: socket.socket) -> None:
+    server.connections += 1
+    reader, writer = await asyncio.open_connection(sock=connection)
+    try:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await server.record(head)
+            await answer(head, reader, writer)
+        writer.close()
+        await server.finish()
+        with suppress(OSError):
+            await writer.wait_closed()
+    finally:
+        writer.transport.abort()  # also where something is left that nobody reads
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 def response(body: bytes, *headers: str, status: int = 200) -> bytes:

@@ -8,8 +8,6 @@ import zlib
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import pytest
-
 from tests.hub.attacks.helpers import raw_server
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
@@ -110,15 +108,12 @@ async def test_a_callback_cannot_fill_the_hub_s_memory(tmp_path: Path):
         await hub.accepted(fragment(1, 2))
 
 
-@pytest.mark.parametrize(
-    "field",
-    ["hub.secret", "hub.topic", "hub.callback", "hub.lease_seconds", "hub.mode", "other"],
-)
-async def test_a_form_has_its_bounds(hub: Client, field: str):
-    form = {"hub.mode": "subscribe", "hub.topic": TOPIC, "hub.callback": "http://127.0.0.1:9/"}
-    form[field] = form.get(field, "") + "x" * 200_000
-    async with hub.session.post(hub.url + "websub", data=form) as response:
-        assert response.status in (400, 413)
+async def test_a_form_has_its_bounds(hub: Client):
+    right = {"hub.mode": "subscribe", "hub.topic": TOPIC, "hub.callback": "http://127.0.0.1:9/"}
+    for field in (*right, "hub.secret", "hub.lease_seconds", "other"):
+        form = {**right, field: right.get(field, "") + "x" * 200_000}
+        async with hub.session.post(hub.url + "websub", data=form) as response:
+            assert response.status in (400, 413), field
     many = [("other", "x")] * 5000
     async with hub.session.post(hub.url + "websub", data=many) as response:
         assert response.status == 400
