@@ -180,6 +180,7 @@ class Client:
         self.url = url
         self.session = session
         self.needs_token = needs_token  # to administer it
+        self.sockets: list[aiohttp.ClientWebSocketResponse] = []
 
     async def publish(self, body: bytes, *, topic: str = TOPIC, **headers: str) -> tuple[int, str]:
         all_headers = {
@@ -243,7 +244,9 @@ class Client:
             return await response.json() if response.status == 200 else None
 
     async def websocket(self, **headers: str) -> aiohttp.ClientWebSocketResponse:
-        return await self.session.ws_connect(self.url + "ws", headers=headers, max_msg_size=0)
+        socket = await self.session.ws_connect(self.url + "ws", headers=headers, max_msg_size=0)
+        self.sockets.append(socket)  # so that the session closes it, and not the collector
+        return socket
 
     async def listen(
         self, since: float | None = None, *, topic: str = TOPIC

@@ -193,7 +193,9 @@ class Connection(asyncio.Protocol):
     def _pass_on(self, payload: bytes) -> None:
         self._parts = []
         self._pending = 0
-        if self._is_text and not _is_utf_8(payload):
+        if self._small and len(payload) > _SMALL:
+            self._fail(MESSAGE_TOO_BIG, "the message is too big")
+        elif self._is_text and not _is_utf_8(payload):
             self._fail(INVALID_DATA, "a text frame is not UTF-8")
         elif self.listener is not None:
             self.listener.received(payload, is_text=self._is_text)

@@ -104,7 +104,8 @@ class WebSockets:
         """Open one connection.
 
         Raises:
-            Refusal: It may not be opened.
+            Refusal: There are too many.
+            HTTPException: It is no WebSocket, or of a stranger's page.
         """
         self._check(request)
         answer = shake_hands(request)
@@ -113,7 +114,9 @@ class WebSockets:
 
     def _check(self, request: web.Request) -> None:
         if not self._origins.allows(request.headers.get("Origin"), request.host):
-            raise Refusal(Code.FORBIDDEN, "pages of this origin may not open a WebSocket here")
+            # No token would help, so that this is no refusal that asks for one.
+            self._statistics.refused[Code.FORBIDDEN] += 1
+            raise web.HTTPForbidden(text="pages of this origin may not open a WebSocket here\n")
         self._limits.connections.check(request.remote)
         if self._seats.full or self._seats.has_enough(request.remote or ""):
             raise Refusal(Code.TOO_MANY, "too many WebSockets are open; come back later")

@@ -1,0 +1,237 @@
+"""`GET /ws`: what holds for every connection, whatever it is for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from contextlib import AsyncExitStack, suppress
+
+import aiohttp
+import pytest
+
+from rsnotify.datetimes import format_datetime, parse_datetime
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
+from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame
+
+SUBSCRIBE = frame(TEXT, json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode())
+PUBLISH = frame(TEXT, json.dumps({"type": "publish", "topic": TOPIC}).encode())
+
+
+async def subscribed(socket: Socket) -> None:
+    await socket.send(SUBSCRIBE)
+    opcode, payload = await socket.message()
+    assert (opcode, json.loads(payload)["type"]) == (TEXT, "subscribed")
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 426),
+        ({"Connection": "Upgrade", "Upgrade": "h2c"}, 426),
+        ({"Connection": "Upgrade", "Upgrade": "websocket"}, 400),
+        (
+            {
+                "Connection": "Upgrade",
+                "Upgrade": "websocket",
+                "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+                "Sec-WebSocket-Version": "7",
+            },
+            400,
+        ),
+    ],
+)
+async def test_what_is_no_handshake_is_told_what_is_wrong(
+    hub: Client, headers: dict[str, str], status: int
+):
+    async with hub.session.get(hub.url + "ws", headers=headers) as response:
+        assert response.status == status
+        assert "WebSocket connection" in await response.text()
+    assert (await hub.get("healthz"))[0] == 200
+
+
+async def test_frames_that_come_with_the_handshake_are_not_lost(hub: Client):
+    early = PUBLISH + frame(TEXT, fragment(0, 1)) + frame(TEXT, fragment(1, 2))
+    async with connect(hub, early=early) as (_, socket):
+        assert json.loads((await socket.message())[1])["type"] == "publishing"
+        until = None
+        while until != format_datetime(at(2)):
+            until = json.loads((await socket.message())[1])["until"]
+
+
+async def test_a_message_may_come_in_parts_with_a_ping_between(hub: Client):
+    async with connect(hub) as (_, socket):
+        body, first = fragment(0, 1), json.dumps({"type": "publish", "topic": TOPIC}).encode()
+        await socket.send(frame(TEXT, first[:9], fin=False), frame(0, first[9:]))
+        assert json.loads((await socket.message())[1])["type"] == "publishing"
+        await socket.send(
+            frame(TEXT, body[:100], fin=False),
+            frame(0, body[100:200], fin=False),
+            frame(PING, b"still there?"),
+            frame(0, body[200:]),
+        )
+        assert await socket.message() == (PONG, b"still there?")
+        assert json.loads((await socket.message())[1])["type"] == "accepted"
+    assert await heard(await hub.listen(0), 1) == [1]
+
+
+async def test_content_that_is_no_text_goes_out_in_a_binary_frame(hub: Client):
+    for body, opcode in [
+        (b"plain text", TEXT),
+        (b"\xff\xfe no text", BINARY),
+        (b'{"type": "gap"}', BINARY),  # nobody shall take it for a control frame
+    ]:
+        async with connect(hub) as (_, socket):
+            await subscribed(socket)
+            assert (await hub.publish(body, Content_Type="application/octet-stream"))[0] == 202
+            assert await socket.message() == (opcode, body)
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([frame(TEXT, b"x" * 20_000)], 1009),
+        ([SUBSCRIBE, frame(TEXT, b"x" * 20_000)], 1009),
+        ([SUBSCRIBE, *[frame(PONG, b"")] * 200], 1008),
+        ([SUBSCRIBE, *[frame(PING, b"")] * 200], 1008),
+        ([PUBLISH, *[frame(PING, b"")] * 200], 1008),
+        ([frame(TEXT, b"", fin=False), *[frame(0, b"", fin=False)] * 200], 1008),
+        ([SUBSCRIBE, frame(TEXT, b"x", masked=False)], 1002),
+        ([PUBLISH, frame(TEXT, b"\xff")], 1007),
+        ([PUBLISH, frame(BINARY, fragment(0, 1))], 1008),
+    ],
+)
+async def test_what_no_client_needs_to_send_ends_it(hub: Client, frames: list[bytes], code: int):
+    listener = await hub.listen()
+    async with connect(hub) as (_, socket):
+        await socket.send(*frames)
+        assert await socket.closed() == code
+    await hub.accepted(fragment(0, 1))
+    assert seconds_of(await listener.receive_str(timeout=PATIENCE)) == [1]
+
+
+async def test_a_source_may_send_a_fragment_in_more_parts_than_others(hub: Client):
+    async with connect(hub) as (_, socket):
+        body = fragment(0, 1)
+        parts = [body[begin : begin + 2] for begin in range(0, len(body), 2)]
+        assert len(parts) > 150
+        await socket.send(
+            PUBLISH,
+            frame(TEXT, b"", fin=False),
+            *[frame(0, part, fin=False) for part in parts],
+            frame(0, b""),
+        )
+        assert json.loads((await socket.message())[1])["type"] == "publishing"
+        assert json.loads((await socket.message())[1])["type"] == "accepted"
+
+
+async def test_a_close_is_answered_with_its_code(hub: Client):
+    async with connect(hub) as (_, socket):
+        await subscribed(socket)
+        await socket.send(frame(CLOSE, struct.pack(">H", 1000)))
+        assert await socket.message() == (CLOSE, struct.pack(">H", 1000))
+        assert await socket.end() == b""
+
+
+async def test_who_answers_no_ping_is_dropped_and_who_does_stays(run_hub: RunHub):
+    async with run_hub(websocket_ping_seconds=0.3) as hub:
+        living = await hub.listen()  # answers pings while it receives
+        hearing = asyncio.create_task(living.receive_str(timeout=PATIENCE))
+        async with connect(hub) as (_, dead):
+            await subscribed(dead)
+            assert set(await dead.end()) <= {0x89, 0}  # pings, and then it is hung up on
+        await hub.accepted(fragment(0, 1))
+        assert seconds_of(await hearing) == [1]
+
+
+async def pinging(socket: Socket) -> None:
+    with suppress(ConnectionError):
+        while True:
+            await socket.send(frame(PING, b""))
+            await asyncio.sleep(0.05)
+
+
+async def test_who_takes_nothing_that_waits_is_dropped_though_it_sends(run_hub: RunHub):
+    async with (
+        run_hub(websocket_ping_seconds=0.3, queue_bytes=10**9) as hub,
+        connect(hub) as (_, socket),
+    ):
+        await subscribed(socket)
+        for number in range(10):
+            await hub.accepted(fragment(number, number + 1, padding=900_000))
+        sending = asyncio.create_task(pinging(socket))
+        await hub.topics(lambda rows: rows[0]["websockets"] == 0)
+        await sending
+
+
+async def test_there_are_no_more_than_configured_and_a_place_becomes_free(run_hub: RunHub):
+    async with run_hub(max_websockets=2) as hub, connect(hub) as (_, second):
+        await subscribed(second)
+        async with connect(hub) as (_, first):
+            await subscribed(first)
+            async with connect(hub) as (head, _):
+                assert head.startswith("HTTP/1.1 429")
+                assert "Retry-After" in head
+        async with asyncio.timeout(PATIENCE):
+            status = "429"
+            while status == "429":
+                async with connect(hub) as (head, _):
+                    status = head.split(" ")[1]
+        assert status == "101"
+        await hub.accepted(fragment(0, 1))
+        assert seconds_of(await second.text()) == [1]
+
+
+async def test_who_only_listens_costs_no_task(hub: Client):
+    async with AsyncExitStack() as stack:
+        raw = [(await stack.enter_async_context(connect(hub)))[1] for _ in range(20)]
+        for socket in raw:
+            await subscribed(socket)
+        await hub.accepted(fragment(0, 1))
+        for socket in raw:
+            assert (await socket.message())[1] == fragment(0, 1)
+        names = [repr(task.get_coro()) for task in asyncio.all_tasks()]
+        assert len([name for name in names if "WebSockets" in name or "replay" in name]) == 0
+        assert len([name for name in names if "RequestHandler.start" in name]) < 20
+
+
+async def test_a_slow_reader_gets_everything_in_order_once_it_reads(run_hub: RunHub):
+    total = 40
+    async with (
+        run_hub(queue_bytes=10**9) as hub,
+        connect(hub) as (_, slow),
+    ):
+        await subscribed(slow)
+        quick = await hub.listen()
+        got: list[float] = []
+        for second in range(total):
+            await hub.accepted(fragment(second, second + 1, padding=300_000))
+            assert seconds_of(await quick.receive_str(timeout=PATIENCE)) == [second + 1]
+            if second % 10 == 9:  # it catches up a little, and falls behind again
+                got += seconds_of(await slow.text())
+        while got[-1] != total:
+            got += seconds_of(await slow.text())
+        assert got == list(range(1, total + 1))
+        await hub.accepted(fragment(total, total + 1))  # and is quick again
+        assert seconds_of(await slow.text()) == [total + 1]
+
+
+async def test_a_hub_that_stops_has_acknowledged_all_that_it_keeps(run_hub: RunHub):
+    async with aiohttp.ClientSession() as session:
+        async with run_hub() as hub:
+            source = await Client(hub.url, session).source()
+            for second in range(500):
+                await source.send_str(fragment(second, second + 1).decode())
+            await source.receive_json(timeout=PATIENCE)
+        until = at(0)
+        while (message := await source.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.TEXT:
+            until = parse_datetime(json.loads(message.data)["until"])
+        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
+        await source.close()
+    last = (until - at(0)).total_seconds()
+    assert last > 0
+    async with run_hub() as hub:
+        assert await heard(await hub.listen(0), last) == list(range(1, int(last) + 1))
+        await hub.accepted(fragment(last, last + 1))
+        assert await heard(await hub.listen(last), last + 1) == [last + 1]
