@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import cast
 
 from aiohttp import StreamReader
@@ -26,11 +25,8 @@ from rsnotify_hub.access.clients import TrustedProxies
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.serving.network import allow_files, is_loopback
 from rsnotify_hub.serving.seats import Seats
+from rsnotify_hub.serving.watch import Wait, Watch
 from rsnotify_hub.statistics import Statistics
-
-#: How often it is looked who waits for too long, in seconds, and that as a part of the shortest.
-_LOOK_SECONDS = 1.0
-_LOOK_PART = 0.25
 
 #: A handler that reads a body with a limit of its own answers before the connection is cut off.
 _GRACE_SECONDS = 1.0
@@ -40,81 +36,6 @@ _OTHER_FILES = 1024
 
 #: How much a client has to take of what waits for it, in bytes, to get as much time again.
 _PROGRESS = 16 * 1024
-
-
-class Wait(Enum):
-    """What a connection waits for."""
-
-    HEAD = auto()
-    BODY = auto()
-    TAKE = auto()
-    IDLE = auto()
-
-
-class Watch:
-    """Who waits for what, and since when.
-
-    Args:
-        seconds: How long each may take.
-        seats: The places for connections.
-        refused: Called for each connection that gets none, or that is cut off.
-    """
-
-    def __init__(
-        self, seconds: dict[Wait, float], seats: Seats, refused: Callable[[], None]
-    ) -> None:
-        self.seats = seats
-        self.refused = refused
-        self._seconds = seconds
-        self._loop = asyncio.get_running_loop()
-        # One order for each: who came first has waited longest, and nobody is sorted.
-        self._waiting: dict[Wait, dict[Guard, float]] = {wait: {} for wait in Wait}
-        self._every = min(_LOOK_SECONDS, *(each * _LOOK_PART for each in seconds.values()))
-        self._timer = self._loop.call_later(self._every, self._look)
-
-    def close(self) -> None:
-        """Look no more."""
-        self._timer.cancel()
-
-    def begin(self, guard: Guard, wait: Wait) -> None:
-        """Take note that a connection waits."""
-        self._waiting[wait].pop(guard, None)
-        self._waiting[wait][guard] = self._loop.time() + self._seconds[wait]
-
-    def end(self, guard: Guard, *waits: Wait) -> None:
-        """Take note that it does not."""
-        for wait in waits:
-            self._waiting[wait].pop(guard, None)
-
-    def has_room(self, address: str) -> bool:
-        """Tell whether an address gets a seat, for which another may have to leave."""
-        if self.seats.has_enough(address):
-            return False
-        if self.seats.full:
-            self._cut_off_longest()
-        return not self.seats.full
-
-    def _cut_off_longest(self) -> None:
-        """Cut off who has sent nothing useful for the longest time, if anybody has not."""
-        for wait in (Wait.HEAD, Wait.IDLE):
-            guard = next(iter(self._waiting[wait]), None)
-            if guard is not None:
-                guard.cut_off()
-                return
-
-    def _look(self) -> None:
-        now = self._loop.time()
-        for wait, guards in self._waiting.items():
-            late = []
-            for guard, until in guards.items():
-                if until > now:
-                    break
-                late.append(guard)
-            for guard in late:
-                del guards[guard]
-                if guard.still_waits(wait):
-                    guard.cut_off()
-        self._timer = self._loop.call_later(self._every, self._look)
 
 
 class Guard(asyncio.Protocol):
