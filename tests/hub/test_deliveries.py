@@ -9,10 +9,11 @@ from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import Outcome, Way
-from rsnotify_hub.subscriptions import subscription_id
+from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.websub.delivery import State
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
@@ -262,6 +263,81 @@ async def test_what_ends_while_it_is_changed_stays_ended(
     )
     assert (dropped, suspended) == (True, False)
     assert await deliveries.store.subscriptions() == []
+
+
+async def test_a_renewal_while_its_old_lease_is_ended_keeps_the_subscription(
+    deliveries: Deliveries, callback: Callback, clock: Clock
+):
+    delivery = await deliveries.subscribed(callback)
+    clock.advance(days=11)
+    renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=10))
+    await asyncio.gather(deliveries.channel.put(renewed), deliveries.channel.expire())
+    assert deliveries.channel.all() == [delivery]
+    assert await deliveries.store.subscriptions() == [renewed]
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["lease", "410"])
+async def test_a_renewal_while_a_delivery_would_end_it_is_delivered_to(
+    deliveries: Deliveries,
+    callback: Callback,
+    clock: Clock,
+    watch: LogWatch,
+    monkeypatch: pytest.MonkeyPatch,
+    gone: bool,
+):
+    delivery = await deliveries.subscribed(callback)
+    save, saving = deliveries.store.save, asyncio.Event()
+
+    async def save_late(subscription: Subscription) -> None:
+        await saving.wait()
+        await save(subscription)
+
+    monkeypatch.setattr(deliveries.store, "save", save_late)
+    callback.answers = [410] if gone else []
+    clock.advance(days=0 if gone else 11)
+    renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=12))
+    renewing = asyncio.create_task(deliveries.channel.put(renewed))
+    await deliveries.until(delivery.changing.locked)
+    await deliveries.publish(1)
+    await watch.line("a subscription of", "ends")
+    saving.set()
+    await renewing
+    for _ in range(1 + gone):
+        assert (await callback.delivery())[1] == fragment(0, 1)
+    await deliveries.until(lambda: delivery.behind_since is None)
+    assert deliveries.channel.all() == [delivery]
+
+
+async def test_who_subscribes_while_it_is_ended_twice_stays_subscribed(
+    deliveries: Deliveries, callback: Callback
+):
+    delivery, channel = await deliveries.subscribed(callback), deliveries.channel
+
+    async def end_and_begin() -> None:
+        await channel.remove(TOPIC, callback.url)
+        await channel.put(delivery.subscription)
+
+    await asyncio.gather(end_and_begin(), channel.remove(TOPIC, callback.url))
+    assert await deliveries.store.subscriptions() == [delivery.subscription]
+    assert [each.subscription for each in channel.all()] == [delivery.subscription]
+
+
+async def test_what_has_ended_before_it_could_be_redelivered_is_not(
+    deliveries: Deliveries, callback: Callback, monkeypatch: pytest.MonkeyPatch
+):
+    delivery = await deliveries.subscribed(callback)
+    await deliveries.publish(1)
+    await callback.delivery()
+    await deliveries.until(lambda: delivery.behind_since is None)
+    read = deliveries.topics.read
+
+    async def read_late(*args: object, **options: object) -> object:
+        await deliveries.channel.remove(TOPIC, callback.url)
+        return await read(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(deliveries.topics, "read", read_late)
+    assert not await deliveries.channel.redeliver(delivery.id, since=at(0))
+    assert (delivery.turn, callback.requests) == (None, 1)
 
 
 async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(

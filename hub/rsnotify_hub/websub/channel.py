@@ -142,12 +142,29 @@ class WebSubChannel:
             StorageError: It could not be forgotten, and goes on.
         """
         delivery = self.register.find(topic, callback)
-        if delivery is None:
-            return
+        if delivery is not None:
+            await self._remove(delivery)
+
+    async def _remove(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
+        """End a subscription, unless that was done meanwhile.
+
+        Args:
+            delivery: Which.
+            lease: The lease that it is ended for, and not for another after a renewal.
+
+        Returns:
+            Whether it has ended.
+        """
         async with delivery.changing:
-            await self._store.delete(topic, callback)
+            if self.get(delivery.id) is not delivery:
+                return True
+            subscription = delivery.subscription
+            if lease not in (None, subscription.expires):
+                return False
+            await self._store.delete(subscription.topic, subscription.callback)
             self.register.remove(delivery)
         self._sender.interrupt(delivery)
+        return True
 
     async def expire(self) -> None:
         """End every subscription whose lease has ended.
@@ -160,7 +177,7 @@ class WebSubChannel:
             subscription = delivery.subscription
             if is_expired(subscription, now):
                 log.info("a subscription of %s ends: its lease has ended", subscription.topic)
-                await self.remove(subscription.topic, subscription.callback)
+                await self._remove(delivery, lease=subscription.expires)
 
     async def redeliver(self, id: str, since: Instant | None = None) -> bool:
         """Try now, whatever failed before; a suspended one goes on to wait.
@@ -179,6 +196,8 @@ class WebSubChannel:
         if delivery is None:
             return False
         position = await self._position_at(delivery.subscription.topic, since)
+        if self.get(id) is not delivery:
+            return False
         self._sender.interrupt(delivery)
         if position is not None and position < delivery.subscription.position:
             self._move(delivery, position)
@@ -248,14 +267,15 @@ class WebSubChannel:
         subscription = delivery.subscription
         self._store.move_cursor(subscription.topic, subscription.callback, position)
 
-    async def _end(self, delivery: Delivery, reason: str) -> None:
+    async def _end(self, delivery: Delivery, reason: str) -> bool:
         subscription = delivery.subscription
         log.info("a subscription of %s ends: %s", subscription.topic, reason)
         try:
-            await self.remove(subscription.topic, subscription.callback)
+            return await self._remove(delivery, lease=subscription.expires)
         except StorageError as error:
             # It stays, and ends at the next try: its lease, or another 410.
             log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
+            return False
 
     async def close(self) -> None:
         """Stop delivering. What was not delivered is, after the next start."""

@@ -50,7 +50,8 @@ class Sender:
         clock: Tells the current instant.
         statistics: Where deliveries are counted.
         move: Moves a subscription's place in the log.
-        end: Ends a subscription, for a reason.
+        end: Ends a subscription, for a reason; False where it goes on: it was renewed meanwhile,
+            or cannot be forgotten now.
         turns: Say when each may be asked.
 
     Attributes:
@@ -66,7 +67,7 @@ class Sender:
         statistics: Statistics,
         *,
         move: Callable[[Delivery, int], None],
-        end: Callable[[Delivery, str], Awaitable[None]],
+        end: Callable[[Delivery, str], Awaitable[bool]],
         turns: Turns,
     ) -> None:
         self.recent_failures: deque[tuple[str, str, str, Failure]] = deque(maxlen=RECENT_FAILURES)
@@ -187,8 +188,7 @@ class Sender:
         """
         assert self._topics is not None
         if is_expired(delivery.subscription, self._clock()):
-            await self._end(delivery, "its lease has ended")
-            return None
+            return None if await self._end(delivery, "its lease has ended") else self._retry.first
         try:
             notification = await next_notification(self._topics, delivery.subscription)
         except StorageError as error:
@@ -212,9 +212,9 @@ class Sender:
 
     async def _failed(self, delivery: Delivery, answer: Answer) -> float | None:
         topic = delivery.subscription.topic
-        if answer.verdict is Verdict.GONE:
+        gone = answer.verdict is Verdict.GONE
+        if gone and await self._end(delivery, "its callback is gone (410)"):
             self._count(Outcome.GONE)
-            await self._end(delivery, "its callback is gone (410)")
             return None
         now = self._clock()
         failure = delivery.failed(answer, now)
