@@ -15,7 +15,7 @@ from rsnotify_hub.websub.asking import TRIES, Questions
 from rsnotify_hub.websub.forms import Intent
 from rsnotify_hub.websub.room import PENDING_SHARE, client_of
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import TOPIC, Callback, Clock, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, LogWatch, fragment
 
 ELSEWHERE = "https://nowhere.example/callback"
 
@@ -169,6 +169,21 @@ class Silent:
         if len(self.asked) <= self._failures:
             return Answer(None, "cannot be reached", reached=self._reached)
         return Answer(200, "answers 200")
+
+
+class Faulty:
+    """Callbacks that cannot be asked, for a reason that nobody thought of."""
+
+    async def ask(self, url: str, *, limit: int) -> Answer:
+        raise RuntimeError("a fault")
+
+
+async def test_a_fault_of_the_hub_leaves_nobody_waiting_for_an_answer(watch: LogWatch):
+    questions = Questions(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
+    async with asyncio.timeout(PATIENCE):
+        answer = await questions.ask("http://a.example/", limit=10)
+    assert not answer.succeeded
+    await watch.line("a request to the callback at a.example", "broke off")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ TRIES = 3
 QUICK = Places(100, per_host=20)
 SLOW = Places(50, per_host=5)
 
+_UNASKED = Answer(None, "could not be asked")
+
 
 class Questions:
     """Asks callbacks.
@@ -60,9 +62,12 @@ class Questions:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         async def work(turn: Turn) -> None:
-            answer = await turn.within(self._callbacks.ask(url, limit=limit))
-            if not answered.done():
-                answered.set_result(answer)
+            answer = _UNASKED
+            try:
+                answer = await turn.within(self._callbacks.ask(url, limit=limit))
+            finally:  # whatever happens, nobody waits for ever
+                if not answered.done():
+                    answered.set_result(answer)
 
         turn = self._turns.take(authority_of(url), work, slow=slow)
         try:
