@@ -80,9 +80,10 @@ class WebSub:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
 
     async def _form(self, request: web.Request) -> None:
-        if (request.content_length or 0) > _MAX_FORM_BYTES:
-            raise web.HTTPRequestEntityTooLarge(_MAX_FORM_BYTES, request.content_length or 0)
-        form = parse_form(await self._body(request))
+        _check_size(request.content_length or 0)
+        body = await self._body(request)
+        _check_size(len(body))  # nobody needs to tell a length
+        form = parse_form(body)
         if isinstance(form, Intent):
             self._intent(request, form)
         else:
@@ -113,3 +114,8 @@ class WebSub:
                 return await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
+
+
+def _check_size(size: int) -> None:
+    if size > _MAX_FORM_BYTES:
+        raise web.HTTPRequestEntityTooLarge(_MAX_FORM_BYTES, size)

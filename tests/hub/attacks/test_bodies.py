@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import zlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -117,6 +118,17 @@ async def test_a_form_has_its_bounds(hub: Client):
     many = [("other", "x")] * 5000
     async with hub.session.post(hub.url + "websub", data=many) as response:
         assert response.status == 400
+
+
+async def test_a_form_whose_length_is_not_told_has_the_same_bound(hub: Client):
+    async def parts() -> AsyncIterator[bytes]:
+        yield b"hub.mode=publish&hub.url=http://a.example/&padding="
+        for _ in range(10):
+            yield b"x" * 10_000
+
+    headers = {"Content-Type": FORM}
+    async with hub.session.post(hub.url + "websub", data=parts(), headers=headers) as response:
+        assert response.status == 413
 
 
 async def test_numbers_without_bound_are_numbers(hub: Client, watch: LogWatch):
