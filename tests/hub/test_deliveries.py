@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from email.utils import format_datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from msgspec.structs import replace
@@ -14,9 +15,11 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import Outcome, Way
 from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.websub.answers import presentable
 from rsnotify_hub.websub.delivery import State
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
+    START,
     TOPIC,
     Callback,
     Clock,
@@ -72,6 +75,16 @@ async def test_an_error_page_does_not_tell_what_the_callback_must_keep(
     assert b"canary" not in shown
     assert b"capability1" not in shown
     assert shown.startswith(b"No [...] at /")
+
+
+@pytest.mark.parametrize(
+    "query", ["?canary2", "?x=1&canary2", "?x=canary%32", "/can%61ry2", "/c/canary2?a"]
+)
+def test_an_excerpt_hides_what_a_server_makes_of_a_callback(query: str):
+    callback = "https://a.example/cb" + query
+    subscription = Subscription(TOPIC, callback, "canary3", START, 0)
+    said = f"No {callback}, no {unquote(callback)}: canary2, canary3, {{'canary2': '1'}}"
+    assert b"canary" not in presentable(said.encode(), subscription)
 
 
 async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from msgspec import Struct
 
@@ -74,5 +74,6 @@ def _secrets(subscription: Subscription) -> list[str]:
     # The callback is a capability URL: any part of it but the host may be its secret (WebSub §8.2).
     parts = urlsplit(subscription.callback)
     found = [subscription.secret or "", parts.query, *parts.path.split("/")]
-    found += [value for _, value in parse_qsl(parts.query)]
+    found += [unquote(part) for part in found[1:]]  # as servers read them
+    found += [value or name for name, value in parse_qsl(parts.query, keep_blank_values=True)]
     return sorted({part for part in found if len(part) >= _TELLING}, key=len, reverse=True)
