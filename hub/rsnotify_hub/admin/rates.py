@@ -13,7 +13,7 @@ WINDOW_SECONDS = 10
 
 
 class Rates:
-    """Counts what becomes durable, second by second.
+    """Counts what becomes durable, second by second, of topics that changed of late.
 
     Args:
         clock: Tells the current instant.
@@ -26,7 +26,9 @@ class Rates:
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
         """Count what was appended (`Channel.deliver`)."""
         second = self._second()
-        counts = self._counts.setdefault(topic, deque(maxlen=WINDOW_SECONDS + 1))
+        self._forget(before=second - WINDOW_SECONDS)
+        counts = self._counts.pop(topic, None) or deque(maxlen=WINDOW_SECONDS + 1)
+        self._counts[topic] = counts  # what changed last stands last
         if counts and counts[-1][0] == second:
             counts[-1][1] += len(entries)
         else:
@@ -38,14 +40,21 @@ class Rates:
 
     def rate(self, topic: str) -> float:
         """Return fragments a second of a topic over the last ten seconds."""
-        counts = self._counts.get(topic)
-        if counts is None:
-            return 0.0
         since = self._second() - WINDOW_SECONDS
-        total = sum(count for second, count in counts if second > since)
-        if not total:
-            del self._counts[topic]  # it has become quiet
-        return total / WINDOW_SECONDS
+        counts = self._counts.get(topic, ())
+        return sum(count for second, count in counts if second > since) / WINDOW_SECONDS
+
+    def __len__(self) -> int:
+        """Count the topics that are kept in mind."""
+        return len(self._counts)
+
+    def _forget(self, *, before: int) -> None:
+        """Forget topics that have become quiet."""
+        while self._counts:
+            topic, counts = next(iter(self._counts.items()))
+            if counts[-1][0] > before:
+                return
+            del self._counts[topic]
 
     def _second(self) -> int:
         return int(self._clock().timestamp())

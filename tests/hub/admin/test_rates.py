@@ -25,6 +25,17 @@ def test_a_rate_is_what_came_in_the_last_ten_seconds(rates: Rates, clock: Clock)
     assert rates.rate("https://other.example/") == 0.0
 
 
+def test_topics_that_have_become_quiet_are_forgotten(rates: Rates, clock: Clock):
+    for number in range(100):
+        rates.deliver(f"https://a.example/{number}", [ENTRY])
+    clock.advance(seconds=WINDOW_SECONDS // 2)
+    rates.deliver("https://a.example/7", [ENTRY])
+    clock.advance(seconds=WINDOW_SECONDS // 2)
+    rates.deliver(TOPIC, [ENTRY])
+    assert len(rates) == 2
+    assert rates.rate("https://a.example/7") == 0.1
+
+
 def test_a_rate_fades_when_nothing_comes(rates: Rates, clock: Clock):
     rates.deliver(TOPIC, [ENTRY] * 5)
     clock.advance(seconds=WINDOW_SECONDS - 1)
