@@ -93,7 +93,7 @@ def plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware
 
     @web.middleware
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a refusal with its status and its reason in plain text (WebSub §5.2)."""
+        """Answer a refusal with its status and its reason in plain text (WebSub §5.1.2)."""
         try:
             return await handler(request)
         except Refusal as refusal:
