@@ -25,11 +25,10 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from fanout import SIZE, TOPIC, Hub, fragment, processor_seconds, running
-from receivers import COUNT, SOUND, callbacks
+from receivers import COUNT, SOUND, callbacks, secret_of
 
 RUNS = 7
 ROUNDS = 20
-SECRET = "the-secret-of-all-subscribers"
 
 
 class Receivers:
@@ -67,7 +66,7 @@ class Client:
 
     def __init__(self, receivers: Receivers, folder: Path, stack: ExitStack) -> None:
         script = str(Path(__file__).with_name("posts.py"))
-        arguments = [str(receivers.port), SECRET]
+        arguments = [str(receivers.port)]
         self._process = stack.enter_context(running([sys.executable, script, *arguments], folder))
         self.pid = self._process.pid
 
@@ -85,7 +84,7 @@ def subscribe(hub: Hub, receivers: Receivers) -> None:
             "hub.mode": "subscribe",
             "hub.topic": TOPIC,
             "hub.callback": callback,
-            "hub.secret": SECRET,
+            "hub.secret": secret_of(callback),
         }
         with urlopen(f"http://127.0.0.1:{hub.port}/websub", urlencode(form).encode()):
             pass

@@ -1,6 +1,6 @@
 """Signed POSTs to many callbacks with aiohttp's client, and nothing else.
 
-`posts.py PORT SECRET` reads bodies in hex, one a line, from its standard input, and POSTs each to
+`posts.py PORT` reads bodies in hex, one a line, from its standard input, and POSTs each to
 all callbacks that the process at that port (`receivers.py`) has. What fails is tried again as the
 hub does it.
 """
@@ -15,7 +15,7 @@ from random import Random
 import aiohttp
 import uvloop
 from fanout import TOPIC
-from receivers import callbacks
+from receivers import callbacks, secret_of
 
 from rsnotify.retry import Retry
 from rsnotify_hub.configuration import Configuration
@@ -65,18 +65,18 @@ class Poster:
             return False
 
 
-async def main(port: int, secret: bytes) -> None:
+async def main(port: int) -> None:
     loop = asyncio.get_running_loop()
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=_DEFAULTS.callback_seconds),
     ) as client:
-        posters = [Poster(client, url, secret) for url in callbacks(port)]
+        posters = [Poster(client, url, secret_of(url).encode()) for url in callbacks(port)]
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             for poster in posters:
                 poster.post(bytes.fromhex(line))
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1]), sys.argv[2].encode()))
+    uvloop.run(main(int(sys.argv[1])))

@@ -42,6 +42,11 @@ def callbacks(port: int) -> list[str]:
     ]
 
 
+def secret_of(callback: str) -> str:
+    """Return what the deliveries to a callback are signed with."""
+    return "the secret of " + callback
+
+
 class Connection:
     """One connection of a client, which sends one request after another."""
 

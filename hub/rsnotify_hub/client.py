@@ -28,7 +28,12 @@ CONNECTIONS_PER_HOST = 50
 ANSWERS = 20
 
 
-def _guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
+def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
+    """Make the socket for an address.
+
+    Raises:
+        PermissionError: It is not dialled for a stranger.
+    """
     family, kind, protocol, _, address = info
     reason = refusal(str(address[0]))
     if reason is not None:
@@ -93,7 +98,7 @@ def open_client(
     """
     return aiohttp.ClientSession(
         connector=_Connector(
-            None if allow_private_addresses else _guarded_socket,
+            None if allow_private_addresses else guarded_socket,
             connections=connections,
             per_host=per_host,
         ),

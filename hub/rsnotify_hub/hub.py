@@ -41,7 +41,8 @@ from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.handler import WebSub
-from rsnotify_hub.websub.pings import Pings
+from rsnotify_hub.websub.pinging.pings import Pings
+from rsnotify_hub.websub.posting.poster import Poster
 from rsnotify_hub.websub.verification import Verification
 
 log = logging.getLogger("rsnotify.hub")
@@ -220,8 +221,14 @@ async def open_hub(
                 per_host=0,
             )
         )
+        poster = Poster(allow_private_addresses=configuration.allow_private_addresses)
+        stack.callback(poster.close)
         requests = Callbacks(
-            callback_client, public_url + "websub", method=configuration.signature, clock=clock
+            callback_client,
+            poster,
+            public_url + "websub",
+            method=configuration.signature,
+            clock=clock,
         )
         limits = Limits(configuration)
         gate = Gate(grants_of(configuration, anonymous=anonymous), limits.tokens)

@@ -23,6 +23,7 @@ from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.posting.poster import Poster
 from rsnotify_hub.websub.turns import Turns
 from rsnotify_hub.websub.verification import Verification
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
@@ -80,8 +81,14 @@ async def opened_channel(
         client = await stack.enter_async_context(
             open_client(allow_private_addresses=True, seconds=None, connections=0, per_host=0)
         )
+        poster = Poster(allow_private_addresses=True)
+        stack.callback(poster.close)
         callbacks = Callbacks(
-            client, "http://hub.example/websub", method=configuration.signature, clock=clock
+            client,
+            poster,
+            "http://hub.example/websub",
+            method=configuration.signature,
+            clock=clock,
         )
         statistics = Statistics()
         questions = Questions(callbacks, Retry(0.01), configuration.callback_seconds)

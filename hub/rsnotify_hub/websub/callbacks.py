@@ -6,8 +6,8 @@ read. How long a request may take is for others to say (`turns`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 
 import aiohttp
 
@@ -16,21 +16,22 @@ from rsnotify.links import format_links
 from rsnotify.retry import asked_wait
 from rsnotify.vocabulary import Rel
 from rsnotify_hub.client import exactly, reason_of
-from rsnotify_hub.subscriptions import Subscription, signature
+from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.answers import Answer
+from rsnotify_hub.websub.posting.heads import common_head
+from rsnotify_hub.websub.posting.poster import Poster
+from rsnotify_hub.websub.posting.replies import NoReply, Unreachable
+from rsnotify_hub.websub.signatures import Signatures
 
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
-
-#: How much of a failed answer's body is read, and how long that may take, in seconds.
-_EXCERPT_BYTES = 4096
-_EXCERPT_SECONDS = 1.0
 
 
 class Callbacks:
     """The requests to callbacks.
 
     Args:
-        client: The guarded HTTP client.
+        client: The guarded HTTP client, for questions.
+        poster: Makes deliveries.
         hub_url: This hub's `/websub`, for Link headers.
         method: How deliveries are signed (WebSub §7.1.1).
         clock: Tells the current instant.
@@ -39,15 +40,17 @@ class Callbacks:
     def __init__(
         self,
         client: aiohttp.ClientSession,
+        poster: Poster,
         hub_url: str,
         *,
         method: str,
         clock: Callable[[], Instant],
     ) -> None:
         self._client = client
+        self._poster = poster
         self._hub_url = hub_url
-        self._method = method
         self._clock = clock
+        self._signatures = Signatures(method)
 
     async def deliver(self, subscription: Subscription, body: bytes, content_type: str) -> Answer:
         """POST a notification (WebSub §7).
@@ -60,19 +63,18 @@ class Callbacks:
         Returns:
             The answer, with an excerpt of its body where it is a failure.
         """
-        links = [(Rel.SELF, subscription.topic), (Rel.HUB, self._hub_url)]
-        headers = {"Content-Type": content_type, "Link": format_links(links)}
-        if subscription.secret is not None:
-            headers["X-Hub-Signature"] = signature(subscription.secret, body, self._method)
-        url = exactly(subscription.callback)
         try:
-            async with self._client.post(
-                url, data=body, headers=headers, allow_redirects=False
-            ) as response:
-                excerpt = b"" if 200 <= response.status < 300 else await _excerpt(response)
-                return self._answer(response, excerpt)
-        except _FAILURES as error:
-            return _failure(error)
+            head = notification_head(subscription.topic, self._hub_url, content_type, len(body))
+            if subscription.secret is not None:
+                head += self._signatures.header(subscription.secret, body)
+            reply = await self._poster.post(subscription.callback, head, body)
+        except NoReply as error:
+            return Answer(None, str(error))
+        except Unreachable as error:
+            return _unreachable(error)
+        except (OSError, ValueError) as error:
+            return Answer(None, f"cannot be reached: {reason_of(error)}")
+        return self._answer(reply.status, reply.retry_after, reply.excerpt)
 
     async def ask(self, url: str, *, limit: int) -> Answer:
         """GET a callback with a query (WebSub §5.2, §5.3).
@@ -87,15 +89,25 @@ class Callbacks:
         try:
             async with self._client.get(exactly(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
-                return self._answer(response, body)
+                retry_after = response.headers.get("Retry-After", "")
+                return self._answer(response.status, retry_after, body)
         except _FAILURES as error:
             return _failure(error)
 
-    def _answer(self, response: aiohttp.ClientResponse, excerpt: bytes) -> Answer:
-        wait = None
-        if response.status in (429, 503):
-            wait = asked_wait(response.headers.get("Retry-After", ""), self._clock())
-        return Answer(response.status, f"answers {response.status}", excerpt, wait)
+    def _answer(self, status: int, retry_after: str, excerpt: bytes) -> Answer:
+        wait = asked_wait(retry_after, self._clock()) if status in (429, 503) else None
+        return Answer(status, f"answers {status}", excerpt, wait)
+
+
+@lru_cache(maxsize=256)
+def notification_head(topic: str, hub_url: str, content_type: str, size: int) -> bytes:
+    """Write what the requests to all subscribers of a topic have alike (WebSub §7).
+
+    Raises:
+        ValueError: Something in it cannot stand in a header.
+    """
+    links = format_links([(Rel.SELF, topic), (Rel.HUB, hub_url)])
+    return common_head((("Content-Type", content_type), ("Link", links)), size)
 
 
 async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
@@ -107,13 +119,10 @@ async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
     return body[:size]
 
 
-async def _excerpt(response: aiohttp.ClientResponse) -> bytes:
-    """Return what can be had of a body soon; the status counts without it."""
-    try:
-        async with asyncio.timeout(_EXCERPT_SECONDS):
-            return await _beginning(response, _EXCERPT_BYTES)
-    except _FAILURES:
-        return b""
+def _unreachable(error: Unreachable) -> Answer:
+    # What is forbidden is so at the next try, too.
+    forbidden = isinstance(error.__cause__, PermissionError)
+    return Answer(None, f"cannot be reached: {reason_of(error)}", reached=forbidden)
 
 
 def _failure(error: Exception) -> Answer:

@@ -1,0 +1,63 @@
+"""POST to callbacks, on connections that are kept."""
+
+from __future__ import annotations
+
+import ssl
+
+from rsnotify_hub.websub.posting.dialling import Dialler
+from rsnotify_hub.websub.posting.places import place_of
+from rsnotify_hub.websub.posting.pool import Pool
+from rsnotify_hub.websub.posting.replies import Reply, Stale
+
+
+class Poster:
+    """Makes POST requests. How long one may take, and how many there are at once, is for others
+    to say: one that is cancelled leaves nothing behind.
+
+    Args:
+        allow_private_addresses: Whether to dial any address.
+        tls: How TLS is spoken; by default with the certificates that the system trusts.
+        pool: Keeps connections; by default with the usual bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_private_addresses: bool,
+        tls: ssl.SSLContext | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        self._pool = pool or Pool()
+        self._dialler = Dialler(
+            self._pool, allow_private_addresses=allow_private_addresses, tls=tls
+        )
+
+    async def post(self, url: str, head: bytes, body: bytes) -> Reply:
+        """Make a request; once again where a connection that was kept had ended (RFC 9110 §9.2.2:
+        whoever takes notifications must bear one that comes twice).
+
+        Args:
+            url: Where to, exactly.
+            head: All headers but Host, each with the end of its line.
+            body: The content, of the length that the head says.
+
+        Raises:
+            ValueError: The URL cannot be requested.
+            Unreachable: No connection could be made.
+            NoReply: There is no answer that can be understood.
+            OSError: The connection has failed.
+        """
+        origin, opening = place_of(url)
+        head = opening + head + b"\r\n"
+        connection = self._pool.take(origin)
+        if connection is not None:
+            try:
+                return await connection.post(head, body)
+            except Stale:
+                pass
+        connection = await self._dialler.dial(origin)
+        return await connection.post(head, body)
+
+    def close(self) -> None:
+        """End all connections that nobody uses."""
+        self._pool.close()
