@@ -3,9 +3,10 @@
 from rsnotify_subscriber.auditing import Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.patching import Patch, PatchError
+from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.received import Blocking, Each, Handler, Holding, Received
 from rsnotify_subscriber.status import PushState, Status
-from rsnotify_subscriber.subscriber import Subscriber, Via
+from rsnotify_subscriber.subscriber import Subscriber
 
 __all__ = [
     "Audit",

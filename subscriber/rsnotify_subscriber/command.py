@@ -29,8 +29,9 @@ from rsnotify_subscriber.command_options import (
     selection,
 )
 from rsnotify_subscriber.mirror import FolderMirror, default_state
+from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.report import JsonReport, LineReport, Report, TerminalReport
-from rsnotify_subscriber.subscriber import Subscriber, Via
+from rsnotify_subscriber.subscriber import Subscriber
 
 _REPORT_EVERY = 1.0
 

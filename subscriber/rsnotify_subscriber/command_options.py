@@ -10,7 +10,7 @@ import typer
 
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
-from rsnotify_subscriber.subscriber import Via
+from rsnotify_subscriber.push.choosing import Via
 
 Url = Annotated[str, typer.Argument(help="A site, a Capability List, a Change List, ...")]
 Dest = Annotated[Path, typer.Argument(help="The folder of the mirror.", file_okay=False)]

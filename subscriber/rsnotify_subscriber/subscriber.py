@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
 from random import Random
 
@@ -24,6 +23,7 @@ from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import CONNECTIONS, Sessions
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.patching import Patch
+from rsnotify_subscriber.push.choosing import NAMES, Via, Way, choose
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.received import Each, Handler, Prepared, Received
@@ -32,14 +32,6 @@ from rsnotify_subscriber.status import Status
 
 logger = logging.getLogger("rsnotify.subscriber")
 _RETRY = Retry(first=1.0, most=60.0)
-
-
-class Via(StrEnum):
-    """How changes are heard of: push where the Source has a hub, push or nothing, polling."""
-
-    AUTO = "auto"
-    WEBSOCKET = "websocket"
-    POLL = "poll"
 
 
 class Subscriber:
@@ -97,6 +89,9 @@ class Subscriber:
         self._handler = handler if isinstance(handler, Handler) else Each(handler)
         self._folder = state.absolute()
         self._via = via
+        self._ways: dict[Via, Way] = {  # the best first
+            Via.WEBSOCKET: self._websocket,
+        }
         self._pace = pace or Pace()
         self._selection = selection or Selection()
         self._selection.check()
@@ -189,8 +184,8 @@ class Subscriber:
     async def _follow(
         self, identity: Identity, state: State, fetcher: Fetcher, *, once: bool
     ) -> None:
-        if self._via is Via.WEBSOCKET and self._transport(identity.offer) is None:
-            raise ConfigurationError(f"{self._url} offers no hub that speaks WebSocket")
+        if self._via in NAMES and self._transport(identity.offer) is None:
+            raise ConfigurationError(f"{self._url} offers no hub that speaks {NAMES[self._via]}")
         if isinstance(self._handler, Prepared):
             self._handler.prepare(identity.base, self._folder)
         self._following = Following(
@@ -209,8 +204,11 @@ class Subscriber:
             await self._following.run()
 
     def _transport(self, offer: Offer) -> Transport | None:
+        return choose(self._via, self._ways, offer)
+
+    def _websocket(self, offer: Offer) -> Transport | None:
         hub = offer.hub("wss", "ws")
-        if self._via is Via.POLL or hub is None or offer.channel is None:
+        if hub is None or offer.channel is None:
             return None
         return WebSocketTransport(hub, offer.channel, trusts=self._sessions.trusts)
 

@@ -52,9 +52,11 @@ class Push:
         """Receive until cancelled."""
         while True:
             self._attempts += 1
+            wish = 0.0
             try:
                 await self._transport.receive(self._since(), self)
             except FetchError as error:
+                wish = error.retry_after or 0.0
                 logger.log(
                     logging.WARNING if self.connected or self._attempts == 1 else logging.INFO,
                     "push is away, the lists are polled: %s",
@@ -63,7 +65,7 @@ class Push:
             finally:
                 self.connected = False
                 self._events.down()
-            await asyncio.sleep(_RETRY.delay(self._attempts, self._random))
+            await asyncio.sleep(_RETRY.delay(self._attempts, self._random, at_least=wish))
 
     def up(self) -> None:
         """Hear that the hub has accepted the subscription."""
