@@ -1,7 +1,8 @@
 """The hub: takes changes from Sources, keeps them durably, and pushes them to Destinations.
 
 Handlers decide (`websub`, `websocket`), the log keeps and hands on (`log`), channels deliver
-(`websub.delivery`, `websocket.subscribers`); `hub` puts everything together, and `serving` puts
+(`websub.channel`, `websocket.subscribers`); `hub` puts everything together, and `serving` puts
 it on the network. The decisions themselves stand without I/O, such as `log.fragments`,
-`subscriptions`, `websub.forms`, `websub.channel_lists`, `websocket.frames` and `access.grants`.
+`subscriptions`, `websub.forms`, `websub.pinging.channel_lists`, `websocket.frames` and
+`access.grants`.
 """

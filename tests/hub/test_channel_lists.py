@@ -5,7 +5,7 @@ import pytest
 from rsnotify.errors import InvalidDocument
 from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import ChangeType
-from rsnotify_hub.websub.channel_lists import announce, keys_at, part_after
+from rsnotify_hub.websub.pinging.channel_lists import announce, keys_at, part_after
 from tests.hub.helpers import at, changes
 
 

@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import (
     Intent,
     Ping,
-    authority_of,
-    check_url,
     denial_url,
-    host_of,
     parse_form,
     verification_url,
 )
@@ -165,15 +163,3 @@ def test_secrets_do_not_show():
     read = parse_form(form(secret="canary", callback=CALLBACK + "?key=canary"))
     assert "canary" not in repr(read)
     assert host_of(CALLBACK + "?key=canary") == "destination.example"
-
-
-def test_a_host_is_the_same_however_it_is_spelled():
-    for callback in ("https://a.example/", "https://A.Example./x", "http://a.example.:80?y"):
-        assert host_of(callback) == "a.example"
-    assert authority_of("https://a.example/") == authority_of("https://A.example.:443/x")
-    assert authority_of("https://a.example/") != authority_of("http://a.example/")
-
-
-def test_a_url_is_not_changed_by_checking():
-    odd = "https://a.example/%7e/..//x?y=%41"
-    assert check_url(odd, "topic") == odd

@@ -15,7 +15,7 @@ from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.questions import MAX_ROWS
 from rsnotify_hub.admin.shapes import Problem
 from rsnotify_hub.client import reason_of
-from rsnotify_hub.websub.forms import check_url
+from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 _OPERATIONS = {operation.name: operation for operation in OPERATIONS}

@@ -33,7 +33,7 @@ from rsnotify_hub.serving.middleware import (
 )
 from rsnotify_hub.serving.network import ProtocolSite, is_loopback, listen, url_of
 from rsnotify_hub.statistics import Statistics
-from rsnotify_hub.websub.forms import check_url
+from rsnotify_hub.urls import check_url
 
 log = logging.getLogger("rsnotify.hub")
 

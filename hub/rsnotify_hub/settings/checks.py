@@ -9,7 +9,7 @@ from rsnotify_hub.access.prefixes import may_lead_elsewhere
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.settings.lines import Path
 from rsnotify_hub.settings.tokens import digest
-from rsnotify_hub.websub.forms import check_url
+from rsnotify_hub.urls import check_url
 
 #: What stands in the documentation, for everybody to read.
 EXAMPLES = frozenset({digest("a long random secret")})

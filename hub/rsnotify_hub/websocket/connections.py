@@ -18,6 +18,7 @@ from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.serving.network import is_loopback
 from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import CLOSE_SECONDS, Connection
 from rsnotify_hub.websocket.frames import (
     GOING_AWAY,
@@ -36,7 +37,6 @@ from rsnotify_hub.websocket.origins import Origins
 from rsnotify_hub.websocket.publishing import Inbox, take_fragments
 from rsnotify_hub.websocket.replay import replay, since_of
 from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
-from rsnotify_hub.websub.forms import check_url
 
 log = logging.getLogger("rsnotify.hub.websocket")
 

@@ -10,9 +10,9 @@ import asyncio
 from random import Random
 
 from rsnotify.retry import Retry
+from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.answers import Answer
 from rsnotify_hub.websub.callbacks import Callbacks
-from rsnotify_hub.websub.forms import authority_of
 from rsnotify_hub.websub.lanes import Places
 from rsnotify_hub.websub.turns import Turn, Turns
 

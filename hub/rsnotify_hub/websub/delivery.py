@@ -22,8 +22,8 @@ from msgspec import Struct
 
 from rsnotify.datetimes import Instant
 from rsnotify_hub.subscriptions import Subscription, subscription_id
+from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.answers import Answer, presentable
-from rsnotify_hub.websub.forms import host_of
 from rsnotify_hub.websub.turns import Turn
 
 

@@ -5,23 +5,19 @@ Nothing here does I/O. Parameters that WebSub does not know are ignored (WebSub 
 
 from __future__ import annotations
 
-import re
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from msgspec import Struct
 
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.urls import check_url
 
 #: WebSub §5.1: a secret is less than 200 bytes.
 MAX_SECRET_BYTES = 199
-MAX_URL_LENGTH = 2048
 _MAX_FIELDS = 100
 #: Whatever is longer is cut to the longest lease anyway, and need not be computed with.
 _LEASE_DIGITS = 18
 _LONGEST_WISH = 10**_LEASE_DIGITS
-_PORTS = {"http": 80, "https": 443}
-# What would break out of a header or of a Link header's <>, or is no URI character at all.
-_UNSAFE = re.compile(r"[^\x21-\x7e]|[<>\"\\^`{|}]")
 
 
 class Intent(Struct, frozen=True):
@@ -104,48 +100,6 @@ def _secret(text: str) -> str | None:
     if len(text.encode()) > MAX_SECRET_BYTES:
         raise _bad("hub.secret is not less than 200 bytes")
     return text or None
-
-
-def check_url(url: str, name: str) -> str:
-    """Check a topic or callback.
-
-    Args:
-        url: What was sent.
-        name: What to call it in the reason.
-
-    Returns:
-        The same, unchanged.
-
-    Raises:
-        Refusal: It is not an absolute http(s) URL that can stand in a header.
-    """
-    if not url:
-        raise _bad(f"{name} is missing")
-    if len(url) > MAX_URL_LENGTH:
-        raise _bad(f"{name} is longer than {MAX_URL_LENGTH} characters")
-    if _UNSAFE.search(url):
-        raise _bad(f"{name} has a character that must be percent-encoded")
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        usable = False
-    if not usable:
-        raise _bad(f"{name} is not an absolute http or https URL")
-    if parts.fragment or "@" in parts.netloc:
-        raise _bad(f"{name} has a fragment or a user name")
-    return url
-
-
-def host_of(callback: str) -> str:
-    """Return the host of a callback, which may be shown where the rest may not."""
-    return (urlsplit(callback).hostname or "").rstrip(".")  # the dot of the root says nothing
-
-
-def authority_of(url: str) -> str:
-    """Return the host and port that a URL leads to, one way to write them."""
-    parts = urlsplit(url)
-    return f"{host_of(url)}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def verification_url(intent: Intent, *, challenge: str, lease: int) -> str:

@@ -14,8 +14,9 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websub.forms import Intent, Ping, check_url, parse_form
-from rsnotify_hub.websub.pings import Pings
+from rsnotify_hub.urls import check_url
+from rsnotify_hub.websub.forms import Intent, Ping, parse_form
+from rsnotify_hub.websub.pinging.pings import Pings
 from rsnotify_hub.websub.room import client_of
 from rsnotify_hub.websub.verification import Verification
 

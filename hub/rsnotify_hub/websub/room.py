@@ -7,7 +7,8 @@ from collections import Counter
 from rsnotify_hub.access.clients import bucket_of
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.serving.network import is_loopback
-from rsnotify_hub.websub.forms import Intent, host_of
+from rsnotify_hub.urls import host_of
+from rsnotify_hub.websub.forms import Intent
 from rsnotify_hub.websub.register import Register
 
 #: How many requests are verified at once: in all, and of one callback host or one client.

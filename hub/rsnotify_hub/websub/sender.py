@@ -25,10 +25,10 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired
+from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.answers import Answer, Verdict
 from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.delivery import Delivery, Failure
-from rsnotify_hub.websub.forms import authority_of
 from rsnotify_hub.websub.notifications import next_notification
 from rsnotify_hub.websub.turns import Turn, Turns
 

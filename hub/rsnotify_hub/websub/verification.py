@@ -21,9 +21,10 @@ from rsnotify.datetimes import Instant
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import granted_lease, subscribed
+from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.forms import Intent, denial_url, host_of, verification_url
+from rsnotify_hub.websub.forms import Intent, denial_url, verification_url
 from rsnotify_hub.websub.room import Room
 
 log = logging.getLogger("rsnotify.hub.websub")

@@ -11,8 +11,8 @@ from rsnotify.writing import write_document
 from rsnotify_hub.log.contents import is_sitemap, is_xml, whole_content
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, describe, read_fragment
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.websub.channel_lists import ChangeKey, announce, keys_at, part_after
-from rsnotify_hub.websub.fetching import Fetched
+from rsnotify_hub.websub.pinging.channel_lists import ChangeKey, announce, keys_at, part_after
+from rsnotify_hub.websub.pinging.fetching import Fetched
 
 
 class Reader:

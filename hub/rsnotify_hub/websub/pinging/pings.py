@@ -21,9 +21,9 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websub.fetching import Fetched, TopicClient, Validators
-from rsnotify_hub.websub.forms import host_of
-from rsnotify_hub.websub.news import Reader
+from rsnotify_hub.urls import host_of
+from rsnotify_hub.websub.pinging.fetching import Fetched, TopicClient, Validators
+from rsnotify_hub.websub.pinging.news import Reader
 
 #: How many topics are fetched at once, as each may be held in memory; and of one host.
 _AT_ONCE, _AT_HOST = 16, 4

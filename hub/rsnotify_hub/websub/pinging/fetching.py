@@ -12,7 +12,7 @@ from yarl import URL
 from rsnotify.errors import Unavailable
 from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.refusals import Refusal
-from rsnotify_hub.websub.forms import check_url
+from rsnotify_hub.urls import check_url
 
 #: How often a topic may be moved on before it counts as not there.
 MAX_REDIRECTS = 3
