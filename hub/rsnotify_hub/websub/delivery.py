@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from rsnotify.datetimes import Instant
 from rsnotify_hub.subscriptions import Subscription, subscription_id
-from rsnotify_hub.urls import host_of
+from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.answers import Answer, presentable
 from rsnotify_hub.websub.turns import Turn
 
@@ -61,6 +61,7 @@ class Delivery:
     Attributes:
         id: What it is called where its callback must not show.
         host: The host of its callback.
+        authority: The host and port of its callback.
         subscription: Its value, with the position up to which it was delivered.
         failures: How many tries failed in a row.
         behind_since: When it began to lag; None when it is up to date.
@@ -75,6 +76,7 @@ class Delivery:
     def __init__(self, subscription: Subscription) -> None:
         self.id = subscription_id(subscription.topic, subscription.callback)
         self.host = host_of(subscription.callback)
+        self.authority = authority_of(subscription.callback)
         self.subscription = subscription
         self.failures = 0
         self.behind_since: Instant | None = None

@@ -7,7 +7,7 @@ than one with a single one. Nothing here does I/O or reads a clock.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -48,7 +48,7 @@ class Lane(Generic[T]):
         self._places = places
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
         self._inside: dict[T, float] = {}
-        self._hosts: Counter[str] = Counter()
+        self._hosts: dict[str, int] = {}
 
     def wait(self, traveller: T) -> None:
         """Stand behind the others of the same host."""
@@ -56,7 +56,7 @@ class Lane(Generic[T]):
 
     def next(self) -> T | None:
         """Return whose turn it is, who then waits no longer; None when nobody can go in."""
-        if len(self._inside) >= self._places.count:
+        if not self._waiting or len(self._inside) >= self._places.count:
             return None
         host = next((host for host in self._waiting if self._has_place(host)), None)
         if host is None:
@@ -68,7 +68,7 @@ class Lane(Generic[T]):
         return found
 
     def _has_place(self, host: str) -> bool:
-        return self._hosts[host] < self._places.per_host
+        return self._hosts.get(host, 0) < self._places.per_host
 
     def has_place(self, host: str) -> bool:
         """Tell whether one more of this host could go in."""
@@ -77,7 +77,7 @@ class Lane(Generic[T]):
     def enter(self, traveller: T, now: float) -> None:
         """Take a place, in seconds of any clock that does not jump."""
         self._inside[traveller] = now
-        self._hosts[traveller.host] += 1
+        self._hosts[traveller.host] = self._hosts.get(traveller.host, 0) + 1
 
     def leave(self, traveller: T) -> None:
         """Let go of a place, or wait no longer; in neither it changes nothing."""
@@ -98,6 +98,10 @@ class Lane(Generic[T]):
                 return
             if self._waiting and (full or traveller.host in self._waiting):
                 yield traveller
+
+    def is_wanted(self) -> bool:
+        """Tell whether anybody waits."""
+        return bool(self._waiting)
 
     def waiting(self) -> int:
         """Count who waits."""

@@ -25,11 +25,10 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired
-from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.answers import Answer, Verdict
 from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.delivery import Delivery, Failure
-from rsnotify_hub.websub.notifications import next_notification
+from rsnotify_hub.websub.notifications import Notifications
 from rsnotify_hub.websub.turns import Turn, Turns
 
 log = logging.getLogger("rsnotify.hub.websub")
@@ -81,11 +80,13 @@ class Sender:
         self._move = move
         self._end = end
         self._topics: Topics | None = None
+        self._notifications: Notifications | None = None
         self._closed = False
 
     def start(self, topics: Topics) -> None:
         """Take the logs to read from."""
         self._topics = topics
+        self._notifications = Notifications(topics)
 
     def waiting(self) -> int:
         """Count the deliveries that wait for a connection."""
@@ -161,8 +162,8 @@ class Sender:
         failed = delivery.failures > 0
         self._statistics.retries += failed
         delivery.retry_at = None
-        host = authority_of(delivery.subscription.callback)
-        delivery.turn = self._turns.take(host, partial(self._work, delivery), slow=failed)
+        work = partial(self._work, delivery)
+        delivery.turn = self._turns.take(delivery.authority, work, slow=failed)
 
     async def _work(self, delivery: Delivery, turn: Turn) -> None:
         wait: float | None = None
@@ -186,11 +187,11 @@ class Sender:
         """Deliver once. Return the seconds to wait until the next; None when that is for others
         to say.
         """
-        assert self._topics is not None
+        assert self._notifications is not None
         if is_expired(delivery.subscription, self._clock()):
             return None if await self._end(delivery, "its lease has ended") else self._retry.first
         try:
-            notification = await next_notification(self._topics, delivery.subscription)
+            notification = await self._notifications.next(delivery.subscription)
         except StorageError as error:
             log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
             return self._retry.first

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from rsnotify_hub.websub.answers import Answer
+from rsnotify_hub.websub.deadlines import Deadlines
 from rsnotify_hub.websub.lanes import Lane, Places
 
 log = logging.getLogger("rsnotify.hub.websub")
@@ -36,30 +37,43 @@ class Turn:
     Args:
         host: Where it goes.
         work: What to do when its turn has come.
-        seconds: How long a request may take.
+        lane: Where it waits, or has its place.
+        deadlines: Say when its time is up.
     """
 
-    def __init__(self, host: str, work: Work, seconds: float) -> None:
+    def __init__(self, host: str, work: Work, lane: Lane[Turn], deadlines: Deadlines) -> None:
         self.host = host
         self.work = work
+        self.lane = lane
         self.task: asyncio.Task[None] | None = None
-        self._seconds = seconds
-        self._limit: asyncio.Timeout | None = None
+        self._deadlines = deadlines
+        self._requesting = self._expired = False
 
     async def within(self, request: Coroutine[Any, Any, Answer]) -> Answer:
-        """Make a request in the time there is for it."""
+        """Make a request in the time there is for it; from the task of this turn only."""
+        self._deadlines.begin(self)
+        self._requesting = True
         try:
-            async with asyncio.timeout(self._seconds) as self._limit:
-                return await request
-        except TimeoutError:
+            return await request
+        except asyncio.CancelledError:
+            # Somebody else may have cancelled it, too.
+            if not self._expired or self._own_task.uncancel() > 0:
+                raise
             return Answer(None, _TOO_LONG)
         finally:
-            self._limit = None
+            self._requesting = False
+            self._deadlines.end(self)
 
-    def hurry(self) -> None:
+    def expire(self) -> None:
         """Let its request, if it makes one just now, be the one whose time is up."""
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(asyncio.get_running_loop().time())
+        if self._requesting and not self._expired:
+            self._expired = True
+            self._own_task.cancel()
+
+    @property
+    def _own_task(self) -> asyncio.Task[None]:
+        assert self.task is not None
+        return self.task
 
 
 Work = Callable[[Turn], Coroutine[Any, Any, None]]
@@ -83,7 +97,7 @@ class Turns:
         slow: Places = SLOW,
         patience: float = QUICK_SECONDS,
     ) -> None:
-        self._seconds = seconds
+        self._deadlines = Deadlines(seconds)
         self._patience = patience
         self._quick: Lane[Turn] = Lane(quick)
         self._slow: Lane[Turn] = Lane(slow)
@@ -98,9 +112,13 @@ class Turns:
             work: Makes them, each through `Turn.within`.
             slow: Whether it failed before.
         """
-        turn = Turn(host, work, self._seconds)
-        (self._slow if slow else self._quick).wait(turn)
-        self._begin()
+        lane = self._slow if slow else self._quick
+        turn = Turn(host, work, lane, self._deadlines)
+        if lane.has_place(host) and not self._closed:
+            self._enter(turn)
+        else:
+            lane.wait(turn)
+            self._check_later()
         return turn
 
     def waiting(self) -> int:
@@ -112,26 +130,32 @@ class Turns:
         if turn.task is not None:
             turn.task.cancel()  # its place is free once it has ended
         else:
-            self._quick.leave(turn)
-            self._slow.leave(turn)
+            turn.lane.leave(turn)
+
+    def _enter(self, turn: Turn) -> None:
+        loop = asyncio.get_running_loop()
+        turn.lane.enter(turn, loop.time())
+        turn.task = loop.create_task(turn.work(turn))
+        turn.task.add_done_callback(partial(self._ended, turn))
 
     def _begin(self) -> None:
-        loop = asyncio.get_running_loop()
         for lane in (self._quick, self._slow):
             while not self._closed and (turn := lane.next()) is not None:
-                lane.enter(turn, loop.time())
-                turn.task = loop.create_task(turn.work(turn))
-                turn.task.add_done_callback(partial(self._ended, turn))
-        if self._check is None and self._quick.waiting():
+                self._enter(turn)
+        self._check_later()
+
+    def _check_later(self) -> None:
+        if self._check is None and self._quick.is_wanted():
+            loop = asyncio.get_running_loop()
             due = loop.time() + self._patience
             self._check = loop.call_at(due, self._make_room, due)
 
     def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
-        self._quick.leave(turn)
-        self._slow.leave(turn)
+        turn.lane.leave(turn)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request to the callback at %s broke off", turn.host, exc_info=error)
-        self._begin()
+        if turn.lane.is_wanted():
+            self._begin()
 
     def _make_room(self, due: float) -> None:
         self._check = None
@@ -145,9 +169,10 @@ class Turns:
     def _put_aside(self, turn: Turn, now: float) -> None:
         if self._slow.has_place(turn.host):
             self._quick.leave(turn)
+            turn.lane = self._slow
             self._slow.enter(turn, now)
         else:
-            turn.hurry()
+            turn.expire()
 
     async def close(self, seconds: float) -> None:
         """Begin nothing more, and give what is under way some seconds to end."""
@@ -159,9 +184,9 @@ class Turns:
         tasks = [
             turn.task for lane in (self._quick, self._slow) for turn in lane.inside() if turn.task
         ]
-        if not tasks:
-            return
-        _, late = await asyncio.wait(tasks, timeout=seconds)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._deadlines.close()
