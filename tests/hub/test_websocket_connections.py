@@ -6,6 +6,7 @@ import asyncio
 import json
 import struct
 from contextlib import AsyncExitStack, suppress
+from datetime import datetime
 
 import aiohttp
 import pytest
@@ -196,6 +197,24 @@ async def test_who_only_listens_costs_no_task(hub: Client):
         assert len([name for name in names if "RequestHandler.start" in name]) < 20
 
 
+async def test_who_comes_in_the_place_of_one_that_went_gets_nothing_of_its_topic(hub: Client):
+    async with AsyncExitStack() as stack:
+        for second in range(20):
+            async with AsyncExitStack() as leaving:
+                for _ in range(3):
+                    _, gone = await leaving.enter_async_context(connect(hub))
+                    await subscribed(gone)
+            # The system gives it the number that the socket of one that went had.
+            _, other = await stack.enter_async_context(connect(hub))
+            await other.send(SUBSCRIBE.replace(b"/data/", b"/DATA/"))
+            assert json.loads(await other.text())["topic"] == TOPIC.replace("/data/", "/DATA/")
+            await hub.accepted(fragment(second, second + 1))
+            await hub.accepted(
+                fragment(second, second + 1), topic=TOPIC.replace("/data/", "/DATA/")
+            )
+            assert seconds_of(await other.text()) == [second + 1]
+
+
 async def test_a_slow_reader_gets_everything_in_order_once_it_reads(run_hub: RunHub):
     total = 40
     async with (
@@ -217,18 +236,24 @@ async def test_a_slow_reader_gets_everything_in_order_once_it_reads(run_hub: Run
         assert seconds_of(await slow.text()) == [total + 1]
 
 
+async def acknowledged(source: aiohttp.ClientWebSocketResponse) -> datetime | None:
+    """The last instant that was acknowledged before the hub stopped."""
+    until = None
+    while (message := await source.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.TEXT:
+        until = parse_datetime(json.loads(message.data)["until"])
+    assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
+    return until
+
+
 async def test_a_hub_that_stops_has_acknowledged_all_that_it_keeps(run_hub: RunHub):
     async with aiohttp.ClientSession() as session:
         async with run_hub() as hub:
             source = await Client(hub.url, session).source()
             for second in range(500):
                 await source.send_str(fragment(second, second + 1).decode())
-            await source.receive_json(timeout=PATIENCE)
-        until = at(0)
-        while (message := await source.receive(timeout=PATIENCE)).type is aiohttp.WSMsgType.TEXT:
-            until = parse_datetime(json.loads(message.data)["until"])
-        assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 1001)
-        await source.close()
+            hearing = asyncio.create_task(acknowledged(source))
+        until = await hearing
+        assert until is not None
     last = (until - at(0)).total_seconds()
     assert last > 0
     async with run_hub() as hub:

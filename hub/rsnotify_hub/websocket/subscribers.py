@@ -3,9 +3,9 @@
 Theory of operation. A subscriber first *replays* (`replay.py`), then goes *live* in the turn of
 the event loop in which its place is the end of the log, so that nothing lies between. Live, all
 subscribers of a topic share the bytes of one frame, or of all frames of one commit. Most are
-*quick*: all that was sent to them is on its way, and what is new is written straight to their
-transports. One whose transport could not take all is *slow* until it has, and what is new waits in
-a queue of its own, of shared bytes. A subscriber whose queue grows too long is cut off. So a slow
+*quick*: all that was sent to them is on its way, and what is new is written at once
+(`audience.py`). One that could not take all is *slow* until it has, and what is new waits in a
+queue of its own, of shared bytes. A subscriber whose queue grows too long is cut off. So a slow
 one costs the others nothing, and a quick one costs a write.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.websocket.audience import Audience
 from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.frames import TRY_AGAIN_LATER, document_frames
 
@@ -123,45 +124,6 @@ class Queue:
         return not connection.is_paused
 
 
-class _Audience:
-    """Those who are live on one topic."""
-
-    __slots__ = ("_writes", "quick", "slow")
-
-    def __init__(self) -> None:
-        self.quick: dict[Subscriber, Callable[[bytes], None]] = {}
-        self.slow: set[Subscriber] = set()
-        self._writes: tuple[Callable[[bytes], None], ...] | None = ()
-
-    def __len__(self) -> int:
-        return len(self.quick) + len(self.slow)
-
-    def put(self, subscriber: Subscriber) -> None:
-        """Put a subscriber where it belongs now."""
-        self.remove(subscriber)
-        if subscriber.connection.is_paused:
-            self.slow.add(subscriber)
-        else:
-            self.quick[subscriber] = subscriber.connection.transport.write
-            self._writes = None
-
-    def remove(self, subscriber: Subscriber) -> None:
-        self.slow.discard(subscriber)
-        if self.quick.pop(subscriber, None) is not None:
-            self._writes = None
-
-    def write(self, data: bytes) -> None:
-        """Write to all who are quick."""
-        if self._writes is None:
-            self._writes = tuple(self.quick.values())
-        for write in self._writes:
-            try:
-                write(data)
-            except Exception:
-                # Its transport has ended, and says so soon; the others must not miss this.
-                log.debug("a subscriber could not be written to", exc_info=True)
-
-
 class WebSocketChannel:
     """The live subscribers of every topic (a `Channel`).
 
@@ -174,7 +136,7 @@ class WebSocketChannel:
         self._max_bytes = configuration.queue_bytes
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
-        self._audiences: dict[str, _Audience] = {}
+        self._audiences: dict[str, Audience[Subscriber]] = {}
         self._open: Counter[str] = Counter()
 
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
@@ -222,7 +184,7 @@ class WebSocketChannel:
 
     def join(self, subscriber: Subscriber) -> None:
         """Make a subscriber live."""
-        self._audiences.setdefault(subscriber.topic, _Audience()).put(subscriber)
+        self._audiences.setdefault(subscriber.topic, Audience()).put(subscriber)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a subscriber."""
