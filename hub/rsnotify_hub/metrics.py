@@ -2,7 +2,9 @@
 
 Nothing is counted here. What is kept anyway is looked at when somebody asks, so a fragment
 costs the hub nothing more. No label has a stranger's word in it: a lag belongs to a rank, not
-to a callback, so the number of series is the same whatever comes.
+to a callback, so the number of series is the same whatever comes. Nor can a stranger who asks
+again and again take up the hub's time: an answer is given again for ten times as long as it
+took to make.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import nlargest
+from time import perf_counter
 
 from aiohttp import web
 from msgspec import Struct
@@ -31,6 +34,8 @@ from rsnotify_hub.websub.delivery import State
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)
 #: How many of the longest lags are told one by one.
 WORST = 10
+#: For how many times as long as it took to make an answer is given again.
+REST = 10
 
 _PREFIX = "rsnotify_hub_"
 
@@ -161,10 +166,15 @@ class Metrics(Collector):
 
     Args:
         read: Looks at the hub.
+        timer: Tells the seconds since any instant.
     """
 
-    def __init__(self, read: Callable[[], Readings]) -> None:
+    def __init__(
+        self, read: Callable[[], Readings], timer: Callable[[], float] = perf_counter
+    ) -> None:
         self._read = read
+        self._timer = timer
+        self._body, self._stale = b"", timer()
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -175,7 +185,12 @@ class Metrics(Collector):
 
     def answer(self) -> web.Response:
         """Answer `GET /metrics`."""
+        begin = self._timer()
+        if begin >= self._stale:
+            self._body = generate_latest(self._registry)
+            end = self._timer()
+            self._stale = end + REST * (end - begin)
         return web.Response(
-            body=generate_latest(self._registry),
+            body=self._body,
             headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4, "Cache-Control": "no-store"},
         )

@@ -33,8 +33,8 @@ def values(families: Sequence[Metric]) -> Values:
     return found
 
 
-def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) -> Values:
-    readings = Readings(
+def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -> Readings:
+    return Readings(
         version="1.2.3",
         statistics=statistics or Statistics(),
         logs=(),
@@ -46,9 +46,31 @@ def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) ->
         delivery_queue=6,
         commit_queue=7,
     )
-    body = Metrics(lambda: readings).answer().body
+
+
+def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) -> Values:
+    body = Metrics(lambda: readings(lags, statistics)).answer().body
     assert isinstance(body, bytes)
     return values(read(body.decode()))
+
+
+def test_who_asks_again_and_again_takes_a_tenth_of_the_time():
+    now, looks = 0.0, 0
+
+    def look() -> Readings:
+        nonlocal now, looks
+        now, looks = now + 0.5, looks + 1
+        return readings()
+
+    metrics = Metrics(look, lambda: now)
+    looks = 0
+    for _ in range(1000):
+        metrics.answer()
+        now += 0.01
+    assert looks == 2
+    now += 5
+    metrics.answer()
+    assert looks == 3
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=30))
