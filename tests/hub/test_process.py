@@ -6,9 +6,6 @@ import asyncio
 import signal
 import socket
 import sqlite3
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -26,30 +23,7 @@ from tests.hub.helpers import (
     seconds_of,
     up_to_date,
 )
-
-Process = asyncio.subprocess.Process
-COMMAND = (sys.executable, "-m", "rsnotify", "hub")
-
-
-@asynccontextmanager
-async def hub_process(data: Path, *options: str) -> AsyncIterator[tuple[Client, Process]]:
-    process = await asyncio.create_subprocess_exec(
-        *COMMAND,
-        *("--port", "0", "--data", str(data), "--allow-private-addresses", *options),
-        stdout=asyncio.subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            line = (await process.stdout.readline()).decode().strip()
-        greeting, _, url = line.rpartition(" ")
-        assert greeting == "rsnotify hub listening on"
-        async with aiohttp.ClientSession() as session:
-            yield Client(url, session), process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+from tests.hub.processes import COMMAND, Process, hub_process
 
 
 async def ended(process: Process, number: signal.Signals) -> int:
