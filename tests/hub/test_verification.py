@@ -133,6 +133,25 @@ async def test_a_client_has_its_share_and_leaves_room_for_others(
         assert deliveries.channel.register.count_client("greedy") == 2
 
 
+async def test_renewals_that_are_verified_take_no_room_of_a_new_subscription(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    settings = {"subscriptions_per_host": 3, "subscriptions_per_client": 3, "max_subscriptions": 3}
+    async with opened_channel(tmp_path, clock, **settings) as deliveries:
+        callbacks = [f"{callback.url}/{number}" for number in range(2)]
+        for each in callbacks:
+            await deliveries.subscribed(each)
+        callback.confirming.clear()
+        verification = deliveries.verification
+        for each in callbacks:
+            verification.verify(intent(each), "client")
+            verification.verify(intent(each, "unsubscribe"), "client")
+        new = [intent(f"{callback.url}/new/{number}") for number in range(2)]
+        assert verification.refusal(new[0], "client") is None
+        verification.verify(new[0], "client")
+        assert verification.refusal(new[1], "client") is not None
+
+
 def test_this_machine_has_no_share_and_a_network_of_ipv6_has_one():
     assert client_of("127.0.0.1") == client_of("::1") == client_of(None) == ""
     assert client_of("2001:db8::1") == client_of("2001:db8::2") != client_of("2001:db8:0:1::1")

@@ -21,6 +21,11 @@ def client_of(address: str | None) -> str:
     return "" if address is None or is_loopback(address) else bucket_of(address)
 
 
+#: What a request is counted as while it is pending: in all, and as its host's and its client's;
+#: and likewise as what becomes a subscription.
+Held = tuple[tuple[str, str], ...]
+
+
 class Room:
     """Counts the requests that are pending, and decides whether one more may be.
 
@@ -49,13 +54,15 @@ class Room:
             return "too many requests are being verified"
         if hosts >= PENDING_SHARE or (client and clients >= PENDING_SHARE):
             return "too many requests of this callback's host, or of yours, are being verified"
-        if not self._is_new(intent):
-            return None
-        if len(self._register) + self._pending["", ""] >= self._in_all:
+        return self._refusal_of_new(host, client) if self._is_new(intent) else None
+
+    def _refusal_of_new(self, host: str, client: str) -> str | None:
+        if len(self._register) + self._pending["new", ""] >= self._in_all:
             return "there are too many subscriptions at this hub"
-        if self._register.count_host(host) + hosts >= self._per_host:
+        if self._register.count_host(host) + self._pending["new host", host] >= self._per_host:
             return "there are too many subscriptions of this callback's host"
-        if client and self._register.count_client(client) + clients >= self._per_client:
+        asked = self._register.count_client(client) + self._pending["new client", client]
+        if client and asked >= self._per_client:
             return "there are too many subscriptions that you asked for"
         return None
 
@@ -63,16 +70,18 @@ class Room:
         known = self._register.find(intent.topic, intent.callback) is not None
         return intent.mode == "subscribe" and not known
 
-    def take(self, intent: Intent, client: str) -> None:
-        """Count a request that is pending from now on."""
-        self._pending.update(self._names(intent, client))
+    def take(self, intent: Intent, client: str) -> Held:
+        """Count a request that is pending from now on. Return what to `leave`."""
+        host = host_of(intent.callback)
+        held: Held = ("", ""), ("host", host), ("client", client)
+        if self._is_new(intent):
+            held += ("new", ""), ("new host", host), ("new client", client)
+        self._pending.update(held)
+        return held
 
-    def leave(self, intent: Intent, client: str) -> None:
-        """Count it no more."""
-        for name in self._names(intent, client):
+    def leave(self, held: Held) -> None:
+        """Count a request no more."""
+        for name in held:
             self._pending[name] -= 1
             if not self._pending[name]:
                 del self._pending[name]
-
-    def _names(self, intent: Intent, client: str) -> tuple[tuple[str, str], ...]:
-        return ("", ""), ("host", host_of(intent.callback)), ("client", client)

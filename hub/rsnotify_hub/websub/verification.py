@@ -25,17 +25,18 @@ from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.forms import Intent, denial_url, verification_url
-from rsnotify_hub.websub.room import Room
+from rsnotify_hub.websub.room import Held, Room
 
 log = logging.getLogger("rsnotify.hub.websub")
 
 
 class _Request(Struct, frozen=True):
-    """One request: what is asked for, who asks, and why it is denied, if it is."""
+    """One request: what is asked for, who asks, why it is denied, if it is; and the room it has."""
 
     intent: Intent
     client: str
     denial: str | None
+    held: Held
 
 
 class _Pending:
@@ -84,22 +85,22 @@ class Verification:
             intent: What is asked for.
             client: Who asks, for their share of the room.
         """
-        self._take(_Request(intent, client, None))
+        self._take(intent, client, None)
 
     def deny(self, intent: Intent, client: str, reason: str) -> None:
         """Tell a callback that its subscription is denied (WebSub §5.2); returns at once."""
-        self._take(_Request(intent, client, reason))
+        self._take(intent, client, reason)
 
-    def _take(self, request: _Request) -> None:
-        self._room.take(request.intent, request.client)
-        key = (request.intent.topic, request.intent.callback)
+    def _take(self, intent: Intent, client: str, denial: str | None) -> None:
+        request = _Request(intent, client, denial, self._room.take(intent, client))
+        key = (intent.topic, intent.callback)
         pending = self._pending.get(key)
         if pending is None:
             self._begin(key, request)
         else:
             passed_over, pending.next = pending.next, request
             if passed_over is not None:
-                self._room.leave(passed_over.intent, passed_over.client)
+                self._room.leave(passed_over.held)
 
     def _begin(self, key: tuple[str, str], request: _Request) -> None:
         task = asyncio.create_task(self._settle(request))
@@ -107,7 +108,7 @@ class Verification:
         task.add_done_callback(lambda done: self._settled(key, request, done))
 
     def _settled(self, key: tuple[str, str], request: _Request, task: asyncio.Task[None]) -> None:
-        self._room.leave(request.intent, request.client)
+        self._room.leave(request.held)
         pending = self._pending.pop(key)
         if task.cancelled():
             return
