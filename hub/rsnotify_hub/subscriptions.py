@@ -57,9 +57,10 @@ class Subscription(Struct, frozen=True):
 def subscription_id(topic: str, callback: str) -> str:
     """Return what a subscription is called where its callback must not show.
 
-    Neither a topic nor a callback holds a line break, so no two are spelled alike.
+    Neither a topic nor a callback holds a line break, so no two are spelled alike. It is long
+    enough that nobody finds two with the same id, who may choose both.
     """
-    return hashlib.sha256(f"{topic}\n{callback}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{topic}\n{callback}".encode()).hexdigest()[:32]
 
 
 def granted_lease(requested: int | None, *, default: int, minimum: int, maximum: int) -> int:

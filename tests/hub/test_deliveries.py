@@ -260,11 +260,11 @@ async def test_who_is_dropped_is_told_why(deliveries: Deliveries, callback: Call
 
 async def test_what_is_not_there_cannot_be_changed(deliveries: Deliveries):
     channel = deliveries.channel
-    assert not await channel.redeliver("0" * 16)
-    assert not await channel.suspend("0" * 16)
-    assert not await channel.resume("0" * 16)
-    assert not await channel.drop("0" * 16, "why")
-    assert channel.get("0" * 16) is None
+    assert not await channel.redeliver("0" * 32)
+    assert not await channel.suspend("0" * 32)
+    assert not await channel.resume("0" * 32)
+    assert not await channel.drop("0" * 32, "why")
+    assert channel.get("0" * 32) is None
 
 
 async def test_what_ends_while_it_is_changed_stays_ended(

@@ -13,7 +13,7 @@ from rsnotify_hub.admin.office import Office
 #: Where the API is.
 PREFIX = "/admin"
 #: What an id looks like.
-ID = "[0-9a-f]{16}"
+ID = "[0-9a-f]{32}"
 
 
 class Asked(Struct, frozen=True):

@@ -55,7 +55,7 @@ class Remote:
         """
         operation = _OPERATIONS[name]
         if "{id}" in operation.path and not re.fullmatch(ID, id):
-            raise ConfigurationError(f"{id!r} is no id: those are 16 hexadecimal digits")
+            raise ConfigurationError(f"{id!r} is no id: those are 32 hexadecimal digits")
         url = self._url + operation.path.replace("{id}", id)
         given = {key: str(value) for key, value in query.items() if value is not None}
         try:

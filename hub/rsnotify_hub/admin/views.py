@@ -12,8 +12,8 @@ from rsnotify_hub.websub.delivery import Delivery, Failure
 
 
 def topic_id(topic: str) -> str:
-    """Return what a topic is called in paths: 16 hexadecimal digits."""
-    return hashlib.sha256(topic.encode()).hexdigest()[:16]
+    """Return what a topic is called in paths: 32 hexadecimal digits."""
+    return hashlib.sha256(topic.encode()).hexdigest()[:32]
 
 
 def topic(state: LogState, *, rate: float, websockets: int, subscriptions: int) -> shapes.Topic:

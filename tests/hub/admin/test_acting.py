@@ -10,7 +10,7 @@ from tests.hub.admin.conftest import Admin
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, fragment, seconds_of
 
-NOWHERE = "0123456789abcdef"
+NOWHERE = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture

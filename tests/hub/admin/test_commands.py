@@ -86,8 +86,8 @@ async def test_what_cannot_be_is_one_sentence(run_hub: RunHub):
             (["status"], ADMIN + "x", "set RSNOTIFY_ADMIN_TOKEN"),
             (["suspend", "../status"], ADMIN, "is no id"),
             (["status", "--url", "hub"], ADMIN, "not an absolute http"),
-            (["drop", "0" * 16], ADMIN, "there is no such subscription"),
-            (["redeliver", "0" * 16, "--since", "yesterday"], ADMIN, "not a W3C Datetime"),
+            (["drop", "0" * 32], ADMIN, "there is no such subscription"),
+            (["redeliver", "0" * 32, "--since", "yesterday"], ADMIN, "not a W3C Datetime"),
         ):
             result = await command(hub, *arguments, token=token)
             assert isinstance(result.exception, RsnotifyError), arguments
@@ -104,7 +104,7 @@ async def test_another_server_is_not_taken_for_a_hub(callback: Callback):
 
 async def test_the_subcommands_are_part_of_rsnotify(hub: Client):
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "rsnotify", "hub", "drop", "0" * 16),
+        *(sys.executable, "-m", "rsnotify", "hub", "drop", "0" * 32),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "RSNOTIFY_HUB_URL": hub.url},
@@ -150,7 +150,7 @@ async def test_a_hub_that_is_not_there_is_told(unused_tcp_port: int):
 def test_a_table_tells_how_much_it_leaves_out():
     failure = shapes.Failure(at=at(0), status=None, reason="timed out", excerpt="")
     row = shapes.DeadLetter(
-        id="0123456789abcdef",
+        id="0123456789abcdef0123456789abcdef",
         topic=TOPIC,
         host="b.example",
         given_up_since=at(1),

@@ -255,7 +255,7 @@ NOT_LOCAL = [
 async def test_a_stranger_s_page_may_not_use_a_local_hub_that_asks_for_no_token(hub: Client):
     """A browser on this machine reaches the hub, whoever wrote the page that it shows."""
     form = {"hub.mode": "publish", "hub.url": TOPIC}
-    redeliver = "admin/subscriptions/0123456789abcdef/redeliver"
+    redeliver = "admin/subscriptions/0123456789abcdef0123456789abcdef/redeliver"
     for headers in NOT_LOCAL:
         status, _ = await hub.publish(fragment(0, 1), **headers)
         assert status in (401, 403, 421), headers
