@@ -15,6 +15,7 @@ from lxml import etree
 from rsnotify.building import DEFAULT_LIMITS, DocumentBuilder, Limits
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
 from rsnotify.model import Document, Resource
+from rsnotify.parsing import safe_parser
 from rsnotify.plainform import PlainForm
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "SitemapReader", "read_document", "with_resources"]
@@ -37,18 +38,7 @@ class SitemapReader:
         self._limits = limits
         self._bytes = 0
         self._target = DocumentBuilder(limits)
-        self._parser = etree.XMLParser(
-            target=self._target,
-            # Not False: libxml2 then leaves an ampersand in an attribute as "&#38;". There is
-            # nothing else to resolve, as a DOCTYPE is refused.
-            resolve_entities="internal",
-            no_network=True,
-            load_dtd=False,
-            huge_tree=False,
-            recover=False,
-            remove_comments=True,
-            remove_pis=True,
-        )
+        self._parser = safe_parser(self._target)
         self._plain = PlainForm(self._target.plain_entry, self._parser.feed)
 
     def feed(self, chunk: bytes) -> list[Resource]:

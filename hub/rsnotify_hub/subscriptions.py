@@ -19,7 +19,6 @@ not delivered, and end one; the callback is then told (WebSub §5.2).
 from __future__ import annotations
 
 import hashlib
-import hmac
 from datetime import timedelta
 
 from msgspec import Struct
@@ -100,14 +99,3 @@ def subscribed(
 def is_expired(subscription: Subscription, now: Instant) -> bool:
     """Tell whether the lease has ended."""
     return subscription.expires <= now
-
-
-def signature(secret: str, body: bytes, method: str = "sha256") -> str:
-    """Return the value of `X-Hub-Signature` (WebSub §7.1).
-
-    Args:
-        secret: The subscriber's.
-        body: What is delivered.
-        method: `sha1`, `sha256`, `sha384` or `sha512` (WebSub §7.1.1).
-    """
-    return f"{method}={hmac.digest(secret.encode(), body, method).hex()}"

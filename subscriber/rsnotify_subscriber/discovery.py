@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 import msgspec
 
+from rsnotify.embedded import html_links
 from rsnotify.errors import (
     ConfigurationError,
     DocumentError,
@@ -217,21 +216,5 @@ def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
 
 def _resourcesync_links(page: Page, uri: str) -> list[str]:
     found = [target for rel, target in page.links if rel.lower() == Rel.RESOURCESYNC]
-    finder = _LinkFinder()
-    finder.feed(page.text)
-    return found + [resolve(uri, target) for target in finder.found]
-
-
-class _LinkFinder(HTMLParser):
-    """Finds `<link rel="resourcesync" href>` in a page (core §6.3.3)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        relations = (attributes.get("rel") or "").lower().split()
-        href = attributes.get("href")
-        if tag == "link" and Rel.RESOURCESYNC in relations and href:
-            self.found.append(href)
+    embedded = html_links(page.text)  # core §6.3.3
+    return found + [resolve(uri, target) for rel, target in embedded if rel == Rel.RESOURCESYNC]

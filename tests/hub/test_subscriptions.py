@@ -4,13 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from rsnotify_hub.subscriptions import (
-    Subscription,
-    granted_lease,
-    is_expired,
-    signature,
-    subscribed,
-)
+from rsnotify_hub.subscriptions import Subscription, granted_lease, is_expired, subscribed
 from rsnotify_hub.websub.answers import Answer, Verdict
 from tests.hub.helpers import at
 
@@ -56,13 +50,6 @@ def test_leases_are_granted_within_limits(requested: int | None, granted: int):
 )
 def test_an_answer_is_judged_by_its_status(status: int, verdict: Verdict):
     assert Answer(status, "").verdict is verdict
-
-
-def test_the_signature_is_the_hmac_of_the_body():
-    # RFC 4231 §4.3
-    assert signature("Jefe", b"what do ya want for nothing?") == (
-        "sha256=5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
-    )
 
 
 def test_secrets_do_not_show():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsnotify_hub.subscriptions import signature
+from rsnotify.signatures import signature
 from rsnotify_hub.websub.posting.heads import header
 
 
