@@ -22,27 +22,26 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
         self._due: dict[Limited, float] = {}  # in the order in which they are due
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, limited: Limited) -> None:
         """Count the time of one from now on."""
-        loop = asyncio.get_running_loop()
-        self._due[limited] = due = loop.time() + self._seconds
+        self._due[limited] = due = self._loop.time() + self._seconds
         if self._timer is None:
-            self._timer = loop.call_at(due, self._expire)
+            self._timer = self._loop.call_at(due, self._expire)
 
     def end(self, limited: Limited) -> None:
         """Let one be: it has ended."""
         self._due.pop(limited, None)
 
     def _expire(self) -> None:
-        loop = asyncio.get_running_loop()
         self._timer = None
         while self._due:
             first, due = next(iter(self._due.items()))
-            if due > loop.time():
-                self._timer = loop.call_at(due, self._expire)
+            if due > self._loop.time():
+                self._timer = self._loop.call_at(due, self._expire)
                 return
             del self._due[first]
             first.expire()

@@ -97,6 +97,7 @@ class Turns:
         slow: Places = SLOW,
         patience: float = QUICK_SECONDS,
     ) -> None:
+        self._loop = asyncio.get_running_loop()  # looking it up is a call of the system
         self._deadlines = Deadlines(seconds)
         self._patience = patience
         self._quick: Lane[Turn] = Lane(quick)
@@ -133,9 +134,8 @@ class Turns:
             turn.lane.leave(turn)
 
     def _enter(self, turn: Turn) -> None:
-        loop = asyncio.get_running_loop()
-        turn.lane.enter(turn, loop.time())
-        turn.task = loop.create_task(turn.work(turn))
+        turn.lane.enter(turn, self._loop.time())
+        turn.task = self._loop.create_task(turn.work(turn))
         turn.task.add_done_callback(partial(self._ended, turn))
 
     def _begin(self) -> None:
@@ -146,9 +146,8 @@ class Turns:
 
     def _check_later(self) -> None:
         if self._check is None and self._quick.is_wanted():
-            loop = asyncio.get_running_loop()
-            due = loop.time() + self._patience
-            self._check = loop.call_at(due, self._make_room, due)
+            due = self._loop.time() + self._patience
+            self._check = self._loop.call_at(due, self._make_room, due)
 
     def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
         turn.lane.leave(turn)
@@ -159,7 +158,7 @@ class Turns:
 
     def _make_room(self, due: float) -> None:
         self._check = None
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         # Where this comes late, it is the hub that was slow: answers may be there, unread.
         if now - due <= self._patience / 2:
             for turn in self._quick.in_the_way(now - self._patience):
