@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
+from tests.mosquitto import Mosquitto
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("rsnotify", deadline=None)
@@ -38,3 +40,10 @@ def chromium() -> Iterator[str]:
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     async with connect(chromium) as driven:
         yield driven
+
+
+@pytest.fixture
+async def mosquitto(tmp_path: Path) -> AsyncIterator[Mosquitto]:
+    """A broker that lets everybody do everything."""
+    async with Mosquitto(tmp_path / "mosquitto") as broker:
+        yield broker

@@ -1,0 +1,302 @@
+"""A connection to a real broker: both versions, TLS, WebSocket, sessions, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
+from rsnotify.mqtt.connection import Connection, Refused, Session, connect
+from rsnotify.mqtt.login import Login
+from rsnotify.mqtt.messages import Message
+from rsnotify.mqtt.names import parse_broker
+from tests.certificates import Authority
+from tests.mosquitto import PATIENCE, Mosquitto
+
+CHANNEL = "https://source.example/channel.xml"
+XML = "application/xml"
+
+
+class Inbox:
+    """Waits for messages."""
+
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[Message] = asyncio.Queue()
+
+    def __call__(self, message: Message) -> None:
+        self.messages.put_nowait(message)
+
+    async def next(self) -> Message:
+        async with asyncio.timeout(PATIENCE):
+            return await self.messages.get()
+
+
+async def publish(connection: Connection, topic: str, payload: bytes) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await (await connection.publish(topic, payload, content_type=XML, channel=CHANNEL))
+
+
+@asynccontextmanager
+async def subscribed(url: str, topic: str = "#", **options: Any) -> AsyncIterator[Inbox]:
+    inbox = Inbox()
+    async with connect(parse_broker(url), take=inbox, **options) as connection:
+        await connection.subscribe(topic)
+        yield inbox
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+async def test_what_is_published_arrives_and_is_retained(
+    mosquitto: Mosquitto, version: str
+) -> None:
+    broker = parse_broker(mosquitto.url)
+    told = (XML, CHANNEL) if version == "5" else (None, None)
+    async with connect(broker, version=version) as source:
+        async with subscribed(mosquitto.url, version=version) as live:
+            await publish(source, "a/b", b"<one/>")
+            message = await live.next()
+            assert (message.topic, message.payload, message.retained) == ("a/b", b"<one/>", False)
+            assert (message.content_type, message.channel) == told
+        async with subscribed(mosquitto.url, version=version) as late:
+            message = await late.next()
+            assert (message.payload, message.retained) == (b"<one/>", True)
+            assert (message.content_type, message.channel) == told
+
+
+async def test_many_large_messages_come_whole_and_in_order(mosquitto: Mosquitto) -> None:
+    bodies = [bytes([number % 256]) * (number * 1000) for number in range(1, 200)]
+    async with (
+        subscribed(mosquitto.url) as inbox,
+        connect(parse_broker(mosquitto.url)) as source,
+    ):
+        futures = [
+            await source.publish("t", body, content_type=XML, channel=CHANNEL) for body in bodies
+        ]
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*futures)
+        assert [(await inbox.next()).payload for _ in bodies] == bodies
+
+
+async def test_it_goes_over_a_websocket_too(tmp_path: Path) -> None:
+    async with Mosquitto(tmp_path, websocket=True) as mosquitto:
+        url = f"ws+mqtt://127.0.0.1:{mosquitto.websocket_port}"
+        async with subscribed(url) as inbox, connect(parse_broker(url)) as source:
+            await publish(source, "t", b"x" * 20_000)
+            assert (await inbox.next()).payload == b"x" * 20_000
+
+
+async def test_a_broker_is_told_from_an_impostor(tmp_path: Path) -> None:
+    ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
+    certificate, key = ours.certificate("broker.example")
+    settings = f"cafile {ours.file}\ncertfile {certificate}\nkeyfile {key}"
+    async with Mosquitto(tmp_path / "broker", settings=settings) as mosquitto:
+        url = mosquitto.url.replace("mqtt:", "mqtts:")
+        async with subscribed(url, login=Login(ca=ours.file)) as inbox:
+            async with connect(parse_broker(url), Login(ca=ours.file)) as source:
+                await publish(source, "t", b"secret")
+            assert (await inbox.next()).payload == b"secret"
+        for login in (Login(), Login(ca=other.file)):
+            with pytest.raises(Unavailable, match="certificate is not to be trusted"):
+                await enter(url, login=login)
+        with pytest.raises(Unavailable, match="certificate is not to be trusted"):
+            await enter(url.replace("127.0.0.1", "localhost"), login=Login(ca=ours.file))
+
+
+async def test_a_certificate_of_ones_own_is_shown(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.certificate("broker.example")
+    mine = authority.certificate("hub")
+    settings = (
+        f"cafile {authority.file}\ncertfile {certificate}\nkeyfile {key}\n"
+        "require_certificate true\nuse_identity_as_username true"
+    )
+    acl = "user hub\ntopic write rsnotify/#\n"
+    async with Mosquitto(tmp_path / "broker", settings=settings, acl=acl) as mosquitto:
+        url = mosquitto.url.replace("mqtt:", "mqtts:")
+        login = Login(ca=authority.file, certificate=mine[0], key=mine[1])
+        async with connect(parse_broker(url), login) as hub:
+            await publish(hub, "rsnotify/x", b"by who the certificate names")
+        with pytest.raises(Unavailable):
+            await enter(url, login=Login(ca=authority.file))
+
+
+async def enter(url: str, **options: Any) -> None:
+    async with connect(parse_broker(url), **options) as connection:
+        await connection.subscribe("#")
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+async def test_a_wrong_password_is_refused_in_one_sentence(tmp_path: Path, version: str) -> None:
+    async with Mosquitto(tmp_path, users={"hub": "hunter2"}) as mosquitto:
+        await enter(mosquitto.url, login=Login(user="hub", password="hunter2"), version=version)
+        for login in (Login(), Login(user="hub", password="hunter3")):
+            with pytest.raises(Unavailable, match="it lets nobody in like this") as error:
+                await enter(mosquitto.url, login=login, version=version)
+            assert "hunter" not in str(error.value)
+        assert "hunter" not in repr(login)
+
+
+async def test_what_the_acl_forbids_is_told_and_the_connection_stays(tmp_path: Path) -> None:
+    acl = "topic read rsnotify/#\ntopic write mine/#\n"
+    async with (
+        Mosquitto(tmp_path, acl=acl) as mosquitto,
+        connect(parse_broker(mosquitto.url)) as connection,
+    ):
+        with pytest.raises(Refused) as error:
+            await publish(connection, "rsnotify/x", b"a lie")
+        assert not error.value.too_large
+        await publish(connection, "mine/x", b"allowed")
+
+
+async def test_a_message_that_is_too_large_is_not_sent(tmp_path: Path) -> None:
+    async with (
+        Mosquitto(tmp_path, settings="max_packet_size 2000") as mosquitto,
+        connect(parse_broker(mosquitto.url)) as connection,
+    ):
+        with pytest.raises(Refused) as error:
+            await publish(connection, "t", b"x" * 2000)
+        assert error.value.too_large
+        await publish(connection, "t", b"x" * 1000)
+
+
+async def test_what_comes_while_one_is_away_waits_in_the_session(mosquitto: Mosquitto) -> None:
+    session = Session("a-destination", 3600)
+    inbox = Inbox()
+    broker = parse_broker(mosquitto.url)
+    async with connect(broker, session=session, take=inbox) as connection:
+        assert not connection.resumed
+        await connection.subscribe("t")
+    async with connect(broker) as source:
+        for number in range(5):
+            await publish(source, "t", str(number).encode())
+    async with connect(broker, session=session, take=inbox) as connection:
+        assert connection.resumed
+        assert [(await inbox.next()).payload for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_what_was_not_acknowledged_comes_again(mosquitto: Mosquitto) -> None:
+    session = Session("a-hub", 3600)
+    broker = parse_broker(mosquitto.url)
+    async with connect(broker) as source:
+        inbox = Inbox()
+        async with connect(broker, session=session, take=inbox, by_hand=True) as connection:
+            await connection.subscribe("t")
+            await publish(source, "t", b"one")
+            await publish(source, "t", b"two")
+            connection.acknowledge(await inbox.next())
+            assert (await inbox.next()).payload == b"two"
+        inbox = Inbox()
+        async with connect(broker, session=session, take=inbox, by_hand=True):
+            assert (await inbox.next()).payload == b"two"
+
+
+async def test_a_broker_that_stops_is_missed_at_once(mosquitto: Mosquitto) -> None:
+    async with connect(parse_broker(mosquitto.url)) as connection:
+        await mosquitto.stop()
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(Unavailable, match="it closed the connection"):
+                await connection.lost()
+
+
+async def test_a_lost_connection_fails_what_is_under_way(mosquitto: Mosquitto) -> None:
+    async with connect(parse_broker(mosquitto.url)) as connection:
+        mosquitto.pause()
+        future = await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
+        await mosquitto.stop(signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(Unavailable):
+                await connection.lost()
+        with pytest.raises(Unavailable):
+            await future
+        for _ in range(200):  # also beyond the window
+            with pytest.raises(Unavailable):
+                await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
+
+
+async def test_who_waits_for_room_hears_of_the_end(mosquitto: Mosquitto) -> None:
+    async def flood(connection: Connection) -> None:
+        while True:
+            await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
+
+    async with connect(parse_broker(mosquitto.url)) as connection:
+        mosquitto.pause()
+        floods = [asyncio.create_task(flood(connection)) for _ in range(5)]
+        await mosquitto.stop(signal.SIGKILL)
+        async with asyncio.timeout(PATIENCE):
+            results = await asyncio.gather(*floods, return_exceptions=True)
+    assert all(isinstance(result, Unavailable) for result in results)
+
+
+async def test_nobody_there_is_one_sentence(mosquitto: Mosquitto) -> None:
+    await mosquitto.stop()
+    with pytest.raises(Unavailable, match=rf"{mosquitto.url}: cannot connect"):
+        await enter(mosquitto.url)
+
+
+async def test_it_connects_by_the_socket_that_it_is_given(mosquitto: Mosquitto) -> None:
+    async def dial(host: str, port: int) -> socket.socket:
+        assert (host, port) == ("broker.example", 4321)
+        return socket.create_connection(("127.0.0.1", mosquitto.port))
+
+    await enter("mqtt://broker.example:4321", dial=dial)
+
+
+@asynccontextmanager
+async def saying(answer: bytes) -> AsyncIterator[str]:
+    """A server that says this to whoever connects."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer)
+        if not answer:
+            writer.close()
+        try:
+            await reader.read()  # until the client goes
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x20\x00",
+        b"\x20\x03\x00\x00\xff",
+        b"\x30\xff\xff\xff\x7f",  # a message of 256 MB
+        b"\x20\x03\x00\x00\x00\x30\x03\x00\x01\xff\x00",  # a topic that is no UTF-8
+        b"\xff\xff\xff\xff\xff",
+    ],
+)
+async def test_a_broker_that_is_none_is_told(answer: bytes) -> None:
+    async with saying(answer) as url:
+        with pytest.raises(Unavailable):
+            async with asyncio.timeout(PATIENCE), connect(parse_broker(url)) as connection:
+                await connection.lost()
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        Login(password="without a user"),
+        Login(key="without a certificate"),
+        Login(ca="not there"),
+        Login(certificate="not there"),
+    ],
+)
+def test_a_login_that_cannot_work_is_refused_at_once(login: Login) -> None:
+    with pytest.raises(ConfigurationError, match=r"broker|not there"):
+        login.check()
+
+
+def test_its_errors_are_those_of_the_project() -> None:
+    assert issubclass(Refused, RsnotifyError)
