@@ -130,9 +130,13 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
         await callback.delivery()
         await page.until(f"{BADGE}.dataset.state === 'active'")
 
+        offered = "[...document.querySelectorAll('#details option')].map(each => each.text)"
+        assert "all that the log has" in await page.evaluate(offered)
         await page.click("#details .suspend")
         await page.until(f"{BADGE}.dataset.state === 'suspended'")
         await hub.accepted(fragment(1, 2))
+        await page.until("document.querySelector('#details .resume')")
+        assert "all that the log has" in await page.evaluate(offered)
         await page.click("#details .resume")
         await callback.delivery()
         await page.until("document.querySelector('#details .suspend')")

@@ -10,6 +10,7 @@ const HOUR_SECONDS = 3600;
 
 export class Details {
   #id = null;
+  #topic = null;
   #suspended = null;
 
   /**
@@ -26,14 +27,15 @@ export class Details {
   /** Show a subscription. */
   open(subscription, topic) {
     this.#id = subscription.id;
+    this.#topic = topic;
     this.#suspended = null;
     setText(find(".problem", this.dialog), "");
-    this.refresh([subscription], topic);
+    this.refresh([subscription]);
     this.dialog.showModal();
   }
 
-  /** Show what is new of the subscription that is open; close when it has ended. */
-  refresh(subscriptions, topic) {
+  /** Show what is new of the subscription that is open; not among these, it stays as it was seen. */
+  refresh(subscriptions) {
     if (this.#id === null) return;
     const found = subscriptions.find(each => each.id === this.#id);
     if (!found) return;
@@ -43,20 +45,20 @@ export class Details {
     find("pre", this.dialog).hidden = excerpt === "";
     setText(find("pre", this.dialog), excerpt.split(/\r?\n/).map(printable).join("\n"));
     // Only then, so that no button changes under a finger while deliveries go up and down.
-    if (this.#suspended !== (found.state === "suspended")) this.#offer(found, topic);
+    if (this.#suspended !== (found.state === "suspended")) this.#offer(found);
   }
 
-  #offer(subscription, topic) {
+  #offer(subscription) {
     const suspended = (this.#suspended = subscription.state === "suspended");
     find(".actions", this.dialog).replaceChildren(
-      this.#redelivery(subscription, topic),
+      this.#redelivery(),
       this.#button(suspended ? "Resume" : "Suspend", suspended ? "resume" : "suspend"),
       this.#dropping(),
     );
   }
 
-  #redelivery(subscription, topic) {
-    const begins = topic?.begins ?? null;
+  #redelivery() {
+    const begins = this.#topic?.begins ?? null;
     const choices = [
       ["", "what waits"],
       [before(HOUR_SECONDS), "the last hour"],
