@@ -7,10 +7,10 @@ import { failureText, lagTexts, showState } from "./subscriptions.js";
 import { printable, uriLink } from "./uris.js";
 
 const HOUR_SECONDS = 3600;
+const EARLIEST = new Date(0).toISOString();
 
 export class Details {
   #id = null;
-  #topic = null;
   #suspended = null;
 
   /**
@@ -25,9 +25,8 @@ export class Details {
   }
 
   /** Show a subscription. */
-  open(subscription, topic) {
+  open(subscription) {
     this.#id = subscription.id;
-    this.#topic = topic;
     this.#suspended = null;
     setText(find(".problem", this.dialog), "");
     this.refresh([subscription]);
@@ -58,12 +57,11 @@ export class Details {
   }
 
   #redelivery() {
-    const begins = this.#topic?.begins ?? null;
     const choices = [
       ["", "what waits"],
       [before(HOUR_SECONDS), "the last hour"],
       [before(24 * HOUR_SECONDS), "the last day"],
-      ...(begins ? [[begins, "all that the log has"]] : []),
+      [EARLIEST, "all that the log has"],
     ];
     const select = element("select", { "aria-label": "What to redeliver" },
       ...choices.map(([value, text]) => element("option", { value }, text)));

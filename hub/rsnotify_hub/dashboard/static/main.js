@@ -66,7 +66,7 @@ function narrow() {
 
 function open(id) {
   const subscription = seen.subscriptions.subscriptions.find(each => each.id === id);
-  if (subscription) details.open(subscription, seen.topics.find(each => each.topic === subscription.topic));
+  if (subscription) details.open(subscription);
 }
 
 function done(sentence) {

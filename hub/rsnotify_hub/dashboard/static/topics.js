@@ -5,6 +5,9 @@ import { ago, bytes, many, rate, whenever } from "./figures.js";
 import { drawSparkline, History, sparkline } from "./sparkline.js";
 import { openLink, printable, uriParts } from "./uris.js";
 
+/** Of more topics than are ever shown at once it is remembered how their rates went. */
+const MOST_HISTORIES = 2000;
+
 export class TopicTable {
   #histories = new Map();
 
@@ -43,6 +46,7 @@ export class TopicTable {
   #remember({ topic, rate }) {
     if (rate === undefined) return;
     if (!this.#histories.has(topic)) this.#histories.set(topic, new History());
+    if (this.#histories.size > MOST_HISTORIES) this.#histories.delete(this.#histories.keys().next().value);
     this.#histories.get(topic).add(rate);
   }
 
