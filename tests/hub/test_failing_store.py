@@ -194,6 +194,19 @@ async def test_what_was_kept_though_told_to_have_failed_is_handed_on(folder: Pat
             await aftermath(folder / str(number))
 
 
+async def test_a_log_that_was_deleted_though_told_not_to_be_hinders_nobody(tmp_path: Path):
+    async with hub(tmp_path, disk := Disk(late=True)) as (_, topics, listener):
+        await topics.publish(PAGE, content("one"))
+        disk.failing = {len(disk.asked) + 4}
+        with pytest.raises(StorageError):
+            await topics.delete(PAGE)
+        assert disk.asked[-1] == "COMMIT"
+        await asyncio.gather(topics.trim(), topics.publish(TOPIC, PARTS[0]))
+        assert [state.topic for state in topics.states()] == [TOPIC]
+        await topics.publish(PAGE, content("one"))
+        assert [each.body for each in listener.fragments][-1] == b"one"
+
+
 async def test_what_is_published_at_once_is_acknowledged_or_refused_each_by_itself(folder: Path):
     disk = Disk()
     await publish_at_once(folder / "counted", disk)

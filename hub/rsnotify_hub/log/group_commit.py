@@ -18,9 +18,15 @@ from rsnotify.errors import StorageError
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], T]
 
+#: The result of an operation, or why there is none.
+_Outcome = tuple[Any, Exception | None]
+
 
 class GroupCommit:
     """The one writer of a database.
+
+    A fault in one operation, such as a text that cannot be stored, is no other's: then each of
+    its transaction is run alone.
 
     Args:
         database: A connection in autocommit mode, usable from another thread.
@@ -39,7 +45,8 @@ class GroupCommit:
         """Run an operation in the next transaction.
 
         Returns:
-            Its result, once durable; or StorageError, and nothing of that transaction is kept.
+            Its result, once durable. Where the database fails, StorageError, and nothing of
+            that transaction is kept; where the operation does, its error.
         """
         future: asyncio.Future[T] = self._loop.create_future()
         self._waiting.append((operation, future))
@@ -56,11 +63,22 @@ class GroupCommit:
         self._running = True
         self._idle.clear()
         batch, self._waiting = self._waiting, []
-        job = self._thread.submit(self._transact, [operation for operation, _ in batch])
+        job = self._thread.submit(self._run, [operation for operation, _ in batch])
         futures = [future for _, future in batch]
         job.add_done_callback(
             lambda done: self._loop.call_soon_threadsafe(self._finish, done, futures)
         )
+
+    def _run(self, operations: list[Operation[Any]]) -> list[_Outcome]:
+        try:
+            return [(result, None) for result in self._transact(operations)]
+        except sqlite3.Error as error:
+            failure = StorageError(f"cannot write the hub's data: {error}")
+            return [(None, failure)] * len(operations)
+        except Exception as error:
+            if len(operations) == 1:
+                return [(None, error)]
+            return [outcome for each in operations for outcome in self._run([each])]
 
     def _transact(self, operations: list[Operation[Any]]) -> list[Any]:
         database = self._database
@@ -78,15 +96,12 @@ class GroupCommit:
             raise
         return results
 
-    def _finish(self, done: Future[list[Any]], futures: list[asyncio.Future[Any]]) -> None:
-        error = done.exception()
-        for number, future in enumerate(futures):
+    def _finish(self, done: Future[list[_Outcome]], futures: list[asyncio.Future[Any]]) -> None:
+        for future, (result, error) in zip(futures, done.result(), strict=True):
             if future.done():
                 continue  # whoever asked was cancelled
             if error is None:
-                future.set_result(done.result()[number])
-            elif isinstance(error, sqlite3.Error):
-                future.set_exception(StorageError(f"cannot write the hub's data: {error}"))
+                future.set_result(result)
             else:
                 future.set_exception(error)
         self._running = False

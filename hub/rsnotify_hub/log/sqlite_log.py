@@ -96,7 +96,8 @@ def append(
         )
         # The log holds one whole content, or changes: whatever is new takes its place.
         _delete(database, number, "whole AND position < ?", (added[-1][0],))
-    return Appended(positions, trim(database, topic, now=now, retention=retention))
+    _trim(database, number, now=now, retention=retention)
+    return Appended(positions, states(database, topic)[0])
 
 
 def forget(database: sqlite3.Connection, topic: str) -> None:
@@ -104,6 +105,7 @@ def forget(database: sqlite3.Connection, topic: str) -> None:
     row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
     if row is not None:
         database.execute("DELETE FROM fragment WHERE topic = ?", row)
+        database.execute("DELETE FROM bridged WHERE topic = ?", (topic,))
         database.execute("DELETE FROM topic WHERE id = ?", row)
 
 
@@ -165,13 +167,24 @@ def _delete(database: sqlite3.Connection, topic: int, where: str, values: tuple[
 
 def trim(
     database: sqlite3.Connection, topic: str, *, now: Instant, retention: Retention
-) -> LogState:
+) -> LogState | None:
     """Drop the oldest fragments until the log is as small and as young as it shall be.
 
     A whole content stays: it is what the topic is now, however long it has been so.
+
+    Returns:
+        The log afterwards; None if there is none.
     """
-    number, size, last = database.execute(
-        "SELECT id, size, position FROM topic WHERE uri = ?", (topic,)
+    row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
+    if row is None:
+        return None
+    _trim(database, row[0], now=now, retention=retention)
+    return states(database, topic)[0]
+
+
+def _trim(database: sqlite3.Connection, number: int, *, now: Instant, retention: Retention) -> None:
+    size, last = database.execute(
+        "SELECT size, position FROM topic WHERE id = ?", (number,)
     ).fetchone()
     too_old = to_microseconds(now - retention.age)
     cut = 0
@@ -187,4 +200,3 @@ def trim(
         size -= length
     if cut:
         _delete(database, number, "position <= ? AND NOT whole", (cut,))
-    return states(database, topic)[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import takewhile
 
-from rsnotify.errors import StorageError
+from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify_hub.log.channel import Channel
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.planning import Plan, plan
@@ -59,6 +60,21 @@ class TopicLog:
         """Delete what was published before; what is published from now on begins anew."""
         return self._submit(None)
 
+    def trimmed(self, state: LogState | None) -> None:
+        """Take note that the log was trimmed, unless something was published meanwhile.
+
+        Args:
+            state: How it stands; None when there is none, since its deletion was told to have
+                failed and had not.
+        """
+        if self.writing is not None or self.state is None:
+            return
+        if state is None:
+            self.state, self.recent = None, Recent(None)
+        elif state.position == self.state.position:
+            self.state = state
+            self.recent.shrink(state.first)
+
     def _submit(self, fragment: Fragment | None) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((fragment, future))
@@ -70,47 +86,46 @@ class TopicLog:
         try:
             while self._waiting:
                 fragments, futures = self._next_batch()
-                if fragments:
-                    await self._append(fragments, futures)
+                try:
+                    await (self._append(fragments) if fragments else self._delete())
+                except Exception as error:
+                    # Whoever asked must get an answer, and the log must go on.
+                    _fail(futures, self._told(error))
                 else:
-                    await self._delete(futures[0])
+                    _succeed(futures)
         finally:
             self.writing = None
 
     def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
-        """Take all fragments up to the next deletion, or that deletion alone."""
-        fragments: list[Fragment] = []
-        for fragment, _ in self._waiting:
-            if fragment is None:
-                break
-            fragments.append(fragment)
-        count = max(1, len(fragments))
-        futures = [future for _, future in self._waiting[:count]]
-        del self._waiting[:count]
-        return fragments, futures
+        """Take what waits, as far as it is of one kind: deletions, changes, whole contents."""
+        kind = _kind(self._waiting[0][0])
+        batch = list(takewhile(lambda each: _kind(each[0]) == kind, self._waiting))
+        del self._waiting[: len(batch)]
+        fragments = [fragment for fragment, _ in batch if fragment is not None]
+        return fragments, [future for _, future in batch]
 
-    async def _delete(self, future: asyncio.Future[None]) -> None:
-        try:
-            await self._store.forget(self._topic)
-        except StorageError as error:
-            _fail([future], error)
-            return
+    def _told(self, error: Exception) -> RsnotifyError:
+        if isinstance(error, RsnotifyError):
+            return error
+        log.error("a write to the log of %s failed", self._topic, exc_info=error)
+        return StorageError("the hub cannot write its data: a fault of its own")
+
+    async def _delete(self) -> None:
+        await self._store.forget(self._topic)
         self.state = None
         self.recent = Recent(None)
-        _succeed([future])
 
-    async def _append(self, fragments: list[Fragment], futures: list[asyncio.Future[None]]) -> None:
+    async def _append(self, fragments: list[Fragment]) -> None:
+        state = self.state
+        if fragments[0].whole and state is not None and state.kept and not state.whole:
+            # An error page, say: whoever follows the changes could do nothing with it.
+            raise WrongDocument("this topic is about changes: a Change Notification was expected")
         try:
-            added = await self._keep(plan(self.state, fragments))
-        except Exception as error:
-            # Whoever publishes must get an answer, and the log must go on.
+            added = await self._keep(plan(state, fragments))
+        except Exception:
             self._doubtful = True
-            if not isinstance(error, StorageError):
-                log.exception("what was published on %s could not be kept", self._topic)
-            _fail(futures, error)
-            return
+            raise
         self._statistics.duplicates += max(0, len(fragments) - added)
-        _succeed(futures)
 
     async def _keep(self, planned: Plan) -> int:
         """Append, and hand on. Return how many entries are new."""
@@ -161,6 +176,10 @@ class TopicLog:
                 log.exception("a channel failed to take what was published")
 
 
+def _kind(fragment: Fragment | None) -> bool | None:
+    return None if fragment is None else fragment.whole
+
+
 # Whoever published may have gone.
 def _succeed(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
@@ -168,7 +187,7 @@ def _succeed(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-def _fail(futures: list[asyncio.Future[None]], error: Exception) -> None:
+def _fail(futures: list[asyncio.Future[None]], error: RsnotifyError) -> None:
     for future in futures:
         if not future.done():
-            future.set_exception(StorageError(str(error)))
+            future.set_exception(error)

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from rsnotify.datetimes import Instant
-from rsnotify.errors import WrongDocument
 from rsnotify_hub.log.channel import Channel
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.store import Entry, LogState, Store, Waiting
@@ -53,17 +52,11 @@ class Topics:
         """Append a fragment to a topic's log.
 
         Returns:
-            A future that is done once it is durable and handed to the channels, or that
-            fails with StorageError. What is published first is done first.
-
-        Raises:
-            WrongDocument: It is a whole content, and the log has changes.
+            A future that is done once it is durable and handed to the channels. What is
+            published first is done first. It fails with StorageError; or with WrongDocument,
+            where this is a whole content and the log has changes.
         """
         found = self._logs.get(topic) or self._open(topic, None)
-        state = found.state
-        if fragment.whole and state is not None and state.kept and not state.whole:
-            # An error page, say: whoever follows the changes could do nothing with it.
-            raise WrongDocument("this topic is about changes: a Change Notification was expected")
         return found.publish(fragment)
 
     async def delete(self, topic: str) -> None:
@@ -132,10 +125,7 @@ class Topics:
         for topic, found in list(self._logs.items()):
             if found.state is None or found.writing is not None:
                 continue  # an append trims by itself
-            state = await self._store.trim(topic)
-            if found.writing is None and found.state.position == state.position:
-                found.state = state
-                found.recent.shrink(state.first)
+            found.trimmed(await self._store.trim(topic))
 
     async def close(self) -> None:
         """Wait until everything published is durable, or failed."""
