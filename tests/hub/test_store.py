@@ -329,8 +329,19 @@ async def test_a_topic_of_changes_takes_no_whole_content(tmp_path: Path, clock: 
     async with logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
         with pytest.raises(WrongDocument, match="about changes"):
-            topics.publish(TOPIC, content(b"an error page"))
+            await topics.publish(TOPIC, content(b"an error page"))
         assert await kept(topics) == [made(0, 1)]
+
+
+async def test_nor_does_it_where_both_come_at_once(tmp_path: Path, clock: Clock):
+    page, changes = content(b"an error page"), [made(0, 1), made(1, 2)]
+    async with logs(tmp_path, clock) as (topics, listener):
+        results = await asyncio.gather(
+            *[topics.publish(TOPIC, each) for each in (changes[0], page, changes[1])],
+            return_exceptions=True,
+        )
+        assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
+        assert await kept(topics) == listener.fragments == changes
 
 
 async def test_a_topic_may_turn_to_changes(tmp_path: Path, clock: Clock):
@@ -360,6 +371,20 @@ async def test_a_deleted_log_begins_anew(tmp_path: Path, clock: Clock):
         assert topics.position(TOPIC) == 0
     async with opened(tmp_path, clock) as store:
         assert await store.logs() == []
+
+
+async def test_a_log_may_be_deleted_twice_at_once(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+        await asyncio.gather(topics.delete(TOPIC), topics.delete(TOPIC))
+        assert topics.states() == []
+
+
+async def test_only_the_owner_of_the_data_reads_it(tmp_path: Path, clock: Clock):
+    async with opened(tmp_path, clock) as store:
+        await store.save(Subscription("t", "https://a.example/", "secret", at(9), 1))
+        for file in tmp_path.glob("hub.sqlite*"):
+            assert file.stat().st_mode & 0o077 == 0, file.name
 
 
 async def test_what_stands_after_each_of_many_places_is_counted(tmp_path: Path, clock: Clock):

@@ -38,7 +38,10 @@ def connect(path: Path, connection: type[sqlite3.Connection]) -> sqlite3.Connect
 
     Raises:
         sqlite3.Error: It cannot be had.
+        OSError: Likewise.
     """
+    if not path.exists():
+        path.touch(mode=0o600)  # it will hold secrets; what stands beside it takes its mode
     database = sqlite3.connect(
         path, isolation_level=None, check_same_thread=False, timeout=10, factory=connection
     )

@@ -30,7 +30,7 @@ class SqliteStore:
     """A `Store` in a folder, for one hub process at a time.
 
     Args:
-        folder: Where it lives; made if absent, readable by its owner only.
+        folder: Where it lives; made if absent. Only its owner may read what is made.
         retention: How much of each log is kept.
         clock: Tells the current instant.
         connection: The class of connections to the database; another may fail on purpose.
@@ -71,7 +71,7 @@ class SqliteStore:
                 writer = stack.enter_context(closing(connect(path, self._connection)))
                 prepare(writer)
                 self._reader = connect(path, self._connection)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None
             stack.pop_all()
         self._writer = GroupCommit(writer)
@@ -116,7 +116,7 @@ class SqliteStore:
             lambda database: sqlite_reading.changes(database, topic, since=since)
         )
 
-    async def trim(self, topic: str) -> LogState:
+    async def trim(self, topic: str) -> LogState | None:
         """Trim a log that nobody appends to (`Store.trim`)."""
         now = self._clock()
         return await self._writer.submit(

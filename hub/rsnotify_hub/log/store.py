@@ -125,8 +125,8 @@ class Store(Protocol):
             none of these reaches back to the instant, but another does, that one.
         """
 
-    async def trim(self, topic: str) -> LogState:
-        """Trim a log that nobody appends to, by age."""
+    async def trim(self, topic: str) -> LogState | None:
+        """Trim a log that nobody appends to, by age. Return None if there is none."""
 
     async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
         """Tell what stands after each of some positions of a log, in their order."""
