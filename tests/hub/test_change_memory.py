@@ -140,6 +140,18 @@ async def test_a_log_that_was_trimmed_says_where_it_begins(run_hub: RunHub):
         assert seconds(*await memory.walk()) == [18, 19, 20]
 
 
+async def test_what_the_settings_let_in_is_told_again(run_hub: RunHub):
+    links = b'<rs:ln rel="x" href="https://a.example/"/>' * 1500
+    async with run_hub(max_links=2000) as hub:
+        memory = Memory(hub)
+        for second in range(2):
+            body = fragment(second, second + 1).replace(b"</url>", links + b"</url>")
+            await hub.accepted(body)
+        status, page = await memory.ask(format_datetime(at(0)))
+        assert (status, page.count("rs:ln")) == (200, 2 * 1500 + 2)
+        assert (await memory.ask(format_datetime(at(2))))[0] == 200
+
+
 async def test_a_log_of_which_nothing_is_kept_is_at_its_end(run_hub: RunHub, clock: Clock):
     async with run_hub() as hub:
         await hub.accepted(fragment(0, 1))

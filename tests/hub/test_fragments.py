@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
 from rsnotify.model import Document
-from rsnotify.reading import read_document
+from rsnotify.reading import Limits, read_document
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.writing import write_document
 from rsnotify_hub.log.fragments import Fragment, Interval, chained, covers, merge, read_fragment
@@ -142,6 +142,13 @@ def test_a_chain_ends_before_it_grows_too_large():
 def test_a_fragment_that_does_not_say_where_it_begins_is_not_merged():
     unknown = read_fragment(xml(ENTRY))
     assert chained([unknown, read_fragment(fragment(5, 6))], max_bytes=10**9) == 1
+
+
+def test_what_more_generous_settings_let_in_is_merged_too():
+    links = b'<rs:ln rel="x" href="https://a.example/"/>' * 1500
+    bodies = [fragment(at, at + 1).replace(b"</url>", links + b"</url>") for at in range(2)]
+    fragments = [read_fragment(body, limits=Limits(links=2000)) for body in bodies]
+    assert merge(fragments).count(b'rel="x"') == 2 * 1500
 
 
 def test_a_merged_fragment_ends_with_the_heartbeat_and_keeps_its_attributes():

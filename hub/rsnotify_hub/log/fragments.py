@@ -11,6 +11,7 @@ A topic that is not about changes has its whole content here instead (`contents`
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -26,6 +27,9 @@ from rsnotify.writing import write_document
 
 #: What a merged fragment is sent as.
 MERGED_CONTENT_TYPE = "application/xml"
+
+#: What a log has was held against the limits of the settings when it came.
+_KEPT = Limits(document_bytes=sys.maxsize, links=sys.maxsize)
 
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)["']""")
 
@@ -68,6 +72,11 @@ def read_fragment(
     """
     _check_encoding(body)
     return describe(read_document(body, limits=limits), body, content_type)
+
+
+def read_kept(body: bytes) -> Document:
+    """Read a fragment again that a log has."""
+    return read_document(body, limits=_KEPT)
 
 
 def describe(document: Document, body: bytes, content_type: str) -> Fragment:
@@ -165,7 +174,7 @@ def merge(fragments: Sequence[Fragment]) -> bytes:
 # Many subscribers lag by the same fragments, for instance when all answer equally slowly.
 @lru_cache(maxsize=16)
 def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> bytes:
-    documents = [read_document(body) for body in bodies]
+    documents = [read_kept(body) for body in bodies]
     return write_document(
         Document(
             capability=Capability.CHANGE_NOTIFICATION,

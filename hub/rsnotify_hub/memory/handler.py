@@ -11,9 +11,9 @@ from aiohttp import web
 
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.model import Document, Link
-from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify.writing import write_document
+from rsnotify_hub.log.fragments import read_kept
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.memory import listing
@@ -95,7 +95,7 @@ class ChangeMemory:
         if since is None or (not state.kept and since < state.through):
             raise self._gone(question, NotKnown(since, state.through))
         last = await self._topics.read(question.topic, after=state.position - 1)
-        up = up_of(read_document(last[-1].fragment.body)) if last else ()
+        up = up_of(await asyncio.to_thread(read_kept, last[-1].fragment.body)) if last else ()
         return write_document(self._document(Page(since, since, (), up), question))
 
     def _gone(self, question: Question, error: NotKnown) -> web.HTTPGone:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant, format_datetime, parse_datetime, to_microseconds
+from rsnotify.datetimes import format_datetime, parse_datetime, to_microseconds
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
 
@@ -36,7 +36,7 @@ class TopicRow(Struct, frozen=True):
     changes: str | None
 
 
-def order(state: LogState) -> tuple[int, str]:
+def _order(state: LogState) -> tuple[int, str]:
     """Return what the list is sorted by."""
     return -to_microseconds(state.received), state.topic
 
@@ -57,8 +57,8 @@ def page_of(
     Raises:
         Refusal: `after` is not what was returned.
     """
-    ordered = sorted(states, key=order)
-    start = 0 if after is None else bisect_right(ordered, _place(after), key=order)
+    ordered = sorted(states, key=_order)
+    start = 0 if after is None else bisect_right(ordered, _place(after), key=_order)
     page = ordered[start : start + limit]
     more = start + limit < len(ordered)
     return page, _written(page[-1]) if more else None
@@ -83,15 +83,11 @@ def row(state: LogState, changes: str) -> TopicRow:
         state: Its log.
         changes: Where its changes are.
     """
-
-    def written(instant: Instant) -> str:
-        return format_datetime(instant)
-
     return TopicRow(
         topic=state.topic,
-        begins=written(state.begins),
-        through=written(state.through),
-        received=written(state.received),
+        begins=format_datetime(state.begins),
+        through=format_datetime(state.through),
+        received=format_datetime(state.received),
         kept=state.kept,
         size=state.size,
         whole=state.whole,

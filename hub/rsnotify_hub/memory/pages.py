@@ -21,9 +21,8 @@ from rsnotify.coverage import Change, fragment_coverage, key
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
 from rsnotify.vocabulary import Rel
-from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.fragments import Fragment, read_kept
 
 
 class NotKnown(RsnotifyError):
@@ -82,7 +81,7 @@ def make_page(fragments: Sequence[Fragment], *, since: Instant | None, limit: in
     chain, until = _chain(ordered, since)
     if not chain:
         raise NotKnown(since, ordered[0].begins)
-    documents = [read_document(fragment.body) for fragment in chain]
+    documents = [read_kept(fragment.body) for fragment in chain]
     changes = _joined(
         [
             _later(document, fragment, since)

@@ -9,7 +9,13 @@ from rsnotify.errors import InvalidDocument
 from rsnotify.reading import Limits, read_document
 from rsnotify.writing import write_document
 from rsnotify_hub.log.contents import is_sitemap, is_xml, whole_content
-from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, describe, read_fragment
+from rsnotify_hub.log.fragments import (
+    MERGED_CONTENT_TYPE,
+    Fragment,
+    describe,
+    read_fragment,
+    read_kept,
+)
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.websub.pinging.channel_lists import ChangeKey, announce, keys_at, part_after
 from rsnotify_hub.websub.pinging.fetching import Fetched
@@ -75,7 +81,7 @@ class Reader:
 def _known(last: Sequence[Entry], through: Instant) -> set[ChangeKey]:
     known: set[ChangeKey] = set()
     for entry in last:
-        known |= keys_at(read_document(entry.fragment.body).resources, through)
+        known |= keys_at(read_kept(entry.fragment.body).resources, through)
     return known
 
 
