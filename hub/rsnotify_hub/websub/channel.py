@@ -1,6 +1,6 @@
 """WebSub callbacks: a channel that delivers to each subscription from its place in the log.
 
-It knows who is subscribed and how each stands; `sender` delivers.
+It knows who is subscribed and how each stands; `ledger` keeps that, and `sender` delivers.
 """
 
 from __future__ import annotations
@@ -8,9 +8,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
@@ -23,6 +20,7 @@ from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.delivery import Delivery, Failure
 from rsnotify_hub.websub.forms import denial_url
+from rsnotify_hub.websub.ledger import Ledger
 from rsnotify_hub.websub.register import Register
 from rsnotify_hub.websub.sender import Sender
 from rsnotify_hub.websub.turns import Turns
@@ -57,7 +55,7 @@ class WebSubChannel:
         turns: Turns | None = None,
     ) -> None:
         self.register = Register()
-        self._store = store
+        self._ledger = Ledger(store, self.register)
         self._questions = questions
         self._clock = clock
         self._topics: Topics | None = None
@@ -66,7 +64,7 @@ class WebSubChannel:
             configuration,
             clock,
             statistics,
-            move=self._move,
+            move=self._ledger.move,
             end=self._end,
             turns=turns or Turns(configuration.callback_seconds),
         )
@@ -117,23 +115,7 @@ class WebSubChannel:
         Raises:
             StorageError: It could not be kept, and nothing has changed.
         """
-        known = self.register.find(subscription.topic, subscription.callback)
-        renewed = {"secret": subscription.secret, "expires": subscription.expires}
-        if known is None or not await self._change(known, **renewed):
-            await self._store.save(subscription)
-            known = Delivery(subscription)
-            self.register.add(known)
-        self._sender.encourage(known)
-
-    async def _change(self, delivery: Delivery, **fields: Any) -> bool:
-        """Change a subscription in the store and here, unless it has ended meanwhile."""
-        async with delivery.changing:
-            if self.get(delivery.id) is not delivery:
-                return False
-            await self._store.save(replace(delivery.subscription, **fields))
-            # The cursor may have moved while it was saved.
-            delivery.subscription = replace(delivery.subscription, **fields)
-            return True
+        self._sender.encourage(await self._ledger.put(subscription))
 
     async def remove(self, topic: str, callback: str) -> None:
         """End a subscription, if there is one.
@@ -146,25 +128,10 @@ class WebSubChannel:
             await self._remove(delivery)
 
     async def _remove(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription, unless that was done meanwhile.
-
-        Args:
-            delivery: Which.
-            lease: The lease that it is ended for, and not for another after a renewal.
-
-        Returns:
-            Whether it has ended.
-        """
-        async with delivery.changing:
-            if self.get(delivery.id) is not delivery:
-                return True
-            subscription = delivery.subscription
-            if lease not in (None, subscription.expires):
-                return False
-            await self._store.delete(subscription.topic, subscription.callback)
-            self.register.remove(delivery)
-        self._sender.interrupt(delivery)
-        return True
+        ended = await self._ledger.end(delivery, lease=lease)
+        if ended:
+            self._sender.interrupt(delivery)
+        return ended
 
     async def expire(self) -> None:
         """End every subscription whose lease has ended.
@@ -200,7 +167,7 @@ class WebSubChannel:
             return False
         self._sender.interrupt(delivery)
         if position is not None and position < delivery.subscription.position:
-            self._move(delivery, position)
+            self._ledger.move(delivery, position)
         self._sender.encourage(delivery)
         return True
 
@@ -218,7 +185,7 @@ class WebSubChannel:
             StorageError: It could not be kept, and nothing has changed.
         """
         delivery = self.get(id)
-        if delivery is None or not await self._change(delivery, suspended=True):
+        if delivery is None or not await self._ledger.change(delivery, suspended=True):
             return False
         self._sender.interrupt(delivery)
         return True
@@ -230,7 +197,7 @@ class WebSubChannel:
             StorageError: It could not be kept, and nothing has changed.
         """
         delivery = self.get(id)
-        if delivery is None or not await self._change(delivery, suspended=False):
+        if delivery is None or not await self._ledger.change(delivery, suspended=False):
             return False
         self._sender.encourage(delivery)
         return True
@@ -260,12 +227,6 @@ class WebSubChannel:
         """Begin to deliver what was appended (`Channel.deliver`)."""
         for delivery in self.register.of(topic):
             self._sender.updated(delivery)
-
-    def _move(self, delivery: Delivery, position: int) -> None:
-        # A renewal may have replaced the value meanwhile; the position is the sender's alone.
-        delivery.subscription = replace(delivery.subscription, position=position)
-        subscription = delivery.subscription
-        self._store.move_cursor(subscription.topic, subscription.callback, position)
 
     async def _end(self, delivery: Delivery, reason: str) -> bool:
         subscription = delivery.subscription
