@@ -18,7 +18,8 @@ from rsnotify_hub.settings.conversion import blaming, convert
 from rsnotify_hub.settings.layers import Environment, File, Layer, Options, misspelt, read_text
 
 _Positive = Annotated[int, Meta(ge=1)]
-_Seconds = Annotated[float, Meta(gt=0)]
+# Thirty years at most: beyond, calendars and timers overflow.
+_Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 _Rate = Annotated[float, Meta(gt=0)]
 _Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 _Algorithm = Literal[
@@ -142,7 +143,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     subscription_rate: _Rate = 10.0
     connection_rate: _Rate = 20.0
     failed_token_rate: _Rate = 1.0
-    ping_seconds: Annotated[float, Meta(ge=0)] = 1.0
+    ping_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
     max_open_topics: _Positive = 10_000
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
     max_channel_bytes: _Positive = 50_000_000

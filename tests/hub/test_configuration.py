@@ -8,6 +8,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -132,6 +134,8 @@ def test_variables_of_other_commands_do_not_matter():
         (f"[[publishers]]\ntoken_sha256 = '{DIGEST}'\ntopics = ['/a']", 3, "topics: a topic is"),
         (f"[[publishers]]\ntoken_sha256='{DIGEST}'\ntopics=['http://a/x/../']", 3, "dots"),
         (f"[[publishers]]\ntoken_sha256='{DIGEST}'\ntopic = 1\ntopics=[]", 3, "no such setting"),
+        ("\nlog_seconds = 1e11", 2, "log_seconds: Expected `float` <= "),
+        ("idle_seconds = inf", 1, "idle_seconds: Expected `float` <= "),
         ("jwt_algorithms = ['none']", 1, "jwt_algorithms: Invalid enum value 'none'"),
         ("jwt_algorithms = ['ES256']", 1, "jwt_key"),
     ],
@@ -211,6 +215,16 @@ def test_web_tokens_that_could_be_forged_are_refused(
     with pytest.raises(ConfigurationError, match=reason) as caught:
         load_configuration(None, jwt_algorithms=algorithms, jwt_key=key, jwt_audience=audience)
     assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithms", [["RS256"], ["ES384"], ["EdDSA"], ["ES256", "RS256"]])
+def test_a_key_that_is_not_of_its_algorithms_is_refused(algorithms: list[str]):
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    for each in (pem, PUBLIC + "\nrubbish\n-----END PUBLIC KEY-----"):
+        with pytest.raises(ConfigurationError, match="jwt_key: this is no key for") as caught:
+            load_configuration(None, jwt_algorithms=algorithms, jwt_key=each, jwt_audience="a")
+        assert each not in str(caught.value)
 
 
 def test_no_secret_shows_in_the_configuration():

@@ -9,10 +9,20 @@ from collections.abc import Sequence
 
 import jwt
 import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
 from msgspec import Struct
 
 #: How far the clocks of the hub and of who made the token may differ, in seconds.
 _LEEWAY = 30
+
+
+def is_key(text: str, algorithm: str) -> bool:
+    """Tell whether a key is one that an algorithm verifies with."""
+    try:
+        jwt.get_algorithm_by_name(algorithm).prepare_key(text)
+    except (jwt.PyJWTError, ValueError, TypeError, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 class Claims(Struct, frozen=True):

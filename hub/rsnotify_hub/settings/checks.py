@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 
+from rsnotify_hub.access.json_web_tokens import is_key
 from rsnotify_hub.access.prefixes import may_lead_elsewhere
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.settings.lines import Path
@@ -95,6 +96,9 @@ def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) 
         _check_secret(key, max(_HMAC_BYTES[name] for name in algorithms))
     elif "PUBLIC KEY-----" not in key:
         raise WrongSetting(("jwt_key",), "these algorithms need a public key in PEM format")
+    for name in algorithms:
+        if not is_key(key, name):
+            raise WrongSetting(("jwt_key",), f"this is no key for {name}")
 
 
 def _check_secret(key: str, size: int) -> None:
