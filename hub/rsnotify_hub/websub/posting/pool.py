@@ -69,8 +69,10 @@ class Pool:
         others.append(connection)
         self._idle[connection] = self._loop.time() + self._seconds
         self._sweep_later()
-        if self._closed or len(others) > self._per_origin or len(self._idle) > self._most:
-            self._end(next(iter(self._idle)) if len(self._idle) > self._most else connection)
+        if self._closed or len(others) > self._per_origin:
+            self._end(connection)
+        elif len(self._idle) > self._most:
+            self._end(next(iter(self._idle)))
 
     def drain(self, connection: Connection) -> None:
         """Give one a little time to end its answer (`Keeper.drain`)."""

@@ -18,6 +18,9 @@ class Poster:
         allow_private_addresses: Whether to dial any address.
         tls: How TLS is spoken; by default with the certificates that the system trusts.
         pool: Keeps connections; by default with the usual bounds.
+
+    Attributes:
+        pool: Keeps connections.
     """
 
     def __init__(
@@ -27,10 +30,8 @@ class Poster:
         tls: ssl.SSLContext | None = None,
         pool: Pool | None = None,
     ) -> None:
-        self._pool = pool or Pool()
-        self._dialler = Dialler(
-            self._pool, allow_private_addresses=allow_private_addresses, tls=tls
-        )
+        self.pool = Pool() if pool is None else pool
+        self._dialler = Dialler(self.pool, allow_private_addresses=allow_private_addresses, tls=tls)
 
     async def post(self, url: str, head: bytes, body: bytes) -> Reply:
         """Make a request; once again where a connection that was kept had ended (RFC 9110 §9.2.2:
@@ -49,7 +50,7 @@ class Poster:
         """
         origin, opening = place_of(url)
         head = opening + head + b"\r\n"
-        connection = self._pool.take(origin)
+        connection = self.pool.take(origin)
         if connection is not None:
             try:
                 return await connection.post(head, body)
@@ -60,4 +61,4 @@ class Poster:
 
     def close(self) -> None:
         """End all connections that nobody uses."""
-        self._pool.close()
+        self.pool.close()

@@ -1,0 +1,55 @@
+"""Where a callback's URL leads, and how it is asked for there."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsnotify_hub.websub.posting.heads import common_head
+from rsnotify_hub.websub.posting.places import Origin, place_of
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "host", "origin"),
+    [
+        ("http://a.example/cb", "/cb", "a.example", Origin(False, "a.example", 80)),
+        ("https://a.example/cb", "/cb", "a.example", Origin(True, "a.example", 443)),
+        ("http://a.example:8080/", "/", "a.example:8080", Origin(False, "a.example", 8080)),
+        ("http://a.example:/", "/", "a.example", Origin(False, "a.example", 80)),
+        ("http://A.example", "/", "A.example", Origin(False, "a.example", 80)),
+        ("http://a.example/cb?", "/cb?", "a.example", Origin(False, "a.example", 80)),
+        ("http://a.example?q=/", "/?q=/", "a.example", Origin(False, "a.example", 80)),
+        ("http://a.example/a//b/../%2f;x?&=?", "/a//b/../%2f;x?&=?", "a.example", None),
+        ("http://[2001:db8::1]:8080/x", "/x", "[2001:db8::1]:8080", None),
+        ("https://[::1]/x", "/x", "[::1]", Origin(True, "::1", 443)),
+    ],
+)
+def test_a_target_is_what_the_subscriber_wrote(
+    url: str, target: str, host: str, origin: Origin | None
+):
+    place = place_of(url)
+    assert place.opening == f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
+    assert origin is None or place.origin == origin
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a.example/\r\nX: y",
+        "http://a.example/ x",
+        "http://a.example/ü",
+        "http://a.example:99999/",
+        "ftp://a.example/",
+        "//a.example/",
+        "http:///x",
+        "",
+    ],
+)
+def test_what_cannot_be_requested_is_refused(url: str):
+    with pytest.raises(ValueError, match=r".+"):
+        place_of(url)
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\ny", "a\0", "\x7f", "a\r"])
+def test_no_value_ends_its_header_early(value: str):
+    with pytest.raises(ValueError, match="Content-Type"):
+        common_head((("Content-Type", value),), 1)
