@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -452,3 +452,35 @@ async def test_one_fragment_across_a_hole_is_found_behind_many_others(tmp_path: 
         across = await topics.changes(TOPIC, since=at(0.7))
         assert [entry.fragment for entry in across] == [made(0, 400)]
         assert await topics.changes(TOPIC, since=at(400)) == []
+
+
+async def test_how_far_a_broker_has_each_topic_is_kept(tmp_path: Path, clock: Clock):
+    async with opened(tmp_path, clock) as store:
+        assert await store.bridged("mqtt://a") == {}
+        await store.bridge("mqtt://a", {"": 0, "one": 3})
+        await store.bridge("mqtt://b", {"": 0})
+        store.move_bridged("mqtt://a", "one", 5)
+        store.move_bridged("mqtt://a", "two", 7)
+    async with opened(tmp_path, clock) as store:
+        assert await store.bridged("mqtt://a") == {"": 0, "one": 5, "two": 7}
+        assert await store.bridged("mqtt://b") == {"": 0}
+
+
+async def test_a_deleted_log_has_no_place_at_any_broker(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+    async with opened(tmp_path, clock) as store:
+        await store.bridge("mqtt://a", {"": 0, TOPIC: 1})
+        await store.forget(TOPIC)
+        assert await store.bridged("mqtt://a") == {"": 0}
+
+
+async def test_data_of_the_format_without_brokers_is_taken_over(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+    with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
+        database.executescript("DROP TABLE bridged; PRAGMA user_version = 2;")
+    async with opened(tmp_path, clock) as store:
+        assert [state.topic for state in await store.logs()] == [TOPIC]
+        await store.bridge("mqtt://a", {TOPIC: 1})
+        assert await store.bridged("mqtt://a") == {TOPIC: 1}

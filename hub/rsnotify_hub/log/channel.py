@@ -1,4 +1,4 @@
-"""The interface of a way out of the hub: WebSub callbacks, WebSocket, later MQTT."""
+"""The interface of a way out of the hub: WebSub callbacks, WebSocket, MQTT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where subscriptions are in their logs: written soon, many together.
+"""Where subscriptions, and brokers, are in their logs: written soon, many together.
 
 A flush of its own for each would make publishers wait behind it. What cannot be written waits
 for the next try; losing it in a crash only makes the hub deliver once more.
@@ -21,24 +21,34 @@ RETRY_DELAY = 5.0
 
 _Cursors = dict[tuple[str, str], int]
 
+#: Moves the cursor of a subscription, by topic and callback.
+SUBSCRIPTION = "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?"
+#: Moves the cursor of a topic at a broker, by broker and topic.
+BRIDGED = (
+    "INSERT INTO bridged (position, broker, topic) VALUES (?, ?, ?)"
+    " ON CONFLICT (broker, topic) DO UPDATE SET position = excluded.position"
+)
+
 
 class Cursors:
     """Writes cursors.
 
     Args:
         writer: Runs the transactions.
+        sql: Moves one, given its position and the two parts of its key.
     """
 
-    def __init__(self, writer: GroupCommit) -> None:
+    def __init__(self, writer: GroupCommit, sql: str) -> None:
         self._writer = writer
+        self._sql = sql
         self._loop = asyncio.get_running_loop()
         self._moved: _Cursors = {}
         self._flushing: _Cursors = {}
         self._flush: asyncio.TimerHandle | None = None
 
-    def move(self, topic: str, callback: str, position: int) -> None:
-        """Note how far a subscription was delivered."""
-        self._moved[topic, callback] = position
+    def move(self, one: str, other: str, position: int) -> None:
+        """Note how far something was delivered, by the two parts of its key."""
+        self._moved[one, other] = position
         self._flush_in(CURSOR_DELAY)
 
     def forget(self, topic: str, callback: str) -> None:
@@ -55,9 +65,7 @@ class Cursors:
         self._flushing, self._moved = self._moved, {}
         rows = [(position, *key) for key, position in self._flushing.items()]
         written = self._writer.submit(
-            lambda database: database.executemany(
-                "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?", rows
-            )
+            lambda database: database.executemany(self._sql, rows)
         )
         written.add_done_callback(self._flushed)
 

@@ -21,10 +21,17 @@ CREATE TABLE IF NOT EXISTS subscription (
     client TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (topic, callback)
 );
+CREATE TABLE IF NOT EXISTS bridged (
+    broker TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    PRIMARY KEY (broker, topic)
+);
 CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
 """
 )
-_VERSION = 2
+# Format 2 knew no brokers.
+_VERSION = 3
 # Format 1 knew neither who had asked for a subscription nor suspended ones, nor whole contents.
 _FROM_1 = f"""
 {sqlite_log.FROM_1_TO_2}
@@ -64,7 +71,7 @@ def prepare(database: sqlite3.Connection) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return  # a hub whose disk is full starts too
-    if version not in (0, 1):
+    if version not in (0, 1, 2):
         raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
     changes = (_FROM_1 if version == 1 else "") + _SCHEMA
     # In one transaction: a hub that is killed meanwhile begins again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_hub.log import sqlite_log, sqlite_reading
-from rsnotify_hub.log.cursors import Cursors
+from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, Cursors
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
 from rsnotify_hub.log.sqlite_database import connect, prepare
@@ -75,7 +75,8 @@ class SqliteStore:
                 raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None
             stack.pop_all()
         self._writer = GroupCommit(writer)
-        self._cursors = Cursors(self._writer)
+        self._cursors = Cursors(self._writer, SUBSCRIPTION)
+        self._bridged = Cursors(self._writer, BRIDGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
     async def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
@@ -185,9 +186,24 @@ class SqliteStore:
         """Note how far a subscription was delivered (`Store.move_cursor`)."""
         self._cursors.move(topic, callback, position)
 
+    async def bridged(self, broker: str) -> dict[str, int]:
+        """Return how far a broker has each topic (`Store.bridged`)."""
+        sql = "SELECT topic, position FROM bridged WHERE broker = ?"
+        return await self._read(lambda database: dict(database.execute(sql, (broker,)).fetchall()))
+
+    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
+        """Keep how far a broker has some topics (`Store.bridge`)."""
+        rows = [(position, broker, topic) for topic, position in positions.items()]
+        await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
+
+    def move_bridged(self, broker: str, topic: str, position: int) -> None:
+        """Note how far a broker has a topic (`Store.move_bridged`)."""
+        self._bridged.move(broker, topic, position)
+
     async def close(self) -> None:
         """Write the last cursors, and close the database."""
         await self._cursors.close()
+        await self._bridged.close()
         await self._writer.close()
         self._reading.shutdown()
         self._reader.close()

@@ -7,7 +7,7 @@ subscribed, is decided above it. Each method returns once its effect is durable,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -148,6 +148,15 @@ class Store(Protocol):
 
         Losing the last moves in a crash only makes the hub deliver once more.
         """
+
+    async def bridged(self, broker: str) -> dict[str, int]:
+        """Return how far a broker has each topic, by position; nothing of a new broker."""
+
+    async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
+        """Keep how far a broker has some topics."""
+
+    def move_bridged(self, broker: str, topic: str, position: int) -> None:
+        """Note how far a broker has a topic; durable soon, as with `move_cursor`."""
 
     def queued(self) -> int:
         """Count the writes that wait for the next transaction."""
