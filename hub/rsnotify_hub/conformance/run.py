@@ -32,6 +32,9 @@ async def run_check(check: Check, bench: Bench) -> Result:
         verdict, reason = Verdict.FAILED, str(broken)
     except Untold as untold:
         verdict, reason = Verdict.UNTOLD, str(untold)
+    except Exception as error:
+        # What one hub does that nobody thought of must not take the other results away.
+        verdict, reason = Verdict.FAILED, f"the check broke off: {type(error).__name__}: {error}"
     return Result(
         name=check.name,
         section=check.section,

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 import rsnotify_hub.conformance
-from rsnotify_hub.conformance.bench import Settings
+from rsnotify_hub.conformance.bench import Bench, Settings
 from rsnotify_hub.conformance.command import app
 from rsnotify_hub.conformance.ends import serve_ends
 from rsnotify_hub.conformance.outcomes import Level, Result, Verdict
+from rsnotify_hub.conformance.registry import Check
 from rsnotify_hub.conformance.report import conforms, line, summary
 from rsnotify_hub.conformance.run import ALL, run_checks
 from tests.hub.conformance.small_hub import DENIED, small_hub
@@ -132,6 +133,19 @@ async def test_every_rule_that_a_hub_breaks_is_seen():
 
     found = await asyncio.gather(*(missed(fault, names) for fault, names in FAULTS.items()))
     assert [each for group in found for each in group] == []
+
+
+async def test_a_check_that_breaks_off_takes_no_other_result_away():
+    async def run(bench: Bench) -> None:
+        raise ValueError("nobody thought of that")
+
+    odd = Check("odd", "7", Level.MUST, (), "A rule.", run)
+    (right,) = (check for check in ALL if check.name == "a-secret-of-200-bytes-is-refused")
+    async with small_hub() as hub, serve_ends(hub) as ends:
+        found = run_checks([odd, right], settings(hub, PATIENCE), ends, at_once=2)
+        first, second = [result async for result in found]
+    assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
+    assert first.reason == "the check broke off: ValueError: nobody thought of that"
 
 
 def test_each_check_has_been_seen_to_fail():
