@@ -255,6 +255,7 @@ async def test_who_is_dropped_is_told_why(deliveries: Deliveries, callback: Call
     assert deliveries.channel.all() == []
     assert await deliveries.store.subscriptions() == []
     await deliveries.publish(1)
+    assert delivery.turn is None
     assert callback.deliveries.empty()
 
 
