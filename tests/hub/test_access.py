@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -23,7 +24,7 @@ from rsnotify_hub.access.clients import TrustedProxies, bucket_of
 from rsnotify_hub.access.grants import Grant
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
 from rsnotify_hub.access.limits import Limiter
-from rsnotify_hub.configuration import ConfigurationSource
+from rsnotify_hub.configuration import Configuration, ConfigurationSource
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.serving.application import serve
 from tests.hub.conftest import RunHub
@@ -281,6 +282,39 @@ async def test_a_token_is_replaced_while_the_hub_runs(
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
         await socket.send_str(fragment(1, 2).decode())
         assert (await socket.receive_json(timeout=PATIENCE))["code"] == "forbidden"
+
+
+class Overtaken(ConfigurationSource):
+    """A source whose file is written once more just after it was read."""
+
+    def __init__(self, path: Path, *, read: str, then: str) -> None:
+        super().__init__(str(path), {}, {"port": 0, "data": str(path.parent / "hub")})
+        self._file, self._read, self._then = path, read, then
+
+    def load(self) -> Configuration:
+        text = self._file.read_text()
+        loaded = super().load()
+        if text == self._read:
+            write(self._file, self._then)
+        return loaded
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+async def test_a_file_that_changes_just_after_it_was_read_is_read_again(
+    tmp_path: Path, clock: Clock, at_start: bool
+):
+    path = tmp_path / "hub.toml"
+    path.write_text(settings_with(OLD if at_start else "the-first-token-of-it"))
+    source = Overtaken(path, read=settings_with(OLD), then=settings_with(NEW))
+    async with (
+        serve(source.load(), source=source, clock=clock) as url,
+        aiohttp.ClientSession() as session,
+        asyncio.timeout(PATIENCE),
+    ):
+        if not at_start:
+            write(path, settings_with(OLD))
+        while (await Client(url, session).publish(fragment(0, 1), **bearing(NEW)))[0] != 202:
+            pass
 
 
 async def test_a_broken_file_keeps_the_old_grants_and_is_told(

@@ -36,12 +36,14 @@ class Rotation:
     ) -> None:
         self._gate = gate
         self._source = source
+        self._configuration = configuration
         self._files = source.files(configuration)
-        self._read = _state(self._files)
+        # Not known: a file may have changed since it was read.
+        self._read: _State | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
-        before = self._read
+        before: _State | None = None
         while self._files:
             await asyncio.sleep(_LOOK_SECONDS)
             now = _state(self._files)
@@ -57,11 +59,20 @@ class Rotation:
         except ConfigurationError as error:
             log.error("the grants stay as they are: %s", error)
             return
+        except Exception:
+            log.exception("the grants stay as they are")
+            return
+        if configuration != self._configuration:
+            self._give(configuration)
+
+    def _give(self, configuration: Configuration) -> None:
+        self._configuration = configuration
         # Whoever took the last token away did not mean to let everybody in.
         anonymous = self._gate.grants.anonymous
         self._gate.grants = grants_of(configuration, anonymous=anonymous)
-        self._files = self._source.files(configuration)
-        self._read = _state(self._files)
+        files = self._source.files(configuration)
+        if files != self._files:
+            self._files, self._read = files, None
         log.info("the grants were read anew")
 
 
