@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rsnotify.signatures import signature
-from rsnotify_hub.websub.posting.heads import header
 
 
 class Signatures:
@@ -24,6 +23,6 @@ class Signatures:
             self._body, self._headers = body, {}
         found = self._headers.get(secret)
         if found is None:
-            found = header("X-Hub-Signature", signature(secret, body, self._method))
+            found = f"X-Hub-Signature: {signature(secret, body, self._method)}\r\n".encode()
             self._headers[secret] = found
         return found

@@ -12,6 +12,8 @@ from rsnotify_hub.websub.posting.replies import NoReply, Reply, Stale
 #: How long the beginning of a failed answer's body may take after its head, in seconds.
 EXCERPT_SECONDS = 1.0
 
+_ENDED = "ends the connection without an answer"
+
 # All read into one buffer, which is parsed before the next one is filled: a buffer for each read
 # is what a read costs most.
 _BUFFER = memoryview(bytearray(64 * 1024))
@@ -58,7 +60,7 @@ class Connection(asyncio.BufferedProtocol):
             OSError: The connection has failed.
         """
         if self._transport is None or self._transport.is_closing():
-            raise Stale
+            raise Stale(_ENDED)
         self._busy = True
         self._reader.start()
         waiting: asyncio.Future[Reply] = self._loop.create_future()
@@ -142,5 +144,5 @@ class Connection(asyncio.BufferedProtocol):
 
     def _reason(self, error: Exception | None) -> Exception:
         if self._used and not self._reader.begun:
-            return Stale()
-        return error or NoReply("ends the connection without an answer")
+            return Stale(_ENDED)
+        return error or NoReply(_ENDED)

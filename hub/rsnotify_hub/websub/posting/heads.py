@@ -28,15 +28,10 @@ def common_head(headers: tuple[tuple[str, str], ...], size: int) -> bytes:
         ("User-Agent", USER_AGENT),
         ("Content-Length", str(size)),
     )
-    return b"".join(header(name, value) for name, value in (*headers, *own))
+    return b"".join(_header(name, value) for name, value in (*headers, *own))
 
 
-def header(name: str, value: str) -> bytes:
-    """Write one header.
-
-    Raises:
-        ValueError: The value cannot stand in one.
-    """
+def _header(name: str, value: str) -> bytes:
     if _UNSAFE.search(value):
         raise ValueError(f"the value of {name} has a character that a header cannot have")
     return f"{name}: {value}\r\n".encode()

@@ -29,5 +29,5 @@ class Unreachable(RsnotifyError):
     """No connection could be made; the cause says why."""
 
 
-class Stale(RsnotifyError):
-    """A connection that was kept had ended, so that nothing says whether the request came there."""
+class Stale(NoReply):
+    """A connection had ended before; nothing says whether the request came there."""
