@@ -2,22 +2,60 @@
 
 A name whose server never answers holds a thread for as long as the system waits, which is many
 seconds. In the threads that everybody shares, a handful of such names would hold up all work
-that is done in threads, and each other lookup.
+that is done in threads, and each other lookup; and the end of the hub would wait for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 #: How many names are looked up at once.
 THREADS = 128
 
-_threads = ThreadPoolExecutor(THREADS, thread_name_prefix="hub-lookup")
+
+class _Threads:
+    """Threads that the end of the process does not wait for, as it does for an executor's.
+
+    Args:
+        most: How many there are at most.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._idle = Semaphore(0)
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
+
+    def submit(self, work: Callable[[], Any]) -> Future[Any]:
+        """Do something when a thread is free; return what becomes of it."""
+        future: Future[Any] = Future()
+        self._work.put((future, work))
+        if not self._idle.acquire(blocking=False) and self._count < self._most:
+            self._count += 1
+            Thread(target=self._run, name=f"hub-lookup-{self._count}", daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            future, work = self._work.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(work())
+                except BaseException as error:
+                    future.set_exception(error)
+            self._idle.release()
+
+
+_threads = _Threads(THREADS)
 
 
 class Lookups(AbstractResolver):
@@ -39,7 +77,7 @@ class Lookups(AbstractResolver):
             family=family,
             flags=socket.AI_ADDRCONFIG,
         )
-        found = await asyncio.get_running_loop().run_in_executor(_threads, look_up)
+        found = await asyncio.wrap_future(_threads.submit(look_up))
         return [
             ResolveResult(
                 hostname=host,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,30 @@ def hanging_names(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     yield
     over.set()
+
+
+#: A process that ends while a name is looked up for ever.
+ENDING = """
+import asyncio, socket, threading
+from rsnotify_hub.lookups import Lookups
+
+socket.getaddrinfo = lambda *args, **options: threading.Event().wait()
+
+async def main():
+    await asyncio.wait_for(Lookups().resolve("hangs.example"), 0.1)
+
+try:
+    asyncio.run(main())
+except TimeoutError:
+    print("ended")
+"""
+
+
+def test_a_name_that_is_never_answered_does_not_keep_the_hub_from_ending():
+    ended = subprocess.run(
+        [sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("ended\n", "", 0)
 
 
 async def test_names_that_are_never_answered_hold_up_nobody(
