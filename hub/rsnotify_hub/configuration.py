@@ -11,13 +11,18 @@ from msgspec.structs import replace
 from rsnotify_hub.settings.checks import (
     check_digests,
     check_jwt,
+    check_leases,
     check_networks,
+    check_origins,
     check_prefixes,
+    check_public_url,
 )
 from rsnotify_hub.settings.conversion import blaming, convert
 from rsnotify_hub.settings.layers import Environment, File, Layer, Options, misspelt, read_text
 
-_Positive = Annotated[int, Meta(ge=1)]
+# More is a slip of the pen, and more than SQLite counts.
+_Positive = Annotated[int, Meta(ge=1, le=10**15)]
+_Text = Annotated[str, Meta(min_length=1)]
 # Thirty years at most: beyond, calendars and timers overflow.
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 _Rate = Annotated[float, Meta(gt=0)]
@@ -119,9 +124,9 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         give_up_seconds: How long tries may fail; then they wait for an update of the topic.
     """
 
-    host: str = "127.0.0.1"
+    host: _Text = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8080
-    data: str = "rsnotify-hub"
+    data: _Text = "rsnotify-hub"
     public_url: str | None = None
     allow_private_addresses: bool = False
     publishers: tuple[Publisher, ...] = ()
@@ -210,6 +215,9 @@ class ConfigurationSource:
         configuration = convert(layers, Configuration)
         with blaming(layers):
             _check_grants(configuration)
+            check_origins("websocket_origins", configuration.websocket_origins)
+            check_public_url(configuration.public_url)
+            check_leases(configuration.min_lease_seconds, configuration.max_lease_seconds)
             check_prefixes(("open_topics",), configuration.open_topics)
             check_networks("trusted_proxies", configuration.trusted_proxies)
             return _with_files(configuration)

@@ -120,6 +120,15 @@ def test_variables_of_other_commands_do_not_matter():
         ("port = 70000", 1, "port: Expected `int` <= 65535"),
         ("max_lease_seconds = 10000000", 1, "max_lease_seconds"),
         ("\n\nlog_bytes = 0", 3, "log_bytes"),
+        ("log_bytes = 10000000000000000", 1, "log_bytes"),
+        ("\nlog_seconds = 1e12", 2, "log_seconds: Expected `float` <="),
+        ("callback_seconds = inf", 1, "callback_seconds: Expected `float` <="),
+        ("host = ''", 1, "host"),
+        ("data = ''", 1, "data"),
+        ("\npublic_url = 'ftp://canary/'", 2, "public_url: it is not an absolute http"),
+        ("websocket_origins = [\n'page.example']", 1, "websocket_origins: .* no origin"),
+        ("websocket_origins = ['https://page.example/canary']", 1, "no origin"),
+        ("min_lease_seconds = 61\nmax_lease_seconds = 60", 1, "longer than max_lease_seconds"),
         ("open_topics = [\n 'https://'\n]", 1, "open_topics: a topic is not an absolute http"),
         ("trusted_proxies = ['10.0.0.1/8']", 1, "trusted_proxies: no address or network"),
         ("[[publishers]]\ntoken = 'canary'\ntopics = []", 2, "token: .* put its SHA-256 there"),
@@ -157,12 +166,13 @@ def test_a_wrong_setting_is_told_with_its_line_and_without_its_secret(
         ("PUBLISHERS", "canary", "publishers: Expected `array`"),
         ("PUBLISHERS", "[canary", "no array as JSON or TOML writes it"),
         ("PUBLISHERS", '[{"token": "canary", "topics": []}]', "16 characters or more"),
-        ("JWT_KEY", "canary", "jwt_algorithms: name the algorithm"),
+        ("JWT_KEY", "canary", "jwt_key: name the algorithm"),
     ],
 )
 def test_a_wrong_variable_is_named_and_not_repeated(variable: str, text: str, reason: str):
     with pytest.raises(ConfigurationError, match=reason) as caught:
         load_configuration(None, environ={f"RSNOTIFY_{variable}": text})
+    assert str(caught.value).startswith(f"the variable RSNOTIFY_{variable}: ")
     assert "canary" not in str(caught.value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
+from urllib.parse import urlsplit
 
 from rsnotify_hub.access.json_web_tokens import is_key
 from rsnotify_hub.access.prefixes import may_lead_elsewhere
@@ -74,6 +75,44 @@ def check_networks(name: str, networks: Sequence[str]) -> None:
             raise WrongSetting((name, number), f"no address or network: {error}") from None
 
 
+def check_origins(name: str, origins: Sequence[str]) -> None:
+    """Check whose pages are let in.
+
+    Raises:
+        WrongSetting: One of them is no origin, which would let nobody in.
+    """
+    for number, origin in enumerate(origins):
+        try:
+            usable = urlsplit(check_url(origin, "it")).path in ("", "/")
+        except Refusal:
+            usable = False
+        if not usable:
+            reason = "this is no origin, which is written as https://page.example"
+            raise WrongSetting((name, number), reason)
+
+
+def check_public_url(url: str | None) -> None:
+    """Check how others reach the hub.
+
+    Raises:
+        WrongSetting: It cannot stand in a Link header.
+    """
+    try:
+        check_url(url or "http://localhost/", "it")
+    except Refusal as refusal:
+        raise WrongSetting(("public_url",), refusal.reason) from None
+
+
+def check_leases(shortest: int, longest: int) -> None:
+    """Check the limits of leases.
+
+    Raises:
+        WrongSetting: No lease is within them.
+    """
+    if shortest > longest:
+        raise WrongSetting(("min_lease_seconds",), "it is longer than max_lease_seconds")
+
+
 def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) -> None:
     """Check what JSON Web Tokens are verified with.
 
@@ -82,7 +121,7 @@ def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) 
     """
     if not algorithms:
         if key is not None:
-            raise WrongSetting(("jwt_algorithms",), "name the algorithm that the key is for")
+            raise WrongSetting(("jwt_key",), "name the algorithm that it is for: jwt_algorithms")
         return
     if key is None:
         raise WrongSetting(("jwt_algorithms",), "they need jwt_key_file or jwt_key")

@@ -72,7 +72,9 @@ class Environment:
     def __init__(self, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
         given = {name: environ.get(_variable(name), "") for name in types}
         self.settings = {
-            name: with_digests(_decode_value(_variable(name), text, types[name]))
+            name: with_digests(
+                _decode_value(_variable(name), text, types[name]), self.place([name])
+            )
             for name, text in given.items()
             if text
         }
@@ -111,7 +113,9 @@ class Options:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.settings = {
-            name: with_digests(value) for name, value in options.items() if value is not None
+            name: with_digests(value, self.place([name]))
+            for name, value in options.items()
+            if value is not None
         }
 
     def place(self, path: Path) -> str:

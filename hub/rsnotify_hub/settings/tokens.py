@@ -35,22 +35,27 @@ def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
         yield ("jwt_key",), _NO_SECRET
 
 
-def with_digests(value: Any) -> Any:
+def with_digests(value: Any, place: str) -> Any:
     """Put the digest where tables of an array have a token.
+
+    Args:
+        value: The setting.
+        place: Where it stands, to begin a sentence with.
 
     Raises:
         ConfigurationError: A token is too short.
     """
     if not isinstance(value, (list, tuple)):
         return value
-    return [_with_digest(each) if isinstance(each, dict) else each for each in value]
+    return [_with_digest(each, place) if isinstance(each, dict) else each for each in value]
 
 
-def _with_digest(table: dict[str, Any]) -> dict[str, Any]:
+def _with_digest(table: dict[str, Any], place: str) -> dict[str, Any]:
     if "token" not in table:
         return table
     token = table["token"]
     if not isinstance(token, str) or len(token) < MIN_TOKEN:
-        raise ConfigurationError(f"a token is a text of {MIN_TOKEN} characters or more")
+        reason = f"a token is a text of {MIN_TOKEN} characters or more"
+        raise ConfigurationError(f"{place}: token: {reason}")
     others = {name: value for name, value in table.items() if name != "token"}
     return {"token_sha256": digest(token), **others}
