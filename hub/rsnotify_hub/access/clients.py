@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 _FOR = re.compile(r'(?:^|[;\s])for="?([^";,\s]+)"?', re.IGNORECASE)
 _PORT = re.compile(r"^\[([^\]]+)\](?::\d+)?$|^([\d.]+):\d+$")
@@ -15,15 +15,27 @@ _IPV6_PREFIX = 64
 
 def bucket_of(address: str) -> str:
     """Return what counts as one client: an IPv4 address, or a /64 of IPv6."""
+    ip = _ip_of(address)
+    if ip is None:
+        return address
+    if isinstance(ip, IPv4Address):
+        return str(ip)
+    return str(ip_network((int(ip), _IPV6_PREFIX), strict=False))
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address is this machine's own."""
+    ip = _ip_of(address)
+    return ip is not None and ip.is_loopback
+
+
+def _ip_of(address: str) -> IPv4Address | IPv6Address | None:
+    """Read an address, with or without a zone; an IPv4 address in IPv6 is what it stands for."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
-        return address
-    if not isinstance(ip, IPv6Address):
-        return str(ip)
-    if ip.ipv4_mapped is not None:
-        return str(ip.ipv4_mapped)
-    return str(ip_network((int(ip), _IPV6_PREFIX), strict=False))
+        return None
+    return (ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else ip
 
 
 class TrustedProxies:
@@ -41,13 +53,8 @@ class TrustedProxies:
 
     def trusts(self, address: str) -> bool:
         """Tell whether an address is a trusted proxy's."""
-        try:
-            ip = ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-            ip = ip.ipv4_mapped
-        return any(ip in network for network in self._networks)
+        ip = _ip_of(address)
+        return ip is not None and any(ip in network for network in self._networks)
 
     def client(self, peer: str, headers: Iterable[tuple[str, str]]) -> str:
         """Return the address of the client that a proxy acts for.

@@ -6,10 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 
-from rsnotify_hub.access.clients import bucket_of
+from rsnotify_hub.access.clients import bucket_of, is_loopback
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.serving.network import is_loopback
 
 #: How many seconds' worth may come at once.
 _BURST_SECONDS = 10.0

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import HttpVersion11, web
 
-from rsnotify_hub.serving.network import is_loopback
+from rsnotify_hub.access.clients import is_loopback
 
 #: What proxies add, and no program on this machine would.
 _PROXIED = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.access.clients import TrustedProxies
+from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.access.rotation import Rotation
 from rsnotify_hub.admin.api import add_admin
 from rsnotify_hub.configuration import Configuration, ConfigurationSource
@@ -31,7 +31,7 @@ from rsnotify_hub.serving.middleware import (
     plain_reasons,
     watched,
 )
-from rsnotify_hub.serving.network import ProtocolSite, is_loopback, listen, url_of
+from rsnotify_hub.serving.network import ProtocolSite, listen, url_of
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 
 from aiohttp import web
 
@@ -46,17 +46,6 @@ def url_of(listener: socket.socket) -> str:
     if ip_address(host).is_unspecified:
         host = socket.gethostname()
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def is_loopback(address: str) -> bool:
-    """Tell whether an address is this machine's own."""
-    try:
-        ip = ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
-        return ip.ipv4_mapped.is_loopback
-    return ip.is_loopback
 
 
 def allow_files(wanted: int) -> int:

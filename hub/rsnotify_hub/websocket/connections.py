@@ -10,12 +10,12 @@ from typing import Any
 
 from aiohttp import web
 
+from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.serving.network import is_loopback
 from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
