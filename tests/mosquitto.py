@@ -132,6 +132,11 @@ class Mosquitto:
                     return
         raise AssertionError("mosquitto does not end")
 
+    def reload(self) -> None:
+        """Let it read passwords and ACL anew."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
     def pause(self) -> None:
         """Let it answer nobody."""
         assert self._process is not None

@@ -31,7 +31,7 @@ PAGES = [
     "hub/README.md",
     "relay/README.md",
 ]
-OTHER_PAGES = ["docs/design.md", "docs/protocol.md", "docs/validation.md"]
+OTHER_PAGES = ["docs/design.md", "docs/mqtt.md", "docs/protocol.md", "docs/validation.md"]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: Seconds after which what is still alive counts as running until it is stopped.
 ALIVE = 2.5

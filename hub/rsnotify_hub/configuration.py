@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal, get_type_hints
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from rsnotify.mqtt.login import Login
 from rsnotify_hub.settings.checks import (
     check_digests,
     check_jwt,
     check_leases,
+    check_mqtt,
     check_networks,
     check_origins,
     check_prefixes,
@@ -122,6 +124,19 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         retry_seconds: The first wait before a delivery is tried again; doubled each time.
         max_retry_seconds: The longest such wait.
         give_up_seconds: How long tries may fail; then they wait for an update of the topic.
+        mqtt_url: The MQTT broker that everything goes to, too; none, then it goes to none.
+        mqtt_public_url: How Destinations reach the broker, where that is not how the hub does.
+        mqtt_user: The hub's user at the broker.
+        mqtt_password: Its password.
+        mqtt_password_file: A file with that password.
+        mqtt_ca: A file with the certificates that the broker's has to come from; by default
+            those of the system.
+        mqtt_certificate: A file with the hub's own certificate for the broker.
+        mqtt_key: A file with the private key of that.
+        mqtt_version: The version of MQTT.
+        mqtt_channels: Topics, or prefixes of them, that Sources may publish on through the
+            broker, whose ACL says which Source may on which.
+        mqtt_client_id: How the broker knows the hub again, where there are such topics.
     """
 
     host: _Text = "127.0.0.1"
@@ -173,6 +188,17 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     retry_seconds: _Seconds = 1.0
     max_retry_seconds: _Seconds = 3600.0
     give_up_seconds: _Seconds = 86_400.0
+    mqtt_url: str | None = None
+    mqtt_public_url: str | None = None
+    mqtt_user: str | None = None
+    mqtt_password: str | None = None
+    mqtt_password_file: str | None = None
+    mqtt_ca: str | None = None
+    mqtt_certificate: str | None = None
+    mqtt_key: str | None = None
+    mqtt_version: Literal["5", "3.1.1"] = "5"
+    mqtt_channels: tuple[str, ...] = ()
+    mqtt_client_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+$")] = "rsnotify-hub"
 
     def __repr__(self) -> str:
         """Return what may be logged."""
@@ -220,7 +246,15 @@ class ConfigurationSource:
             check_leases(configuration.min_lease_seconds, configuration.max_lease_seconds)
             check_prefixes(("open_topics",), configuration.open_topics)
             check_networks("trusted_proxies", configuration.trusted_proxies)
-            return _with_files(configuration)
+            check_prefixes(("mqtt_channels",), configuration.mqtt_channels)
+            configuration = _with_files(configuration)
+            check_mqtt(
+                configuration.mqtt_url,
+                configuration.mqtt_public_url,
+                login_of(configuration),
+                configuration.mqtt_channels,
+            )
+            return configuration
 
     def misspelt(self) -> dict[str, str]:
         """Return variables that nearly are settings, and those they nearly are."""
@@ -257,8 +291,22 @@ def _with_files(configuration: Configuration) -> Configuration:
         )
     if configuration.jwt_key_file is not None:
         configuration = replace(configuration, jwt_key=read_text(configuration.jwt_key_file))
+    if configuration.mqtt_password_file is not None:
+        password = read_text(configuration.mqtt_password_file).removesuffix("\n")
+        configuration = replace(configuration, mqtt_password=password)
     check_jwt(configuration.jwt_algorithms, configuration.jwt_key, configuration.jwt_audience)
     return configuration
+
+
+def login_of(configuration: Configuration) -> Login:
+    """Return who the hub is to its broker."""
+    return Login(
+        user=configuration.mqtt_user,
+        password=configuration.mqtt_password,
+        ca=configuration.mqtt_ca,
+        certificate=configuration.mqtt_certificate,
+        key=configuration.mqtt_key,
+    )
 
 
 def _check_grants(settings: Configuration | Tokens) -> None:

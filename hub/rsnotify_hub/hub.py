@@ -15,6 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
+from rsnotify.mqtt.names import parse_broker
 from rsnotify.retry import Retry
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
@@ -34,6 +35,7 @@ from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.memory.handler import ChangeMemory
 from rsnotify_hub.metrics import Metrics, Readings
+from rsnotify_hub.mqtt.bridge import Bridge
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
@@ -107,16 +109,24 @@ class Hub:
             store, requests, self._questions, configuration, clock, self.statistics
         )
         rates = Rates(clock)
-        self._topics = Topics(store, (self._live, self._callbacks, rates), self.statistics)
+        self._bridge = None
+        broker = None
+        if configuration.mqtt_url is not None:
+            self._bridge = Bridge(configuration.mqtt_url, configuration, store, self.statistics)
+            broker = parse_broker(configuration.mqtt_public_url or configuration.mqtt_url)
+        channels = (self._live, self._callbacks, rates)
+        self._topics = Topics(
+            store, (*channels, self._bridge) if self._bridge else channels, self.statistics
+        )
         self._verification = Verification(
             self._callbacks, self._topics, self._questions, configuration, clock
         )
-        intake = Intake(gate, configuration, clock)
+        self._intake = intake = Intake(gate, configuration, clock)
         self._pings = Pings(self._topics, client, configuration, clock)
         self.websub = WebSub(
             intake, self._topics, self._pings, self._verification, limits, configuration
         )
-        self.memory = ChangeMemory(self._topics, public_url + "topics")
+        self.memory = ChangeMemory(self._topics, public_url + "topics", broker)
         self.websockets = WebSockets(
             intake,
             self._topics,
@@ -150,6 +160,8 @@ class Hub:
         """
         self._topics.start(await self.store.logs())
         self._callbacks.start(self._topics, await self.store.subscriptions())
+        if self._bridge is not None:
+            await self._bridge.start(self._topics, self._intake)
 
     async def close(self) -> None:
         """Let what was published become durable, and stop delivering."""
@@ -157,6 +169,8 @@ class Hub:
         await self._verification.close()
         await self._questions.close()
         await self._pings.close()
+        if self._bridge is not None:
+            await self._bridge.close()
         await self._topics.close()
         await self._callbacks.close()
 

@@ -15,6 +15,7 @@ class Way(StrEnum):
 
     WEBSUB = "websub"
     WEBSOCKET = "websocket"
+    MQTT = "mqtt"
 
 
 class Outcome(StrEnum):

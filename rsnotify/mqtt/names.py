@@ -72,6 +72,15 @@ class Broker(Struct, frozen=True):
         return f"{self.url}/{quote(self.topic(channel))}{query}"
 
 
+def inbox(prefix: str) -> str:
+    """Return what the names of channels begin with where Sources publish for a hub.
+
+    Args:
+        prefix: What they begin with where the hub publishes.
+    """
+    return prefix.removesuffix("/") + "-in/"
+
+
 def is_broker(url: str) -> bool:
     """Tell whether the scheme of a URL is that of a broker."""
     return url.partition(":")[0].lower() in _SCHEMES

@@ -134,6 +134,12 @@ def test_variables_of_other_commands_do_not_matter():
         ("[[publishers]]\ntoken = 'canary'\ntopics = []", 2, "token: .* put its SHA-256 there"),
         ("[[admins]]\ntoken = 'canary'", 2, "token: .* put its SHA-256 there"),
         ("jwt_key = 'canary'", 1, "jwt_key: a secret does not stand here"),
+        ("\nmqtt_password = 'canary'", 2, "mqtt_password: a password does not stand here"),
+        ("mqtt_url = 'http://broker'", 1, "mqtt_url: this is no broker"),
+        ("mqtt_url = 'mqtt://b'\nmqtt_public_url = 'mqtt://b/x'", 2, "mqtt_public_url: a hub has"),
+        ("mqtt_url = 'mqtt://b'\nmqtt_ca = 'gone.pem'", 2, "mqtt_ca: cannot use .* gone.pem"),
+        ("mqtt_user = 'hub'", 1, "mqtt_user: this needs mqtt_url"),
+        ("mqtt_channels = ['https://a.example/']", 1, "mqtt_channels: this needs mqtt_url"),
         ("[[admins]]\n[[admins]]\ntoken_sha256 = 'canary'", 1, "missing required field"),
         (
             f"[[admins]]\ntoken_sha256 = '{DIGEST}'\n[[admins]]\ntoken_sha256='canary'",
@@ -240,6 +246,7 @@ def test_a_key_that_is_not_of_its_algorithms_is_refused(algorithms: list[str]):
 def test_no_secret_shows_in_the_configuration():
     publishers = [{"token": "canary" * 3, "topics": []}]
     options = {"jwt_algorithms": ["HS256"], "jwt_key": "canary" * 9, "jwt_audience": "a"}
+    options |= {"mqtt_url": "mqtt://a", "mqtt_user": "a", "mqtt_password": "canary"}
     configuration = load_configuration(None, publishers=publishers, **options)
     assert "canary" not in repr(configuration)
 
@@ -252,7 +259,7 @@ def test_every_setting_is_in_the_readme():
 
 def test_the_example_has_every_setting_with_its_default():
     settings = example()
-    assert set(settings) == set(FIELDS) - {"jwt_key"}
+    assert set(settings) == set(FIELDS) - {"jwt_key", "mqtt_password"}
     for name, value in settings.items():
         if FIELDS[name].default not in (None, ()):
             assert value == FIELDS[name].default, name
@@ -283,3 +290,11 @@ def test_the_hub_takes_no_secret_that_stands_in_our_documentation():
 def test_any_file_has_lines_or_has_none(text: str, path: list[str | int]):
     line = line_of(text, path)
     assert line is None or "a" in text.splitlines()[line - 1]
+
+
+def test_the_password_of_the_broker_stands_in_a_file_of_its_own(tmp_path: Path):
+    password = tmp_path / "password"
+    password.write_text("two words\n")
+    settings = {"mqtt_url": "mqtts://broker.example", "mqtt_user": "hub"}
+    loaded = load_configuration(None, **settings, mqtt_password_file=str(password))
+    assert loaded.mqtt_password == "two words"

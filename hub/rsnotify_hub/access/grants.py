@@ -42,6 +42,7 @@ class Grants:
         admins: The tokens of those who administer the hub.
         open_topics: What anybody may ask the hub to fetch.
         web_tokens: Verifies JSON Web Tokens; None if there are none.
+        over_mqtt: What is published through a broker, which says who may.
         anonymous: Whether a local peer may do all that without a token. It may not once there
             are publishers, admins or JSON Web Tokens.
     """
@@ -52,6 +53,7 @@ class Grants:
         admins: Sequence[Admin] = (),
         open_topics: Sequence[str] = (),
         web_tokens: JsonWebTokens | None = None,
+        over_mqtt: Sequence[str] = (),
         *,
         anonymous: bool,
     ) -> None:
@@ -59,6 +61,7 @@ class Grants:
         self._admins = admins
         self._open_topics = open_topics
         self._web_tokens = web_tokens
+        self._over_mqtt = over_mqtt
         self.anonymous = anonymous and not publishers and not admins and web_tokens is None
 
     def grant(self, token: str) -> Grant:
@@ -83,11 +86,17 @@ class Grants:
         """Tell whether anybody may ask the hub to fetch a topic."""
         return _covers(self._open_topics, topic)
 
+    def comes_over_mqtt(self, topic: str) -> bool:
+        """Tell whether a topic may be published on through the broker."""
+        return _covers(self._over_mqtt, topic)
+
     def is_served(self, topic: str) -> bool:
         """Tell whether somebody may publish on a topic, so that subscribing makes sense."""
         if self.anonymous or self._web_tokens is not None:
             return True  # a JSON Web Token may grant any
-        return self.is_open(topic) or any(_covers(one.topics, topic) for one in self._publishers)
+        if self.is_open(topic) or self.comes_over_mqtt(topic):
+            return True
+        return any(_covers(one.topics, topic) for one in self._publishers)
 
 
 def grants_of(configuration: Configuration, *, anonymous: bool) -> Grants:
@@ -112,6 +121,7 @@ def grants_of(configuration: Configuration, *, anonymous: bool) -> Grants:
         configuration.admins,
         configuration.open_topics,
         web_tokens,
+        configuration.mqtt_channels,
         anonymous=anonymous,
     )
 

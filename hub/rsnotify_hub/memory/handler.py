@@ -11,6 +11,7 @@ from aiohttp import web
 
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.model import Document, Link
+from rsnotify.mqtt.names import Broker
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify.writing import write_document
 from rsnotify_hub.log.fragments import read_kept
@@ -39,9 +40,11 @@ class ChangeMemory:
     Args:
         topics: The logs.
         url: Where others reach this, for links.
+        broker: The MQTT broker that others reach, if there is one.
     """
 
-    def __init__(self, topics: Topics, url: str) -> None:
+    def __init__(self, topics: Topics, url: str, broker: Broker | None = None) -> None:
+        self._broker = broker
         self._topics = topics
         self._url = url
         self._room = asyncio.Semaphore(_AT_ONCE)
@@ -69,7 +72,9 @@ class ChangeMemory:
             self._topics.states(), after=request.query.get("after"), limit=limit
         )
         answer = {
-            "topics": [listing.row(state, self._link(topic=state.topic)) for state in page],
+            "topics": [
+                listing.row(state, self._link(topic=state.topic), self._broker) for state in page
+            ],
             "next": None if after is None else self._link(after=after, limit=limit),
         }
         body = msgspec.json.encode(answer)

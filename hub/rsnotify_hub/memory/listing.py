@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from rsnotify.datetimes import format_datetime, parse_datetime, to_microseconds
+from rsnotify.mqtt.names import Broker
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
 
@@ -24,6 +25,7 @@ class TopicRow(Struct, frozen=True):
         size: How many bytes they are.
         whole: Whether it is a topic's whole content, not changes.
         changes: Where its changes are; None where it has none.
+        mqtt: Where it is at an MQTT broker; None where there is none.
     """
 
     topic: str
@@ -34,6 +36,7 @@ class TopicRow(Struct, frozen=True):
     size: int
     whole: bool
     changes: str | None
+    mqtt: str | None
 
 
 def _order(state: LogState) -> tuple[int, str]:
@@ -76,12 +79,13 @@ def _place(after: str) -> tuple[int, str]:
         raise Refusal(Code.BAD_REQUEST, "after: it is not what a page had as its next") from None
 
 
-def row(state: LogState, changes: str) -> TopicRow:
+def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
     """Return what is told of a topic.
 
     Args:
         state: Its log.
         changes: Where its changes are.
+        broker: The MQTT broker that others reach, if there is one.
     """
     return TopicRow(
         topic=state.topic,
@@ -92,4 +96,5 @@ def row(state: LogState, changes: str) -> TopicRow:
         size=state.size,
         whole=state.whole,
         changes=None if state.whole else changes,
+        mqtt=None if broker is None else broker.at(state.topic),
     )

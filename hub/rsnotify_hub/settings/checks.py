@@ -6,6 +6,9 @@ from collections.abc import Iterable, Sequence
 from ipaddress import ip_network
 from urllib.parse import urlsplit
 
+from rsnotify.errors import ConfigurationError
+from rsnotify.mqtt.login import Login
+from rsnotify.mqtt.names import parse_broker
 from rsnotify_hub.access.json_web_tokens import is_key
 from rsnotify_hub.access.prefixes import may_lead_elsewhere
 from rsnotify_hub.refusals import Refusal
@@ -138,6 +141,36 @@ def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) 
     for name in algorithms:
         if not is_key(key, name):
             raise WrongSetting(("jwt_key",), f"this is no key for {name}")
+
+
+def check_mqtt(
+    url: str | None, public_url: str | None, login: Login, channels: Sequence[str]
+) -> None:
+    """Check how the broker is reached, and by whom.
+
+    Raises:
+        WrongSetting: Something is missing, or cannot be used.
+    """
+    if url is None:
+        given = {"mqtt_channels": channels, "mqtt_user": login.user, "mqtt_public_url": public_url}
+        for name, value in given.items():
+            if value:
+                raise WrongSetting((name,), "this needs mqtt_url, which names the broker")
+        return
+    for name, broker in (("mqtt_url", url), ("mqtt_public_url", public_url or url)):
+        try:
+            prefix = parse_broker(broker).name
+        except ConfigurationError as error:
+            raise WrongSetting((name,), str(error)) from None
+        if not prefix.endswith("/"):
+            reason = "a hub has many channels: let the path end in /, or leave it out"
+            raise WrongSetting((name,), reason)
+    try:
+        login.check()
+    except ConfigurationError as error:
+        files = ("key", "certificate", "ca")
+        at_fault = next((name for name in files if getattr(login, name)), "user")
+        raise WrongSetting((f"mqtt_{at_fault}",), str(error)) from None
 
 
 def _check_secret(key: str, size: int) -> None:

@@ -17,6 +17,7 @@ _NO_TOKEN = (
     "(`rsnotify hub token` makes both)"
 )
 _NO_SECRET = "a secret does not stand here; put it into a file of its own, as jwt_key_file"
+_NO_PASSWORD = "a password does not stand here; put it into a file, named by mqtt_password_file"
 
 
 def digest(token: str) -> str:
@@ -33,6 +34,8 @@ def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
     key = settings.get("jwt_key")
     if isinstance(key, str) and "PUBLIC KEY-----" not in key:
         yield ("jwt_key",), _NO_SECRET
+    if "mqtt_password" in settings:
+        yield ("mqtt_password",), _NO_PASSWORD
 
 
 def with_digests(value: Any, place: str) -> Any:

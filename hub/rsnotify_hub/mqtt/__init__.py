@@ -1,0 +1,1 @@
+"""The hub at an MQTT broker: everything goes there, and what Sources publish there is taken."""

@@ -1,0 +1,165 @@
+"""The way out to an MQTT broker: a channel that keeps one connection to it.
+
+Theory of operation. The log is the queue, and the broker has a place in each topic's log, kept in
+the store. While there is a connection, every topic whose log goes on beyond its place is sent
+(`sending`); what the broker acknowledges moves the place. When the connection is lost, all begins
+again from the places. So a broker or a hub that was away gets, or sends, what is missing, some of
+it twice, and nothing is held in memory meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from random import Random
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.mqtt.connection import CLEAN, Connection, Session, connect
+from rsnotify.mqtt.messages import Message
+from rsnotify.mqtt.names import inbox, parse_broker
+from rsnotify.retry import Retry
+from rsnotify_hub.configuration import Configuration, login_of
+from rsnotify_hub.intake import Intake
+from rsnotify_hub.log.store import Entry, Store
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.mqtt.inbox import Inbox
+from rsnotify_hub.mqtt.places import Places
+from rsnotify_hub.mqtt.sending import Sending
+from rsnotify_hub.statistics import Statistics
+
+log = logging.getLogger("rsnotify.hub.mqtt")
+
+#: How long the broker keeps what Sources publish while the hub is away, in seconds.
+SESSION_SECONDS = 7 * 86_400
+_MOST_WAIT = 30.0
+
+
+class Bridge:
+    """Brings everything to a broker, and takes what Sources publish there; a `Channel`.
+
+    Args:
+        url: The broker.
+        configuration: The other settings.
+        store: Keeps how far the broker has each topic.
+        statistics: Where deliveries are counted.
+
+    Attributes:
+        connected: Whether there is a connection.
+    """
+
+    def __init__(
+        self, url: str, configuration: Configuration, store: Store, statistics: Statistics
+    ) -> None:
+        self._broker = parse_broker(url)
+        self._configuration = configuration
+        self._statistics = statistics
+        self._places = Places(store, f"{self._broker.url}/{self._broker.name}")
+        self._retry = Retry(configuration.retry_seconds, _MOST_WAIT)
+        self._random = Random()
+        self._sending: Sending | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._told = False
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether there is a connection."""
+        return self._sending is not None
+
+    async def start(self, topics: Topics, intake: Intake) -> None:
+        """Begin.
+
+        Args:
+            topics: The logs, whose channel this is.
+            intake: Says what may be published.
+
+        Raises:
+            StorageError: The places cannot be read.
+        """
+        await self._places.load(topics)
+        self._task = asyncio.create_task(self._run(topics, intake))
+
+    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+        """Begin to send what was appended (`Channel.deliver`)."""
+        if self._sending is not None:
+            self._sending.wake(topic)
+
+    def subscribers(self, topic: str) -> int:
+        """Return none: the broker does not tell who listens (`Channel.subscribers`)."""
+        return 0
+
+    async def close(self) -> None:
+        """Stop. What was not acknowledged is sent after the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self, topics: Topics, intake: Intake) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._connect(topics, intake)
+            except RsnotifyError as error:
+                self._tell(error)
+            except Exception:
+                # A fault of ours must not end the way to the broker for good.
+                log.exception("the connection to the MQTT broker failed; it is tried again")
+            failures = 1 if self.connected else failures + 1
+            self._sending = None
+            await asyncio.sleep(self._retry.delay(failures, self._random))
+
+    def _tell(self, error: RsnotifyError) -> None:
+        level = logging.INFO if self._told else logging.WARNING
+        log.log(level, "the MQTT broker is away, what is published waits in the log: %s", error)
+        self._told = True
+
+    async def _connect(self, topics: Topics, intake: Intake) -> None:
+        settings = self._configuration
+        arrived: asyncio.Queue[Message] = asyncio.Queue()
+        async with connect(
+            self._broker,
+            login_of(settings),
+            session=Session(settings.mqtt_client_id, SESSION_SECONDS)
+            if settings.mqtt_channels
+            else CLEAN,
+            version=settings.mqtt_version,
+            take=arrived.put_nowait,
+            by_hand=True,
+        ) as connection:
+            log.info("connected to the MQTT broker %s", self._broker.url)
+            self._told = False
+            sending = self._sending = Sending(
+                connection, self._broker, topics, self._places, self._statistics, self._retry
+            )
+            try:
+                sending.wake_all()
+                await self._until_lost(connection, self._inbox(topics, intake), arrived)
+            finally:
+                await sending.close()
+
+    def _inbox(self, topics: Topics, intake: Intake) -> Inbox:
+        return Inbox(
+            self._configuration.mqtt_channels,
+            inbox(self._broker.name),
+            topics,
+            intake,
+            self._statistics,
+            most=self._configuration.max_fragment_bytes,
+        )
+
+    async def _until_lost(
+        self, connection: Connection, inbox: Inbox, arrived: asyncio.Queue[Message]
+    ) -> None:
+        tasks = [asyncio.create_task(connection.lost())]
+        if self._configuration.mqtt_channels:
+            await connection.subscribe(inbox.pattern)
+            log.info("taking what Sources publish as %s", inbox.pattern)
+            tasks.append(asyncio.create_task(inbox.take(arrived, connection.acknowledge)))
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

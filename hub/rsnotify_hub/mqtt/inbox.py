@@ -1,0 +1,109 @@
+"""The way in through a broker: what Sources publish there is taken into the logs.
+
+Who may publish what is the broker's to say: each channel has a topic of its own below the inbox,
+named by the digest of the channel's URI, for which the broker's ACL names the writers. A message
+says in a property which channel it is about, and is believed only under that channel's name. What
+is taken is acknowledged once it is durable; until then the broker keeps it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from rsnotify.errors import DocumentError
+from rsnotify.mqtt.messages import Message
+from rsnotify.mqtt.names import channel_name
+from rsnotify_hub.access.prefixes import is_granted
+from rsnotify_hub.intake import Intake
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.statistics import Statistics
+from rsnotify_hub.urls import check_url
+
+log = logging.getLogger("rsnotify.hub.mqtt")
+
+_XML = "application/xml"
+
+
+class Inbox:
+    """Takes what is published below a prefix of MQTT topics.
+
+    Args:
+        channels: Topics, or prefixes of them, that may be published on like this.
+        prefix: What the MQTT topics begin with.
+        topics: The logs.
+        intake: Reads what was published.
+        statistics: Where refusals are counted.
+        most: The largest that is taken, in bytes.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[str],
+        prefix: str,
+        topics: Topics,
+        intake: Intake,
+        statistics: Statistics,
+        *,
+        most: int,
+    ) -> None:
+        self._most = most
+        self._channels = channels
+        self._prefix = prefix
+        self._topics = topics
+        self._intake = intake
+        self._statistics = statistics
+        # With MQTT 3.1.1 a message cannot say which channel it is about.
+        self._known = {channel_name(channel, prefix): channel for channel in channels}
+
+    @property
+    def pattern(self) -> str:
+        """Return what to subscribe to."""
+        return self._prefix + "+"
+
+    async def take(
+        self, arrived: asyncio.Queue[Message], acknowledge: Callable[[Message], None]
+    ) -> None:
+        """Take what arrives, many at a time, and acknowledge it in order.
+
+        Raises:
+            StorageError: Something could not be kept; it and what came later is not acknowledged.
+        """
+        while True:
+            messages = [await arrived.get()]
+            while not arrived.empty():
+                messages.append(arrived.get_nowait())
+            taken = [(message, await self._publish(message)) for message in messages]
+            for message, durable in taken:
+                if durable is not None:
+                    await durable
+                acknowledge(message)
+
+    async def _publish(self, message: Message) -> asyncio.Future[None] | None:
+        """Begin to keep a message; None for one that is refused, which no later try mends."""
+        try:
+            channel = self._channel(message)
+            if len(message.payload) > self._most:
+                raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {self._most} bytes")
+            fragment = await self._intake.read_content(
+                message.payload, message.content_type or _XML
+            )
+            return self._topics.publish(channel, fragment)
+        except (Refusal, DocumentError) as error:
+            code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
+            self._statistics.refused[code] += 1
+            log.warning("refused what came over MQTT as %r: %s", message.topic, error)
+            return None
+
+    def _channel(self, message: Message) -> str:
+        channel = message.channel or self._known.get(message.topic)
+        if channel is None:
+            raise Refusal(Code.BAD_REQUEST, "it does not say which channel it is about")
+        if channel_name(channel, self._prefix) != message.topic:
+            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
+        check_url(channel, "its channel")
+        if not any(is_granted(prefix, channel) for prefix in self._channels):
+            raise Refusal(Code.FORBIDDEN, "its channel is not one of mqtt_channels")
+        return channel

@@ -1,0 +1,194 @@
+"""Everything goes to the broker, too, whoever of the two was away."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rsnotify.mqtt.connection import Session
+from rsnotify.mqtt.names import channel_name
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
+from tests.hub.mqtt.conftest import Listen
+from tests.mosquitto import Mosquitto
+
+NAME = channel_name(TOPIC)
+#: Sessions outlive the broker, as their subscriptions do.
+AWAY = Session("a-destination", 3600)
+
+
+async def test_a_fragment_reaches_the_broker_as_it_is(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    body = fragment(0, 1).replace(b"<urlset", b"\n<urlset ")
+    async with listen() as ear, run_hub(mqtt_url=mosquitto.url) as hub:
+        await hub.publish(body, Content_Type="text/xml; charset=utf-8")
+        message = await ear.next()
+    assert (message.topic, message.payload) == (NAME, body)
+    assert (message.content_type, message.channel) == ("text/xml; charset=utf-8", TOPIC)
+
+
+async def test_the_newest_is_retained(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    bodies = [fragment(second, second + 1) for second in range(5)]
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as ear:
+        for body in bodies:
+            await hub.accepted(body)
+        assert await ear.until(bodies[-1]) == bodies
+        async with listen() as late:
+            message = await late.next()
+    assert (message.payload, message.retained) == (bodies[-1], True)
+
+
+async def test_the_whole_content_of_any_topic_goes_there_too(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    body = bytes(range(256))
+    async with listen() as ear, run_hub(mqtt_url=mosquitto.url) as hub:
+        await hub.publish(body, topic="https://a.example/x", Content_Type="image/png")
+        message = await ear.next()
+    assert (message.payload, message.content_type) == (body, "image/png")
+    assert message.topic == channel_name("https://a.example/x")
+
+
+async def test_it_speaks_the_older_version_too(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    async with listen() as ear, run_hub(mqtt_url=mosquitto.url, mqtt_version="3.1.1") as hub:
+        await hub.accepted(fragment(0, 1))
+        assert (await ear.next()).payload == fragment(0, 1)
+
+
+async def test_what_was_published_while_the_broker_was_away_is_sent_from_the_log(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
+) -> None:
+    bodies = [fragment(second, second + 1) for second in range(30)]
+    async with listen(session=AWAY):
+        pass
+    async with run_hub(mqtt_url=mosquitto.url) as hub:
+        for body in bodies[:10]:
+            await hub.accepted(body)
+        await mosquitto.stop()
+        await watch.line("the MQTT broker is away")
+        for body in bodies[10:20]:
+            await hub.accepted(body)
+        await mosquitto.start()
+        for body in bodies[20:]:
+            await hub.accepted(body)
+        async with listen(session=AWAY) as ear:
+            seen = await ear.until(bodies[-1])
+    assert [body for body in dict.fromkeys(seen) if body in bodies] == bodies
+
+
+async def test_a_hub_that_was_stopped_sends_what_the_broker_has_not(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    one, two, three = (fragment(second, second + 1) for second in range(3))
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as ear:
+        await hub.accepted(one)
+        await ear.next()
+    await mosquitto.stop()
+    async with run_hub(mqtt_url=mosquitto.url) as hub:
+        await hub.accepted(two)
+        await hub.accepted(two, topic=TOPIC + "?of=another")
+    await mosquitto.start()
+    async with listen(NAME) as ear, run_hub(mqtt_url=mosquitto.url) as hub:
+        await hub.accepted(three)
+        seen = await ear.until(three)
+    assert seen[-2:] == [two, three]
+    async with listen(channel_name(TOPIC + "?of=another")) as ear:
+        assert (await ear.next()).payload == two, "a topic that the broker never saw"
+
+
+async def test_while_broker_and_hub_come_and_go_nothing_is_lost(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    bodies = [fragment(second, second + 1) for second in range(90)]
+    async with listen(session=AWAY):
+        pass
+    rest = iter(bodies)
+    for _ in range(3):
+        async with run_hub(mqtt_url=mosquitto.url) as hub:
+            for _ in range(10):
+                await hub.accepted(next(rest))
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(mosquitto.stop())
+                for _ in range(10):
+                    await hub.accepted(next(rest))
+            await mosquitto.start()
+            for _ in range(10):
+                await hub.accepted(next(rest))
+    async with run_hub(mqtt_url=mosquitto.url), listen(session=AWAY) as ear:
+        seen = await ear.until(bodies[-1])
+    assert set(bodies) <= set(seen)
+
+
+async def test_a_broker_that_is_new_begins_with_the_newest(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    async with run_hub() as hub:
+        for second in range(3):
+            await hub.accepted(fragment(second, second + 1))
+    async with listen() as ear, run_hub(mqtt_url=mosquitto.url) as hub:
+        await hub.accepted(fragment(3, 4))
+        assert await ear.until(fragment(3, 4)) == [fragment(2, 3), fragment(3, 4)]
+
+
+async def test_a_topic_that_the_broker_refuses_holds_up_no_other_and_goes_on_later(
+    run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
+) -> None:
+    other = "https://source.example/other"
+    acl = f"topic read #\ntopic write {channel_name(other)}\n"
+    async with (
+        Mosquitto(tmp_path / "strict", acl=acl) as broker,
+        listen(broker=broker) as ear,
+        run_hub(mqtt_url=broker.url) as hub,
+    ):
+        await hub.accepted(fragment(0, 1))
+        await watch.line(TOPIC, "must wait", "Not authorized")
+        await hub.accepted(fragment(0, 1), topic=other)
+        assert (await ear.next()).channel == other
+        (tmp_path / "strict/acl").write_text("topic readwrite #\n")
+        broker.reload()
+        await hub.accepted(fragment(1, 2))
+        await ear.until(fragment(0, 1))
+        await ear.until(fragment(1, 2))
+
+
+async def test_what_is_too_large_for_the_broker_is_left_out(
+    run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
+) -> None:
+    async with (
+        Mosquitto(tmp_path / "small", settings="max_packet_size 3000") as broker,
+        listen(broker=broker) as ear,
+        run_hub(mqtt_url=broker.url) as hub,
+    ):
+        await hub.accepted(fragment(0, 1, padding=5000))
+        await watch.line("is left out over MQTT")
+        await hub.accepted(fragment(1, 2))
+        assert (await ear.next()).payload == fragment(1, 2)
+
+
+async def test_others_are_told_where_a_topic_is(run_hub: RunHub, mosquitto: Mosquitto) -> None:
+    public = "wss+mqtt://broker.example"
+    async with run_hub(mqtt_url=mosquitto.url, mqtt_public_url=public) as hub:
+        await hub.accepted(fragment(0, 1))
+        async with hub.session.get(hub.url + "topics") as response:
+            (row,) = (await response.json())["topics"]
+    assert row["mqtt"] == f"{public}/{NAME}"
+
+
+async def test_what_it_does_is_counted(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as ear:
+        await hub.accepted(fragment(0, 1))
+        await hub.accepted(fragment(1, 2))
+        await ear.until(fragment(1, 2))
+        async with asyncio.timeout(PATIENCE):
+            while (await hub.admin("GET", "status"))["deliveries"]["mqtt"]["delivered"] < 2:
+                pass
+        _, metrics = await hub.get("metrics")
+    size = len(fragment(0, 1) + fragment(1, 2))
+    assert f'rsnotify_hub_delivered_bytes_total{{way="mqtt"}} {size}.0' in metrics

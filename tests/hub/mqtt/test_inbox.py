@@ -1,0 +1,170 @@
+"""Sources publish at the broker; its ACL says who, and the hub takes what it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rsnotify.mqtt.connection import Refused
+from rsnotify.mqtt.login import Login
+from rsnotify.mqtt.names import channel_name
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.mqtt.conftest import Ear, Listen
+from tests.mosquitto import Mosquitto
+
+XML = "application/xml"
+TAKING = "taking what Sources publish as rsnotify-in/+"
+CHANNELS = ["https://source.example/data/", TOPIC]
+
+
+def inbox(channel: str) -> str:
+    return channel_name(channel, "rsnotify-in/")
+
+
+async def say(ear: Ear, body: bytes, channel: str = TOPIC, name: str | None = None) -> None:
+    await ear.say(name or inbox(channel), body, channel, XML)
+
+
+@pytest.fixture
+async def hub(run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch) -> AsyncIterator[Client]:
+    async with run_hub(mqtt_url=mosquitto.url, mqtt_channels=CHANNELS) as client:
+        await watch.line(TAKING)
+        yield client
+
+
+async def test_what_is_published_there_goes_to_everybody(
+    hub: Client, listen: Listen, callback: Callback
+) -> None:
+    socket = await hub.listen()
+    await hub.subscribe(callback)
+    async with listen() as ear:
+        await say(ear, fragment(0, 1))
+        message = await ear.next()
+    assert (message.topic, message.payload) == (channel_name(TOPIC), fragment(0, 1))
+    assert (await callback.delivery())[1] == fragment(0, 1)
+    assert await socket.receive_str(timeout=PATIENCE) == fragment(0, 1).decode()
+
+
+async def test_what_is_published_while_the_hub_is_away_waits_at_the_broker(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
+) -> None:
+    settings = {"mqtt_url": mosquitto.url, "mqtt_channels": CHANNELS}
+    async with listen() as ear:
+        async with run_hub(**settings):
+            await watch.line(TAKING)
+            await say(ear, fragment(0, 1))
+            await ear.next()
+        for second in range(1, 6):
+            await say(ear, fragment(second, second + 1))
+        async with run_hub(**settings) as hub:
+            assert await ear.until(fragment(5, 6))
+            (row,) = await hub.topics(lambda rows: rows[0]["kept"] == 6)
+    assert row["topic"] == TOPIC
+
+
+async def test_with_the_older_version_a_channel_is_known_by_its_name(
+    hub: Client, listen: Listen
+) -> None:
+    async with listen(version="3.1.1") as ear:
+        await ear.say(inbox(TOPIC), fragment(0, 1), "", "")
+        assert (await ear.next()).payload == fragment(0, 1)
+
+
+async def test_what_is_no_fragment_is_refused_and_what_follows_is_taken(
+    hub: Client, listen: Listen, watch: LogWatch
+) -> None:
+    async with listen() as ear:
+        for body in (b"<urlset", fragment(1, 0.5), b"\xff" * 100):
+            await say(ear, body)
+        await say(ear, fragment(0, 1))
+        assert (await ear.next()).payload == fragment(0, 1)
+    refusals = [line for line in watch.lines if "refused what came over MQTT" in line]
+    assert len(refusals) == 3
+    _, metrics = await hub.get("metrics")
+    assert 'rsnotify_hub_refused_total{code="invalid-fragment"} 3.0' in metrics
+
+
+@pytest.mark.parametrize(
+    ("channel", "name", "reason"),
+    [
+        (TOPIC, inbox(TOPIC + "x"), "another name"),
+        ("https://source.example/data", None, "mqtt_channels"),
+        ("https://source.example/data/../x", None, "mqtt_channels"),
+        ("javascript:alert(1)", None, "its channel"),
+        ("", "rsnotify-in/unknown", "which channel"),
+    ],
+)
+async def test_what_is_not_of_its_channel_is_refused(
+    hub: Client, listen: Listen, watch: LogWatch, channel: str, name: str | None, reason: str
+) -> None:
+    async with listen() as ear:
+        await say(ear, fragment(0, 1), channel, name)
+        await watch.line("refused what came over MQTT", reason)
+    assert await hub.topics() == []
+
+
+async def test_without_channels_the_hub_takes_nothing(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
+) -> None:
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as ear:
+        await say(ear, fragment(0, 1))
+        await hub.accepted(fragment(1, 2))
+        assert await ear.until(fragment(1, 2)) == [fragment(1, 2)]
+
+
+async def test_a_callback_may_subscribe_to_what_comes_over_mqtt_only(
+    run_hub: RunHub, mosquitto: Mosquitto, callback: Callback
+) -> None:
+    settings = {"mqtt_url": mosquitto.url, "mqtt_channels": CHANNELS, "publishers": []}
+    async with run_hub(**settings) as hub:
+        await hub.subscribe(callback)
+
+
+async def test_the_acl_of_the_broker_says_which_source_may_publish_what(
+    run_hub: RunHub, tmp_path: Path, listen: Listen, watch: LogWatch
+) -> None:
+    acl = (
+        "user hub\ntopic write rsnotify/#\ntopic read rsnotify-in/#\n"
+        f"user source\ntopic write {inbox(TOPIC)}\n"
+        "user subscriber\ntopic read rsnotify/#\n"
+    )
+    users = {"hub": "one", "source": "two", "subscriber": "three"}
+    async with (
+        Mosquitto(tmp_path / "strict", users=users, acl=acl) as broker,
+        run_hub(
+            mqtt_url=broker.url,
+            mqtt_user="hub",
+            mqtt_password="one",
+            mqtt_channels=["https://source.example/"],
+        ),
+        listen(broker=broker, login=Login(user="source", password="two")) as source,
+        listen(broker=broker, login=Login(user="subscriber", password="three")) as subscriber,
+    ):
+        await watch.line(TAKING)
+        await say(source, fragment(0, 1))
+        assert (await subscriber.next()).payload == fragment(0, 1)
+        for ear, channel, name in (
+            (source, "https://source.example/of-another", None),
+            (source, TOPIC, channel_name(TOPIC)),
+            (subscriber, TOPIC, None),
+            (subscriber, TOPIC, channel_name(TOPIC)),
+        ):
+            with pytest.raises(Refused):
+                await say(ear, b"a lie", channel, name)
+        await say(source, fragment(1, 2))
+        assert (await subscriber.next()).payload == fragment(1, 2)
+        assert source.messages.empty(), "a Source reads nothing"
+
+
+async def test_many_fragments_of_many_channels_are_all_taken(hub: Client, listen: Listen) -> None:
+    topics = [f"https://source.example/data/{number}" for number in range(20)]
+    async with listen() as ear, asyncio.TaskGroup() as tasks:
+        for topic in topics:
+            for second in range(10):
+                tasks.create_task(say(ear, fragment(second, second + 1), topic))
+    rows = await hub.topics(lambda rows: sum(row["kept"] for row in rows) == 200)
+    assert {row["topic"] for row in rows} == set(topics)
