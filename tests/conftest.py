@@ -12,6 +12,7 @@ from hypothesis import settings
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
+from tests.postgresql import PostgreSQL, running_postgresql
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("rsnotify", deadline=None)
@@ -47,3 +48,15 @@ async def mosquitto(tmp_path: Path) -> AsyncIterator[Mosquitto]:
     """A broker that lets everybody do everything."""
     async with Mosquitto(tmp_path / "mosquitto") as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgreSQL]:
+    with running_postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def postgresql(postgresql_server: PostgreSQL) -> str:
+    """How to connect to an empty database."""
+    return postgresql_server.database()

@@ -362,4 +362,4 @@ class Following:
         progress = self._follower.progress
         if progress is not None and progress != self._saved:
             self._saved = progress
-            await self._in_worker(self._state.commit, (), progress)
+            await self._in_worker(self._state.save, progress)

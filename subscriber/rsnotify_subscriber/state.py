@@ -1,47 +1,51 @@
-"""What a Destination keeps: its progress, and how it holds each resource (SQLite).
+"""What a Destination keeps: its progress, and how it holds each resource.
 
-One writer connection, used by one worker thread, and one reader for the event loop, which
-looks up single rows. T is committed in one transaction with what it covers.
+It stands in a database (storing/): in a SQLite file of its own, or in one of the aggregator's.
+T is committed in one transaction with what it covers; with the effect of the handler too, where
+that can be in the same database.
 """
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from rsnotify.actions import Progress
 from rsnotify.datetimes import Instant, to_microseconds
-from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
 from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.storing.database import Place
+from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
 
 T = TypeVar("T")
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS resources (
-    uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
-    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
+_UPSERT = """
+INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
+    changed_at = excluded.changed_at, change = excluded.change, hash = excluded.hash,
+    length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator
 """
-_UPSERT = "INSERT OR REPLACE INTO resources VALUES (?, ?, ?, ?, ?, ?, ?)"
-_FIND = "SELECT * FROM resources WHERE uri = ?"
+_KEEP = """
+INSERT INTO {facts} VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
+_FIND = """
+SELECT uri, changed_at, change, hash, length, lastmod, validator FROM {resources}
+    WHERE uri IN
+"""
 _UNLISTED = """
-SELECT uri FROM resources WHERE change != 'deleted' AND changed_at <= ?
-    AND NOT EXISTS (SELECT 1 FROM temp.seen WHERE seen.uri = resources.uri)
+SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
+    AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
 """
+#: How many resources are looked up by one query.
+_PART = 500
 
 
 class Identity(Struct, frozen=True):
@@ -66,83 +70,61 @@ class State:
     """The state of one Destination.
 
     Args:
-        folder: Where it is kept; made if it is not there. Locked until `close`.
+        place: Where it is kept: a folder, which is made if it is not there, or another place.
+            Nobody else can use it until `close`.
 
     Raises:
-        ConfigurationError: Another process is using the folder.
+        ConfigurationError: Another process is using the place.
         StorageError: The state cannot be read or written.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._lock = FileLock(folder / "lock", timeout=0)
+    def __init__(self, place: Path | Place) -> None:
         self._failed = False
         self._pruned = 0
-        with _storage(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            self._acquire(folder)
-            try:
-                self._open(folder / "state.sqlite")
-            except BaseException:
-                self._lock.release()
-                raise
-
-    def _acquire(self, folder: Path) -> None:
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise ConfigurationError(
-                f"{folder} is in use by another follower; stop it first, or choose another folder"
-            ) from None
-
-    def _open(self, path: Path) -> None:
-        self._path = path
-        self._reader = sqlite3.connect(path, isolation_level=None)
-        self._writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._begun = False
+        self._database = (SQLiteFolder(place) if isinstance(place, Path) else place).open()
         try:
             self._begin()
         except BaseException:
-            self._reader.close()
-            self._writer.close()
+            self._database.close()
             raise
 
     def _begin(self) -> None:
-        self._writer.execute("PRAGMA journal_mode = WAL")
-        self._writer.execute("PRAGMA synchronous = FULL")
-        self._writer.executescript(_SCHEMA)
-        self._bring_up_to_date()
         identity = self.identity()
         self._prefer = identity.prefer if identity is not None else ()
-        # Of no use after a restart, since a baseline then begins anew.
-        self._writer.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
-        self.resources: int = self._reader.execute(
-            "SELECT count(*) FROM resources WHERE change != 'deleted'"
-        ).fetchone()[0]
-
-    def _bring_up_to_date(self) -> None:
-        """Add to a state of an earlier version what it has not yet."""
-        columns = {row[1] for row in self._writer.execute("PRAGMA table_info(resources)")}
-        if "validator" not in columns:
-            self._writer.execute("ALTER TABLE resources ADD COLUMN validator TEXT")
+        query = "SELECT count(*) FROM {resources} WHERE change != 'deleted'"
+        with self._storage():
+            self.resources: int = self._database.read(query)[0][0]
 
     def close(self) -> None:
-        """Close the state and release its folder."""
-        self._reader.close()
-        self._writer.close()
-        self._lock.release()
+        """Close the state, so that others may use it."""
+        self._database.close()
 
     def incoming(self) -> Path:
         """Make the folder of temporary content, without what an earlier run left there."""
-        folder = self._path.parent / "incoming"
-        shutil.rmtree(folder, ignore_errors=True)
-        with _storage(folder):
-            folder.mkdir()
-        return folder
+        with self._storage():
+            return self._database.incoming()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether an event loop may wait for `find`."""
+        return self._database.is_local
 
     def find(self, uri: str) -> Held | None:
         """Look up how a resource is held, as of the last commit."""
-        with _storage(self._path):
-            row = self._reader.execute(_FIND, (uri,)).fetchone()
-        return None if row is None else Held(*row)
+        with self._storage():
+            rows = self._database.read(_FIND + "(?)", (uri,))
+        return Held(*rows[0]) if rows else None
+
+    def _find_all(self, uris: Sequence[str]) -> dict[str, Held]:
+        """Look up how resources are held, as of now in the transaction that writes."""
+        found: dict[str, Held] = {}
+        for begin in range(0, len(uris), _PART):
+            part = uris[begin : begin + _PART]
+            marks = ", ".join("?" * len(part))
+            rows = self._database.execute(f"{_FIND}({marks})", part)
+            found.update((row[0], Held(*row)) for row in rows)
+        return found
 
     def progress(self) -> Progress | None:
         """Return the progress that was last committed."""
@@ -161,45 +143,68 @@ class State:
     def _write_identity(self, before: Identity | None, identity: Identity) -> None:
         self._keep("identity", identity)
         if before is not None and before.selection != identity.selection:
-            self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
+            self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
         if before is not None and before.prefer != identity.prefer:
-            self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
-            self._writer.execute("UPDATE resources SET validator = NULL")  # of another URI
+            self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
+            self._database.execute("UPDATE {resources} SET validator = NULL")  # of another URI
 
     def distrust(self) -> None:
         """Let everything come anew, as if what is held were not what the Source has."""
 
         def forget() -> None:
-            self._writer.execute("DELETE FROM facts WHERE name = 'progress'")
-            self._writer.execute(
-                "UPDATE resources SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,"
+            self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
+            self._database.execute(
+                "UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,"
                 " validator = NULL"
             )
 
         self._transact(forget)
 
     def _fact(self, name: str, kind: type[T]) -> T | None:
-        with _storage(self._path):
-            row = self._writer.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return None if row is None else msgspec.json.decode(row[0], type=kind)
+        with self._storage():
+            query = "SELECT value FROM {facts} WHERE name = ?"
+            row = self._database.execute(query, (name,)).fetchone()
+            return None if row is None else msgspec.json.decode(row[0], type=kind)
 
     def _keep(self, name: str, value: object) -> None:
-        self._writer.execute(
-            "INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, msgspec.json.encode(value))
-        )
+        self._database.execute(_KEEP, (name, msgspec.json.encode(value)))
 
     def commit(self, held: Sequence[Held], progress: Progress | None) -> None:
-        """Make applied changes and the progress over them durable, together."""
-        self._transact(lambda: self._write(held, progress))
+        """Make applied changes and the progress over them durable, together.
+
+        What a handler did by `apply_within` since the last commit becomes durable with them.
+        """
+        self._transact(lambda: self._write(held, progress), ends=True)
+
+    def save(self, progress: Progress) -> None:
+        """Keep a progress that moved without a change being applied.
+
+        Where a handler's effect waits for its commit, it becomes durable together with that.
+        """
+        self._transact(lambda: self._write((), progress))
+
+    def apply_within(self, apply: Callable[[Any], None]) -> None:
+        """Let a handler write into the transaction that the next `commit` ends.
+
+        Args:
+            apply: Is called with the connection. If it raises, what it did is undone, and
+                nothing else; the error passes through.
+
+        Raises:
+            StorageError: The database cannot be used any more.
+        """
+        self._start()
+        with self._database.savepoint():
+            apply(self._database.connection)
 
     def _write(self, held: Sequence[Held], progress: Progress | None) -> None:
         count = self.resources
+        before = self._find_all([one.uri for one in held])
         for one in held:
-            before = self._writer.execute(_FIND, (one.uri,)).fetchone()
-            count += (one.change != ChangeType.DELETED) - (
-                before is not None and before[2] != ChangeType.DELETED
-            )
-            self._writer.execute(_UPSERT, msgspec.structs.astuple(one))
+            was = before.get(one.uri)
+            count += one.is_there - (was is not None and was.is_there)
+            before[one.uri] = one
+        self._database.executemany(_UPSERT, map(msgspec.structs.astuple, held))
         if progress is not None:
             self._keep("progress", progress)
             self._prune(to_microseconds(progress.confirmed))
@@ -208,14 +213,13 @@ class State:
     def _prune(self, confirmed: int) -> None:
         """Drop tombstones of deletions that no document can contradict any more."""
         if confirmed > self._pruned:
-            self._writer.execute(
-                "DELETE FROM resources WHERE change = 'deleted' AND changed_at < ?", (confirmed,)
-            )
+            query = "DELETE FROM {resources} WHERE change = 'deleted' AND changed_at < ?"
+            self._database.execute(query, (confirmed,))
             self._pruned = confirmed
 
     def begin_baseline(self) -> None:
         """Forget which resources were seen in an earlier baseline."""
-        self._transact(lambda: self._writer.execute("DELETE FROM temp.seen"))
+        self._transact(lambda: self._database.execute("DELETE FROM {seen}"))
 
     def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
         """Note resources as seen, and return those not held as a Resource List has them.
@@ -227,19 +231,18 @@ class State:
         differing: list[Resource] = []
         moment = to_microseconds(at)
 
-        def look(resource: Resource) -> tuple[str]:
-            row = self._writer.execute(_FIND, (resource.uri,)).fetchone()
-            held = None if row is None else Held(*row)
-            entry = described(resource, self._prefer)
-            if held is None or (held.changed_at <= moment and not held.is_as_listed(entry)):
-                differing.append(resource)
-            return (resource.uri,)
+        def look() -> None:
+            all_held = self._find_all([one.uri for one in entries])
+            for resource in entries:
+                held = all_held.get(resource.uri)
+                entry = described(resource, self._prefer)
+                if held is None or (held.changed_at <= moment and not held.is_as_listed(entry)):
+                    differing.append(resource)
+            query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
+            self._database.executemany(query, [(one.uri,) for one in entries])
 
-        self._transact(
-            lambda: self._writer.executemany(
-                "INSERT OR IGNORE INTO temp.seen VALUES (?)", [look(one) for one in resources]
-            )
-        )
+        entries = list(resources)
+        self._transact(look)
         return differing
 
     def sweep(self, at: Instant) -> list[str]:
@@ -248,32 +251,58 @@ class State:
         Args:
             at: The instant the lists speak of; what changed later here is left alone.
         """
-        with _storage(self._path):
-            rows = self._writer.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
+        with self._storage():
+            rows = self._database.execute(_UNLISTED, (to_microseconds(at),)).fetchall()
         return [uri for (uri,) in rows]
 
-    def _transact(self, work: Callable[[], object]) -> None:
-        if self._failed:
-            # A later progress must not be kept without the changes that were lost here.
-            raise StorageError(f"{self._path}: an earlier commit failed, so none is made any more")
+    def _transact(self, work: Callable[[], object], *, ends: bool = False) -> None:
+        """Do some work in a transaction, or in the one that a handler has begun.
+
+        Args:
+            work: Reads and writes.
+            ends: Whether what the handler did becomes durable with it.
+        """
+        waits = self._begun and not ends
+        self._start()
         try:
-            with _storage(self._path):
-                self._writer.execute("BEGIN IMMEDIATE")
+            with self._storage():
                 work()
-                self._writer.execute("COMMIT")
+                if not waits:
+                    self._database.execute("COMMIT")
+                    self._begun = False
         except BaseException:
             self._failed = True
+            with suppress(*self._database.errors):
+                self._database.execute("ROLLBACK")
             raise
 
+    def _start(self) -> None:
+        """Begin a transaction, unless one is open."""
+        if self._failed:
+            # A later progress must not be kept without the changes that were lost here.
+            raise StorageError(
+                f"{self._database.name}: an earlier commit failed, so none is made any more"
+            )
+        if not self._begun:
+            try:
+                with self._storage():
+                    self._database.execute("BEGIN")
+            except BaseException:
+                self._failed = True
+                raise
+            self._begun = True
 
-@contextmanager
-def _storage(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{error.filename or path}: {error.strerror}") from error
-    except (sqlite3.Error, msgspec.DecodeError) as error:
-        raise StorageError(f"{path}: {error}") from error
+    @contextmanager
+    def _storage(self) -> Iterator[None]:
+        name = self._database.name
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(f"{error.filename or name}: {error.strerror}") from error
+        except msgspec.DecodeError as error:
+            raise StorageError(f"{name}: {error}") from error
+        except self._database.errors as error:
+            raise StorageError(f"{name}: {str(error).strip()}") from error
 
 
 def read_identity(folder: Path) -> Identity | None:
@@ -282,13 +311,8 @@ def read_identity(folder: Path) -> Identity | None:
     Raises:
         StorageError: There is a state, but it cannot be read.
     """
-    path = folder / "state.sqlite"
-    if not path.exists():
-        return None
-    with _storage(path):
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            row = connection.execute("SELECT value FROM facts WHERE name = 'identity'").fetchone()
-            return None if row is None else msgspec.json.decode(row[0], type=Identity)
-        finally:
-            connection.close()
+    value = read_fact(folder, "identity")
+    try:
+        return None if value is None else msgspec.json.decode(value, type=Identity)
+    except msgspec.DecodeError as error:
+        raise StorageError(f"{folder}: {error}") from error

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,23 @@ from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)
 A, B = "md5:" + "a" * 32, "md5:" + "b" * 32
 
 
+@pytest.fixture(params=["a folder", "PostgreSQL"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | PostgreSQLState:
+    if request.param == "a folder":
+        return tmp_path / "state"
+    return PostgreSQLState(request.getfixturevalue("postgresql"))
+
+
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    state = State(tmp_path / "state")
+def state(place: Path | PostgreSQLState) -> Iterator[State]:
+    state = State(place)
     yield state
     state.close()
 
@@ -120,25 +129,56 @@ def test_a_tombstone_is_kept_until_it_is_confirmed(state: State) -> None:
     assert state.find("u") is None
 
 
-def test_resources_are_counted(state: State, tmp_path: Path) -> None:
+def test_resources_are_counted(state: State) -> None:
     state.commit([held("a", SECOND), held("b", SECOND)], None)
     state.commit([held("a", PRECISE), held("b", PRECISE, ChangeType.DELETED)], None)
     assert state.resources == 1
 
 
-def test_progress_outlives_the_process(tmp_path: Path) -> None:
+def test_progress_outlives_the_process(place: Path | PostgreSQLState) -> None:
     progress = Progress(PRECISE, SECOND, (("u", "updated", A),))
-    state = State(tmp_path)
-    state.commit([], progress)
+    state = State(place)
+    state.commit([held("u", PRECISE, hash=A)], progress)
     state.close()
-    state = State(tmp_path)
+    state = State(place)
     assert state.progress() == progress
+    assert state.find("u") == held("u", PRECISE, hash=A)
+    assert state.resources == 1
     state.close()
 
 
-def test_two_do_not_share_a_state(state: State, tmp_path: Path) -> None:
+def test_two_do_not_share_a_state(state: State, place: Path | PostgreSQLState) -> None:
     with pytest.raises(ConfigurationError, match="in use"):
-        State(tmp_path / "state")
+        State(place)
+
+
+def test_what_a_handler_did_is_committed_with_the_progress_over_it(
+    state: State, place: Path | PostgreSQLState
+) -> None:
+    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    with pytest.raises(ZeroDivisionError):
+        state.apply_within(_fail)
+    state.apply_within(lambda connection: connection.execute("INSERT INTO effect VALUES (2)"))
+    state.save(Progress(SECOND, SECOND))  # it must not end what the handler began
+    assert state.find("u") is None
+    state.close()
+    state = State(place)
+    assert state.progress() is None
+    for statement in ("CREATE TABLE effect (n integer)", "INSERT INTO effect VALUES (3)"):
+        state.apply_within(lambda connection, text=statement: connection.execute(text))
+    state.commit([held("u", PRECISE)], Progress(PRECISE, PRECISE))
+    state.close()
+    state = State(place)
+    assert state.progress() == Progress(PRECISE, PRECISE)
+    found: list[object] = []
+    state.apply_within(lambda connection: found.extend(connection.execute("SELECT n FROM effect")))
+    assert found == [(3,)]
+    state.close()
+
+
+def _fail(connection: Any) -> None:
+    connection.execute("INSERT INTO effect VALUES (1)")
+    raise ZeroDivisionError
 
 
 def test_after_a_failed_commit_none_is_made(state: State) -> None:

@@ -1,0 +1,160 @@
+"""A state in the aggregator's own PostgreSQL, so that T is committed with what it covers.
+
+It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import psycopg
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_subscriber.storing.database import Row, Rows
+
+# COLLATE "C": URIs are compared byte by byte, which also makes the index quicker.
+_SCHEMA = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {facts} (name text PRIMARY KEY, value bytea NOT NULL);
+CREATE TABLE IF NOT EXISTS {resources} (
+    uri text COLLATE "C" PRIMARY KEY, changed_at bigint NOT NULL, change text NOT NULL,
+    hash text, length bigint, lastmod bigint, validator text);
+CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change = 'deleted';
+CREATE TEMPORARY TABLE rsnotify_seen (uri text COLLATE "C" PRIMARY KEY);
+"""
+_LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
+# What was killed this moment holds its lock until the server has noticed.
+_PATIENCE = "SET lock_timeout = '1s'"
+# A schema is quoted in statements; these are the names that need no more than that.
+_NAME_LENGTH = 63
+
+
+class PostgreSQLState:
+    """Where a state is kept: tables in a schema of their own.
+
+    Each followed set of resources needs a schema to itself.
+
+    Args:
+        conninfo: How to connect, as libpq has it: a URL, or `host=… dbname=…`. What it leaves
+            out comes from the environment (PGHOST, PGPASSWORD, …).
+        schema: The schema; made if it is not there, and locked while the state is open.
+        incoming: The folder in which temporary content is kept; the system's if left out.
+    """
+
+    def __init__(
+        self, conninfo: str = "", *, schema: str = "rsnotify", incoming: Path | None = None
+    ) -> None:
+        if not schema.isidentifier() or len(schema.encode()) > _NAME_LENGTH:
+            raise ConfigurationError(
+                f"{schema!r} cannot be the schema of a state; use letters, digits and _"
+            )
+        self._conninfo = conninfo
+        self._schema = schema
+        self._incoming = incoming
+
+    def open(self) -> PostgreSQLDatabase:
+        """Connect, lock the schema and make the tables, as `Place.open`."""
+        try:
+            writer = psycopg.connect(self._conninfo, autocommit=True)
+            try:
+                self._lock(writer)
+                reader = psycopg.connect(self._conninfo, autocommit=True)
+                return PostgreSQLDatabase(writer, reader, self._schema, self._incoming)
+            except BaseException:
+                writer.close()
+                raise
+        except psycopg.Error as error:
+            raise StorageError(f"the state in PostgreSQL: {str(error).strip()}") from error
+
+    def _lock(self, writer: psycopg.Connection) -> None:
+        # It is held by the connection that commits: who has lost the lock cannot commit either.
+        try:
+            writer.execute(_PATIENCE)
+            writer.execute(_LOCK, (self._schema,))
+            writer.execute("RESET lock_timeout")
+        except psycopg.errors.LockNotAvailable:
+            raise ConfigurationError(
+                f"the schema {self._schema} is in use by another follower; "
+                "stop it first, or choose another schema"
+            ) from None
+
+
+class PostgreSQLDatabase:
+    """The tables of a state; a `Database`.
+
+    Args:
+        writer: The connection that holds the lock; in autocommit mode, as is the other.
+        reader: The connection for `read`.
+        schema: Where the tables are.
+        incoming: Where the folder for temporary content is made.
+    """
+
+    errors: tuple[type[Exception], ...] = (psycopg.Error,)
+    is_local = False
+
+    def __init__(
+        self,
+        writer: psycopg.Connection,
+        reader: psycopg.Connection,
+        schema: str,
+        incoming: Path | None,
+    ) -> None:
+        self.name = f"the state in PostgreSQL, schema {schema}"
+        self.connection = writer
+        self._reader = reader
+        self._tables = {
+            "schema": f'"{schema}"',
+            "facts": f'"{schema}".facts',
+            "resources": f'"{schema}".resources',
+            "seen": "pg_temp.rsnotify_seen",
+        }
+        self._parent = incoming
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        try:
+            with writer.transaction():
+                for statement in filter(str.strip, _SCHEMA.split(";")):
+                    self.execute(statement)
+        except BaseException:
+            reader.close()
+            raise
+
+    def _sql(self, text: str) -> bytes:
+        return text.format_map(self._tables).replace("?", "%s").encode()
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
+        """Run a statement on the connection that writes."""
+        return cast(Rows, self.connection.execute(self._sql(sql), parameters or None))
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
+        """Run a statement for each row of parameters, all on their way at once."""
+        with self.connection.cursor() as cursor:
+            cursor.executemany(self._sql(sql), list(parameters))
+
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        """Run a query on the other connection."""
+        return self._reader.execute(self._sql(sql), parameters or None).fetchall()
+
+    def savepoint(self) -> AbstractContextManager[Any]:
+        """Undo what is done inside if an exception passes through."""
+        return self.connection.transaction()
+
+    def incoming(self) -> Path:
+        """Make a folder for temporary content, which `close` removes."""
+        if self._parent is not None:
+            self._parent.mkdir(parents=True, exist_ok=True)
+        self._folder = tempfile.TemporaryDirectory(prefix="rsnotify-", dir=self._parent)
+        return Path(self._folder.name)
+
+    def close(self) -> None:
+        """Close the connections, which frees the lock."""
+        self._reader.close()
+        with suppress(psycopg.Error):
+            self.connection.rollback()
+            self.connection.execute("SELECT pg_advisory_unlock_all()")
+        self.connection.close()
+        if self._folder is not None:
+            self._folder.cleanup()

@@ -1,0 +1,150 @@
+"""A state in a folder of its own (SQLite): one connection that writes, and one that reads."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_subscriber.storing.database import Row, Rows
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS resources (
+    uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
+    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
+"""
+_TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
+
+
+class SQLiteFolder:
+    """A folder that holds a state.
+
+    Args:
+        path: Made if it is not there. Locked while the state is open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def open(self) -> SQLiteDatabase:
+        """Lock the folder and open the file in it, as `Place.open`."""
+        lock = FileLock(self._path / "lock", timeout=0)
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise ConfigurationError(
+                f"{self._path} is in use by another follower; "
+                "stop it first, or choose another folder"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{error.filename or self._path}: {error.strerror}") from error
+        try:
+            return SQLiteDatabase(self._path / "state.sqlite", lock)
+        except BaseException as error:
+            lock.release()
+            if isinstance(error, sqlite3.Error):
+                raise StorageError(f"{self._path / 'state.sqlite'}: {error}") from error
+            raise
+
+
+class SQLiteDatabase:
+    """The file of a state; a `Database`.
+
+    Args:
+        path: The file.
+        lock: What keeps others away; released by `close`.
+    """
+
+    errors: tuple[type[Exception], ...] = (sqlite3.Error,)
+    is_local = True
+
+    def __init__(self, path: Path, lock: FileLock) -> None:
+        self.name = str(path)
+        self._folder = path.parent
+        self._lock = lock
+        self._reader = sqlite3.connect(path, isolation_level=None)
+        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._begin()
+        except BaseException:
+            self._reader.close()
+            self.connection.close()
+            raise
+
+    def _begin(self) -> None:
+        self.connection.execute("PRAGMA journal_mode = WAL")
+        self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.executescript(_SCHEMA)
+        self._bring_up_to_date()
+        # Of no use after a restart, since a baseline then begins anew.
+        self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
+
+    def _bring_up_to_date(self) -> None:
+        """Add to a state of an earlier version what it has not yet."""
+        columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
+        if "validator" not in columns:
+            self.connection.execute("ALTER TABLE resources ADD COLUMN validator TEXT")
+
+    def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
+        """Run a statement on the connection that writes."""
+        return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))
+
+    def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
+        """Run a statement for each row of parameters."""
+        self.connection.executemany(sql.format_map(_TABLES), parameters)
+
+    def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
+        """Run a query on the other connection."""
+        return self._reader.execute(sql.format_map(_TABLES), tuple(parameters)).fetchall()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo what is done inside if an exception passes through."""
+        self.connection.execute("SAVEPOINT handler")
+        try:
+            yield
+        except BaseException:
+            self.connection.execute("ROLLBACK TO handler")
+            raise
+        finally:
+            self.connection.execute("RELEASE handler")
+
+    def incoming(self) -> Path:
+        """Make the folder of temporary content, without what an earlier run left there."""
+        folder = self._folder / "incoming"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return folder
+
+    def close(self) -> None:
+        """Close the file and release its folder."""
+        self._reader.close()
+        self.connection.close()
+        self._lock.release()
+
+
+def read_fact(folder: Path, name: str) -> bytes | None:
+    """Read a fact of a state, without locking or changing it.
+
+    Raises:
+        StorageError: There is a state, but it cannot be read.
+    """
+    path = folder / "state.sqlite"
+    if not path.exists():
+        return None
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(connection):
+            query = "SELECT value FROM facts WHERE name = ?"
+            row = connection.execute(query, (name,)).fetchone()
+    except (OSError, sqlite3.Error) as error:
+        raise StorageError(f"{path}: {error}") from error
+    return None if row is None else row[0]

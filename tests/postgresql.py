@@ -1,0 +1,94 @@
+"""A real PostgreSQL on loopback, which can crash and come back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+
+import psycopg
+import pytest
+
+from rsnotify.commands.processes import free_port
+
+#: Where Debian keeps the programs of the server, beside PATH.
+DEBIAN = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
+PATH = ":".join([*DEBIAN, os.environ["PATH"]])
+#: The server refuses to run as root; this is whose it is on Debian.
+USER = "postgres" if os.getuid() == 0 else None
+PATIENCE = 30
+
+
+class PostgreSQL:
+    """A server.
+
+    Args:
+        folder: Where it keeps everything; `USER` must be able to write there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._run("initdb", "-D", "data", "-U", "owner", "-A", "trust", "--no-sync", "-E", "UTF8")
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            command,
+            user=USER,
+            group=USER,
+            extra_groups=None if USER is None else (),
+            cwd=self._folder,
+            env={"PATH": PATH, "LC_ALL": "C.UTF-8"},
+            # No pipes, as the server would keep them open.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=PATIENCE * 2,
+        )
+        assert done.returncode == 0, (command, self._log())
+
+    def _log(self) -> str:
+        with suppress(FileNotFoundError):
+            return (self._folder / "log").read_text(errors="replace")
+        return ""
+
+    def start(self) -> None:
+        """Start it, and wait until it can be reached."""
+        options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
+        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", options, "start")
+
+    def crash(self) -> None:
+        """End it as a crash does: connections break, and it has to recover at the next start."""
+        self._run("pg_ctl", "-D", "data", "-m", "immediate", "-w", "stop")
+
+    def database(self) -> str:
+        """Make a new database, and return how to connect to it."""
+        name = f"test_{token_hex(8)}"
+        with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        return self._url(name)
+
+    def _url(self, database: str) -> str:
+        return f"postgresql://owner@127.0.0.1:{self.port}/{database}"
+
+
+@contextmanager
+def running_postgresql() -> Iterator[PostgreSQL]:
+    """Run a server, or skip the test where PostgreSQL is not installed."""
+    if shutil.which("initdb", path=PATH) is None:
+        pytest.skip("PostgreSQL is not installed")
+    # Not in a folder of pytest's, which nobody else may enter.
+    with TemporaryDirectory(prefix="rsnotify-postgresql-") as folder:
+        if USER is not None:
+            shutil.chown(folder, USER)
+        server = PostgreSQL(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            with suppress(AssertionError):  # it may be down already
+                server.crash()
