@@ -230,6 +230,38 @@ async def publish_at_once(folder: Path, disk: Disk) -> set[bytes]:
     return acknowledged
 
 
+class Writer:
+    """A writer whose transactions end when the test says so."""
+
+    def __init__(self) -> None:
+        self.submitted: list[asyncio.Future[Any]] = []
+
+    def submit(self, operation: object) -> asyncio.Future[Any]:
+        self.submitted.append(asyncio.get_running_loop().create_future())
+        return self.submitted[-1]
+
+
+async def turns() -> None:
+    """Let the event loop do what it has to do now."""
+    for _ in range(9):
+        await asyncio.sleep(0)
+
+
+async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)
+    writer = Writer()
+    moving = cursors.Cursors(writer, "")  # type: ignore[arg-type]
+    moving.move(TOPIC, "https://a.example/", 1)
+    await turns()
+    moving.forget(TOPIC, "https://a.example/")  # nothing is left of what is being written
+    moving.move(TOPIC, "https://b.example/", 1)
+    await turns()
+    assert len(writer.submitted) == 1
+    writer.submitted[0].set_result(None)
+    await turns()
+    assert len(writer.submitted) == 2
+
+
 async def test_cursors_that_could_not_be_written_are_written_later(
     tmp_path: Path, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ):

@@ -45,6 +45,7 @@ class Cursors:
         self._moved: _Cursors = {}
         self._flushing: _Cursors = {}
         self._flush: asyncio.TimerHandle | None = None
+        self._is_writing = False
 
     def move(self, one: str, other: str, position: int) -> None:
         """Note how far something was delivered, by the two parts of its key."""
@@ -57,19 +58,19 @@ class Cursors:
             cursors.pop((topic, callback), None)
 
     def _flush_in(self, seconds: float) -> None:
-        if self._flush is None and self._moved and not self._flushing:
+        if self._flush is None and self._moved and not self._is_writing:
             self._flush = self._loop.call_later(seconds, self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush = None
+        self._is_writing = True
         self._flushing, self._moved = self._moved, {}
         rows = [(position, *key) for key, position in self._flushing.items()]
-        written = self._writer.submit(
-            lambda database: database.executemany(self._sql, rows)
-        )
+        written = self._writer.submit(lambda database: database.executemany(self._sql, rows))
         written.add_done_callback(self._flushed)
 
     def _flushed(self, written: asyncio.Future[sqlite3.Cursor]) -> None:
+        self._is_writing = False
         flushed, self._flushing = self._flushing, {}
         if written.cancelled() or (error := written.exception()) is None:
             self._flush_in(CURSOR_DELAY)
