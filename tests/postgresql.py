@@ -58,18 +58,24 @@ class PostgreSQL:
 
     def start(self) -> None:
         """Start it, and wait until it can be reached."""
+        # Without fsync, as nothing here crashes the machine itself.
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
+        options += " -c fsync=off"
         self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", options, "start")
 
     def crash(self) -> None:
         """End it as a crash does: connections break, and it has to recover at the next start."""
         self._run("pg_ctl", "-D", "data", "-m", "immediate", "-w", "stop")
 
-    def database(self) -> str:
-        """Make a new database, and return how to connect to it."""
-        name = f"test_{token_hex(8)}"
+    def database(self, backup_of: str = "template1") -> str:
+        """Make a new database, and return how to connect to it.
+
+        Args:
+            backup_of: Its content: how to connect to another, to which nobody is connected.
+        """
+        name, template = f"test_{token_hex(8)}", backup_of.rpartition("/")[2]
         with psycopg.connect(self._url("postgres"), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name}".encode())
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}".encode())
         return self._url(name)
 
     def _url(self, database: str) -> str:

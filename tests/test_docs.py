@@ -35,6 +35,8 @@ OTHER_PAGES = ["docs/design.md", "docs/mqtt.md", "docs/protocol.md", "docs/valid
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: Seconds after which what is still alive counts as running until it is stopped.
 ALIVE = 2.5
+#: What pages call a database of their reader's.
+DATABASE = "postgresql://localhost/example"
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -142,8 +144,10 @@ def runs(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize(("place", "program"), list(programs()), ids=lambda value: value[:60])
 def test_every_program_in_the_documentation_runs(
-    sandbox: Sandbox, place: str, program: str
+    sandbox: Sandbox, place: str, program: str, request: pytest.FixtureRequest
 ) -> None:
+    if DATABASE in program:
+        program = program.replace(DATABASE, request.getfixturevalue("postgresql"))
     if place.startswith(("subscriber", "relay")) or "Subscriber" in program:
         sandbox.serve()
     process = subprocess.Popen(

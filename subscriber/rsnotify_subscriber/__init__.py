@@ -4,7 +4,7 @@ from rsnotify_subscriber.auditing import Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.patching import Patch, PatchError
 from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.received import Blocking, Each, Handler, Holding, Received
+from rsnotify_subscriber.received import Blocking, Each, Handler, Holding, Received, Within
 from rsnotify_subscriber.status import PushState, Status
 from rsnotify_subscriber.subscriber import Subscriber
 
@@ -22,6 +22,7 @@ __all__ = [
     "Status",
     "Subscriber",
     "Via",
+    "Within",
     "audit",
     "default_state",
 ]

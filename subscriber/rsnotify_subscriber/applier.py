@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from rsnotify.ways import Wanted
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.received import Blocking, Handler, Received
+from rsnotify_subscriber.received import Blocking, Handler, Received, Within
 from rsnotify_subscriber.state import State
 from rsnotify_subscriber.tasks import Tasks
 
@@ -111,7 +111,7 @@ class Applier:
         self,
         bringer: Bringer,
         state: State,
-        handler: Handler,
+        handler: Handler | Within,
         outcome: Outcome,
         worker: Executor,
         tasks: Tasks,
@@ -119,7 +119,8 @@ class Applier:
     ) -> None:
         self._bringer = bringer
         self._state = state
-        self._handler = handler
+        self._handler = handler if isinstance(handler, Handler) else None
+        self._within = handler if isinstance(handler, Within) else None
         self._blocking = handler if isinstance(handler, Blocking) else None
         self._outcome = outcome
         self._worker = worker
@@ -134,14 +135,27 @@ class Applier:
 
     def submit(self, changes: Sequence[Change]) -> None:
         """Begin to apply changes, each on its own."""
+        known = self._committing
+        if not self._state.is_local:
+            self._tasks.spawn(self._submit_unknown(changes, known))
+            return
         for change in changes:
-            wanted = self._bringer.wanted(change)
-            held = self._committing.get(change.uri) or self._state.find(change.uri)
-            decided = self._decide(change, wanted, held)
-            if decided is None or decided.change is ChangeType.DELETED:
-                self._put(_Ready(change, decided, wanted))
-            else:
-                self._bring(_Ready(change, decided, wanted), held)
+            self._submit_known(change, known.get(change.uri) or self._state.find(change.uri))
+
+    async def _submit_unknown(self, changes: Sequence[Change], known: Mapping[str, Held]) -> None:
+        """Look up how resources are held where that takes a while, then begin."""
+        unknown = [change.uri for change in changes if change.uri not in known]
+        found = await asyncio.to_thread(self._state.find_all, unknown)
+        for change in changes:
+            self._submit_known(change, known.get(change.uri) or found.get(change.uri))
+
+    def _submit_known(self, change: Change, held: Held | None) -> None:
+        wanted = self._bringer.wanted(change)
+        decided = self._decide(change, wanted, held)
+        if decided is None or decided.change is ChangeType.DELETED:
+            self._put(_Ready(change, decided, wanted))
+        else:
+            self._bring(_Ready(change, decided, wanted), held)
 
     def _decide(self, change: Change, wanted: Wanted, held: Held | None) -> Change | None:
         """Return what has to be done about a change, if something has."""
@@ -236,16 +250,23 @@ class Applier:
         return True
 
     async def _apply_with_handler(self, batch: list[_Ready], received: list[Received]) -> None:
-        if self._blocking is not None:
+        if self._within is not None:
+            await self._in_worker(_write_and, batch, self._apply_within, received)
+        elif self._blocking is not None:
             await self._in_worker(_write_and, batch, self._blocking.apply_blocking, received)
-        else:
+        elif self._handler is not None:
             await self._in_worker(_write, batch)
             await self._handler.apply(received)
+
+    def _apply_within(self, received: Sequence[Received]) -> None:
+        within = self._within
+        assert within is not None
+        self._state.apply_within(lambda connection: within.apply_within(connection, received))
 
     def _commit(
         self, batch: Sequence[_Ready], held: Sequence[Held], progress: Progress | None
     ) -> None:
-        if held or progress is not None:
+        if held or progress is not None or self._within is not None:
             self._state.commit(held, progress)
         for ready in batch:
             if ready.content is not None:

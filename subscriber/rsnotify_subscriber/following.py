@@ -40,7 +40,7 @@ from rsnotify_subscriber.discovery import rediscover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.transport import Transport
-from rsnotify_subscriber.received import Handler, Holding
+from rsnotify_subscriber.received import Handler, Holding, Within
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import PushState, Status, Tally
 from rsnotify_subscriber.tasks import Tasks
@@ -81,7 +81,7 @@ class Following:
         identity: Identity,
         state: State,
         fetcher: Fetcher,
-        handler: Handler,
+        handler: Handler | Within,
         pace: Pace,
         transport: Callable[[Offer], Transport | None],
         moved: Callable[[], None],

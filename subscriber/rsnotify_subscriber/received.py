@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -67,6 +67,26 @@ class Blocking(Protocol):
 
     def apply_blocking(self, changes: Sequence[Received]) -> None:
         """Apply changes as `Handler.apply` does, in a thread that is not the event loop's."""
+
+
+@runtime_checkable
+class Within(Protocol):
+    """A handler whose effect is committed in one transaction with T, and so comes exactly once.
+
+    It needs no `apply`. What it does outside of the database may still come again.
+    """
+
+    def apply_within(self, connection: Any, changes: Sequence[Received]) -> None:
+        """Apply changes, at most one of each resource, without committing.
+
+        If it raises, what it did is undone; each change is then handed over alone, and what
+        still fails is tried again later.
+
+        Args:
+            connection: To the database in which the state is kept, a `psycopg.Connection` with
+                `PostgreSQLState`. It belongs to the transaction, and is not to be kept.
+            changes: What happened.
+        """
 
 
 @runtime_checkable

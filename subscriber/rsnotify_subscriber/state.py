@@ -23,7 +23,7 @@ from rsnotify.offer import Offer
 from rsnotify.selection import Selection
 from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.storing.database import Place
+from rsnotify_subscriber.storing.database import Place, Row
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
 
 T = TypeVar("T")
@@ -112,19 +112,12 @@ class State:
 
     def find(self, uri: str) -> Held | None:
         """Look up how a resource is held, as of the last commit."""
-        with self._storage():
-            rows = self._database.read(_FIND + "(?)", (uri,))
-        return Held(*rows[0]) if rows else None
+        return self.find_all([uri]).get(uri)
 
-    def _find_all(self, uris: Sequence[str]) -> dict[str, Held]:
-        """Look up how resources are held, as of now in the transaction that writes."""
-        found: dict[str, Held] = {}
-        for begin in range(0, len(uris), _PART):
-            part = uris[begin : begin + _PART]
-            marks = ", ".join("?" * len(part))
-            rows = self._database.execute(f"{_FIND}({marks})", part)
-            found.update((row[0], Held(*row)) for row in rows)
-        return found
+    def find_all(self, uris: Sequence[str]) -> dict[str, Held]:
+        """Look up how resources are held, as of the last commit."""
+        with self._storage():
+            return _look_up(self._database.read, uris)
 
     def progress(self) -> Progress | None:
         """Return the progress that was last committed."""
@@ -199,7 +192,7 @@ class State:
 
     def _write(self, held: Sequence[Held], progress: Progress | None) -> None:
         count = self.resources
-        before = self._find_all([one.uri for one in held])
+        before = _look_up(self._database.execute, [one.uri for one in held])
         for one in held:
             was = before.get(one.uri)
             count += one.is_there - (was is not None and was.is_there)
@@ -232,7 +225,7 @@ class State:
         moment = to_microseconds(at)
 
         def look() -> None:
-            all_held = self._find_all([one.uri for one in entries])
+            all_held = _look_up(self._database.execute, [one.uri for one in entries])
             for resource in entries:
                 held = all_held.get(resource.uri)
                 entry = described(resource, self._prefer)
@@ -303,6 +296,17 @@ class State:
             raise StorageError(f"{name}: {error}") from error
         except self._database.errors as error:
             raise StorageError(f"{name}: {str(error).strip()}") from error
+
+
+def _look_up(
+    query: Callable[[str, Sequence[object]], Iterable[Row]], uris: Sequence[str]
+) -> dict[str, Held]:
+    found: dict[str, Held] = {}
+    for begin in range(0, len(uris), _PART):
+        part = uris[begin : begin + _PART]
+        marks = ", ".join("?" * len(part))
+        found.update((row[0], Held(*row)) for row in query(f"{_FIND}({marks})", part))
+    return found
 
 
 def read_identity(folder: Path) -> Identity | None:

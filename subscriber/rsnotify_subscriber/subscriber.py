@@ -26,9 +26,10 @@ from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.push.choosing import NAMES, Via, Way, choose
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
-from rsnotify_subscriber.received import Each, Handler, Prepared, Received
+from rsnotify_subscriber.received import Each, Handler, Prepared, Received, Within
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import Status
+from rsnotify_subscriber.storing.database import Place
 
 logger = logging.getLogger("rsnotify.subscriber")
 _RETRY = Retry(first=1.0, most=60.0)
@@ -42,9 +43,10 @@ class Subscriber:
 
     Args:
         url: The Source: a site, a well-known URI, a Capability List, a Change List, ...
-        handler: Applies changes: an object with `apply`, or an async function of one change.
-        state: The folder of the state; made if it is not there. One subscriber uses it at a
-            time, always for the same Source.
+        handler: Applies changes: an object with `apply` or `apply_within`, or an async function
+            of one change.
+        state: The folder of the state, made if it is not there, or another place for it. One
+            subscriber uses it at a time, always for the same Source.
         via: How changes are heard of.
         pace: How fast, and how much at once.
         selection: What of the set is followed. Where it is another than in the last run, the
@@ -71,9 +73,9 @@ class Subscriber:
     def __init__(
         self,
         url: str,
-        handler: Handler | Callable[[Received], Awaitable[None]],
+        handler: Handler | Within | Callable[[Received], Awaitable[None]],
         *,
-        state: Path,
+        state: Path | Place,
         via: Via = Via.AUTO,
         pace: Pace | None = None,
         selection: Selection | None = None,
@@ -86,8 +88,8 @@ class Subscriber:
         allow_private_addresses: bool = False,
     ) -> None:
         self._url = url
-        self._handler = handler if isinstance(handler, Handler) else Each(handler)
-        self._folder = state.absolute()
+        self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
+        self._place = state.absolute() if isinstance(state, Path) else state
         self._via = via
         self._ways: dict[Via, Way] = {  # the best first
             Via.WEBSOCKET: self._websocket,
@@ -165,14 +167,16 @@ class Subscriber:
             await self._task
 
     async def _run(self, *, once: bool) -> None:
-        state = State(self._folder)
+        state = State(self._place)
         self._over = False
         self._last = Status()
         try:
             async with self._sessions:
-                fetcher = Fetcher(self._sessions, state.incoming(), self._largest)
+                incoming = state.incoming()
+                fetcher = Fetcher(self._sessions, incoming, self._largest)
                 identity = await self._identify(state, fetcher, patient=not once)
                 if identity is not None:
+                    self._prepare(identity, incoming)
                     await self._follow(identity, state, fetcher, once=once)
         finally:
             self._last = self.status
@@ -181,13 +185,16 @@ class Subscriber:
             self._over = True
             self._tell()
 
+    def _prepare(self, identity: Identity, incoming: Path) -> None:
+        if isinstance(self._handler, Prepared):
+            folder = self._place if isinstance(self._place, Path) else incoming
+            self._handler.prepare(identity.base, folder)
+
     async def _follow(
         self, identity: Identity, state: State, fetcher: Fetcher, *, once: bool
     ) -> None:
         if self._via in NAMES and self._transport(identity.offer) is None:
             raise ConfigurationError(f"{self._url} offers no hub that speaks {NAMES[self._via]}")
-        if isinstance(self._handler, Prepared):
-            self._handler.prepare(identity.base, self._folder)
         self._following = Following(
             identity,
             state,
@@ -237,8 +244,8 @@ class Subscriber:
             return identity
         if known.base != identity.base:
             raise ConfigurationError(
-                f"{self._folder} holds the state of {known.url}; "
-                f"to follow {self._url} choose another folder, or remove that one"
+                f"{self._place} holds the state of {known.url}; "
+                f"to follow {self._url} choose another place, or remove that one"
             )
         return msgspec.structs.replace(known, url=self._url, offer=offer)
 

@@ -56,6 +56,10 @@ class PostgreSQLState:
         self._schema = schema
         self._incoming = incoming
 
+    def __str__(self) -> str:
+        """Return what messages call it."""
+        return f"the schema {self._schema}"
+
     def open(self) -> PostgreSQLDatabase:
         """Connect, lock the schema and make the tables, as `Place.open`."""
         try:

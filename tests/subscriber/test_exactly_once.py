@@ -1,0 +1,205 @@
+"""T in the aggregator's own PostgreSQL: each change has its effect once, whatever dies when."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from rsnotify.actions import Progress
+from rsnotify.datetimes import Instant
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from tests.postgresql import PostgreSQL
+from tests.subscriber import aggregator
+from tests.subscriber.aggregator import PACE, Aggregator
+from tests.subscriber.source import SmallSource
+
+PATIENCE = 30
+
+
+class Database:
+    """What the aggregator has, seen from outside."""
+
+    def __init__(self, conninfo: str) -> None:
+        self.conninfo = conninfo
+        aggregator.prepare(conninfo)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            return connection.execute(query.encode()).fetchall()
+
+    def copy(self, source: SmallSource) -> dict[str, bytes]:
+        rows = self.rows("SELECT uri, content FROM copy")
+        return {uri.removeprefix(source.base): content for uri, content in rows}
+
+    def through(self) -> Instant:
+        ((value,),) = self.rows("SELECT value FROM rsnotify.facts WHERE name = 'progress'")
+        return msgspec.json.decode(value, type=Progress).through
+
+    def had_no_double(self) -> bool:
+        return not self.rows("SELECT uri, at FROM effects GROUP BY uri, at HAVING count(*) > 1")
+
+
+@pytest.fixture
+def database(postgresql: str) -> Database:
+    return Database(postgresql)
+
+
+def subscriber(source: SmallSource, database: Database, handler: object = None) -> Subscriber:
+    handler = handler or Aggregator()
+    state = PostgreSQLState(database.conninfo)
+    return Subscriber(source.url, handler, state=state, pace=PACE)  # type: ignore[arg-type]
+
+
+async def catch_up(source: SmallSource, database: Database, handler: object = None) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await subscriber(source, database, handler).catch_up()
+
+
+async def until_equal(following: Subscriber, source: SmallSource, database: Database) -> None:
+    async with asyncio.timeout(PATIENCE):
+        assert await following.until(lambda _: database.copy(source) == source.contents)
+
+
+async def test_the_effect_and_t_are_committed_together(
+    source: SmallSource, database: Database
+) -> None:
+    source.put("a", b"1")
+    await catch_up(source, database)
+    for number in range(5):
+        source.put("a", b"%d" % number)
+        source.put("b", b"b%d" % number)
+    source.delete("b")
+    await catch_up(source, database)
+    assert database.copy(source) == source.contents == {"a": b"4"}
+    assert database.through() >= source.last
+    assert database.had_no_double()
+
+
+async def test_a_backup_brings_t_back_too(
+    source: SmallSource, database: Database, postgresql_server: PostgreSQL
+) -> None:
+    source.put("a", b"1")
+    await catch_up(source, database)
+    backup = Database(postgresql_server.database(backup_of=database.conninfo))
+    source.put("b", b"1")
+    await catch_up(source, database)
+    assert backup.copy(source) == {"a": b"1"}
+    await catch_up(source, backup)
+    assert backup.copy(source) == source.contents
+
+
+async def test_what_the_handler_refuses_leaves_no_trace_and_holds_up_nothing_else(
+    source: SmallSource, database: Database
+) -> None:
+    class Strict(Aggregator):
+        refuses = True
+
+        def apply_within(self, connection: psycopg.Connection, changes: Sequence[Received]) -> None:
+            super().apply_within(connection, changes)
+            if self.refuses and any(change.uri.endswith("bad") for change in changes):
+                connection.execute("SELECT 1 / 0")
+
+    handler = Strict()
+    async with subscriber(source, database, handler) as following:
+        for name in ("a", "bad", "b"):
+            source.put(name, name.encode())
+        async with asyncio.timeout(PATIENCE):
+            assert await following.until(lambda status: status.applied >= 2)
+        assert set(database.copy(source)) == {"a", "b"}
+        handler.refuses = False
+        await until_equal(following, source, database)
+    assert database.had_no_double()
+
+
+async def test_each_change_has_its_effect_once_however_often_the_process_is_killed(
+    source: SmallSource, database: Database
+) -> None:
+    random, step = Random(1), 0
+    for dies_after in (0, 2, None):
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, aggregator.__file__, source.url, database.conninfo),
+            *([] if dies_after is None else [str(dies_after)]),
+        )
+        seen = len(database.rows("SELECT FROM effects"))
+        async with asyncio.timeout(PATIENCE):
+            while process.returncode is None:
+                step += 1
+                change(source, random, step)
+                await asyncio.sleep(0.005)
+                if dies_after is None and len(database.rows("SELECT FROM effects")) > seen + 5:
+                    process.kill()  # wherever it is
+                    await process.wait()
+    await catch_up(source, database)
+    assert database.copy(source) == source.contents
+    assert database.had_no_double()
+
+
+def change(source: SmallSource, random: Random, step: int) -> None:
+    name = random.choice("abcdefgh")
+    if name in source.contents and random.random() < 0.2:
+        source.delete(name)
+    else:
+        source.put(name, b"%d" % step)
+
+
+async def test_after_a_crash_of_the_database_one_goes_on_from_what_it_had(
+    source: SmallSource, database: Database, postgresql_server: PostgreSQL
+) -> None:
+    source.put("a", b"1")
+    following = subscriber(source, database)
+    running = asyncio.create_task(following.run())
+    await until_equal(following, source, database)
+    await asyncio.to_thread(postgresql_server.crash)
+    try:
+        source.put("a", b"2")
+        with pytest.raises(StorageError, match="state in PostgreSQL"):
+            async with asyncio.timeout(PATIENCE):
+                await running
+        with pytest.raises(StorageError, match="state in PostgreSQL"):
+            await catch_up(source, database)
+    finally:
+        await asyncio.to_thread(postgresql_server.start)
+    await catch_up(source, database)
+    assert database.copy(source) == source.contents
+    assert database.had_no_double()
+
+
+async def test_an_async_handler_may_keep_its_state_there_too(
+    source: SmallSource, database: Database
+) -> None:
+    seen = []
+
+    async def note(change: Received) -> None:
+        seen.append(change.uri)
+
+    source.put("a", b"1")
+    await catch_up(source, database, note)
+    assert seen == [source.base + "a"]
+    assert database.through() >= source.last
+
+
+async def test_a_schema_is_of_one_source(source: SmallSource, database: Database) -> None:
+    source.put("a", b"1")
+    await catch_up(source, database)
+    other = SmallSource()
+    await other.server.start()
+    try:
+        with pytest.raises(ConfigurationError, match="the schema rsnotify holds the state of"):
+            await catch_up(other, database)
+    finally:
+        await other.server.stop()
+
+
+@pytest.mark.parametrize("schema", ["", "a.b", 'a"b', "a b", "x" * 64])
+def test_a_name_that_can_be_no_schema_is_refused(schema: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be the schema"):
+        PostgreSQLState(schema=schema)
