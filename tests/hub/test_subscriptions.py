@@ -31,7 +31,9 @@ def test_a_lease_ends_at_its_instant():
     assert is_expired(subscription, at(60))
 
 
-@pytest.mark.parametrize(("requested", "granted"), [(None, 100), (5, 10), (50, 50), (10**12, 864_000)])
+@pytest.mark.parametrize(
+    ("requested", "granted"), [(None, 100), (5, 10), (50, 50), (10**12, 864_000)]
+)
 def test_leases_are_granted_within_limits(requested: int | None, granted: int):
     assert granted_lease(requested, default=100, minimum=10, maximum=864_000) == granted
 

@@ -104,7 +104,8 @@ def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Star
     for number in range(20):
         place = folder / f"n{number}" / "x" / "y"
         place.mkdir(parents=True)
-        (place / "f.txt").write_text(str(number))
+        (place / ".f").write_text(str(number))  # whole at once, else it may be seen while empty
+        (place / ".f").rename(place / "f.txt")
     for number in range(20):
         process.told("created", f"n{number}/x/y/f.txt")
     assert len(process.changes()) == 20
