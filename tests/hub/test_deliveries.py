@@ -366,6 +366,7 @@ async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(
         return await read(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(deliveries.topics, "read", failing)
+    monkeypatch.setattr(deliveries.topics, "recent", lambda *_, **__: None)
     await deliveries.publish(1)
     await watch.line("must wait", "the disk is gone")
     assert (await callback.delivery())[1] == fragment(0, 1)

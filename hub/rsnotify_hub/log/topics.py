@@ -86,6 +86,11 @@ class Topics:
         state = self.state(topic)
         return state.position if state else 0
 
+    def recent(self, topic: str, *, after: int) -> list[Entry] | None:
+        """Return what stands after a position, if all of that is in memory; else None."""
+        found = self._logs.get(topic)
+        return found.recent.after(after, None) if found else None
+
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
         """Read on in a log, from memory when that reaches back far enough (`Store.read`).
 

@@ -18,9 +18,10 @@ from rsnotify.vocabulary import Rel
 from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.answers import Answer
+from rsnotify_hub.websub.posting.connection import Connection
 from rsnotify_hub.websub.posting.heads import common_head
 from rsnotify_hub.websub.posting.poster import Poster
-from rsnotify_hub.websub.posting.replies import NoReply, Unreachable
+from rsnotify_hub.websub.posting.replies import NoReply, Reply, Stale, Unreachable
 from rsnotify_hub.websub.signatures import Signatures
 
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
@@ -64,17 +65,49 @@ class Callbacks:
             The answer, with an excerpt of its body where it is a failure.
         """
         try:
-            head = notification_head(subscription.topic, self._hub_url, content_type, len(body))
-            if subscription.secret is not None:
-                head += self._signatures.header(subscription.secret, body)
+            head = self._head(subscription, body, content_type)
             reply = await self._poster.post(subscription.callback, head, body)
-        except NoReply as error:
-            return Answer(None, str(error))
-        except Unreachable as error:
-            return _unreachable(error)
-        except (OSError, ValueError) as error:
-            return Answer(None, f"cannot be reached: {reason_of(error)}")
+        except (NoReply, Unreachable, OSError, ValueError) as error:
+            return _no_reply(error)
         return self._answer(reply.status, reply.retry_after, reply.excerpt)
+
+    def begin(
+        self,
+        subscription: Subscription,
+        body: bytes,
+        content_type: str,
+        done: Callable[[Answer | None], None],
+    ) -> Connection | None:
+        """Begin to POST a notification, where a connection waits for one: it needs no task then.
+
+        Args:
+            subscription: Whose callback, and what to sign with.
+            body: The content.
+            content_type: What it is.
+            done: Called once, later, with the answer; with None if that connection had ended
+                before, so that it is for `deliver` to make the request.
+
+        Returns:
+            The connection, to cancel the request with; None where `deliver` is needed.
+        """
+
+        def settle(outcome: Reply | Exception) -> None:
+            if isinstance(outcome, Reply):
+                done(self._answer(outcome.status, outcome.retry_after, outcome.excerpt))
+            else:
+                done(None if isinstance(outcome, Stale) else _no_reply(outcome))
+
+        try:
+            head = self._head(subscription, body, content_type)
+            return self._poster.begin(subscription.callback, head, body, settle)
+        except ValueError:
+            return None
+
+    def _head(self, subscription: Subscription, body: bytes, content_type: str) -> bytes:
+        head = notification_head(subscription.topic, self._hub_url, content_type, len(body))
+        if subscription.secret is None:
+            return head
+        return head + self._signatures.header(subscription.secret, body)
 
     async def ask(self, url: str, *, limit: int) -> Answer:
         """GET a callback with a query (WebSub §5.2, §5.3).
@@ -119,10 +152,12 @@ async def _beginning(response: aiohttp.ClientResponse, size: int) -> bytes:
     return body[:size]
 
 
-def _unreachable(error: Unreachable) -> Answer:
+def _no_reply(error: Exception) -> Answer:
+    if isinstance(error, NoReply):
+        return Answer(None, str(error))
     # What is forbidden is so at the next try, too.
-    forbidden = isinstance(error.__cause__, PermissionError)
-    return Answer(None, f"cannot be reached: {reason_of(error)}", reached=forbidden)
+    reached = not isinstance(error, Unreachable) or isinstance(error.__cause__, PermissionError)
+    return Answer(None, f"cannot be reached: {reason_of(error)}", reached=reached)
 
 
 def _failure(error: Exception) -> Answer:

@@ -42,6 +42,17 @@ class Notifications:
         self._topics = topics
         self._last: tuple[LogState, int, Notification] | None = None
 
+    def at_hand(self, subscription: Subscription) -> Notification | None:
+        """Return what is next where that takes neither reading nor merging; else None."""
+        topic, after = subscription.topic, subscription.position
+        state = self._topics.state(topic)  # another value whenever anything in the log changes
+        if self._last is not None and self._last[0] is state and self._last[1] == after:
+            return self._last[2]
+        entries = _latest(self._topics.recent(topic, after=after) or [])
+        if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
+            return None
+        return self._keep(state, after, _alone(entries[0]))
+
     async def next(self, subscription: Subscription) -> Notification:
         """Read on in the log. What chains is merged; of whole contents only the newest matters.
 
@@ -51,31 +62,39 @@ class Notifications:
         Raises:
             StorageError: The log cannot be read.
         """
+        if (found := self.at_hand(subscription)) is not None:
+            return found
         topic, after = subscription.topic, subscription.position
-        state = self._topics.state(topic)  # another value whenever anything in the log changes
+        state = self._topics.state(topic)
         if state is None:
             return Notification(None, "", 0)
-        if self._last is not None and self._last[0] is state and self._last[1] == after:
-            return self._last[2]
-        found = await self._next(topic, after, state.position)
+        entries = _latest(await self._topics.read(topic, after=after))
+        if not entries:  # what it had not got was trimmed
+            return Notification(None, "", state.position)
+        return self._keep(state, after, await _merged(entries[: _chained(entries)]))
+
+    def _keep(self, state: LogState, after: int, found: Notification) -> Notification:
         self._last = state, after, found
         return found
 
-    async def _next(self, topic: str, after: int, end: int) -> Notification:
-        entries = await self._topics.read(topic, after=after)
-        if not entries:  # what it had not got was trimmed
-            return Notification(None, "", end)
-        entries = entries[_newest_whole(entries) :]
-        fragments = [entry.fragment for entry in entries]
-        count = chained(fragments, max_bytes=MERGED_BYTES)
-        position = entries[count - 1].position
-        if count == 1:
-            return Notification(fragments[0].body, fragments[0].content_type, position)
-        body = await asyncio.to_thread(merge, fragments[:count])  # others need not wait for it
-        return Notification(body, MERGED_CONTENT_TYPE, position)
+
+def _chained(entries: Sequence[Entry]) -> int:
+    return chained([entry.fragment for entry in entries], max_bytes=MERGED_BYTES)
 
 
-def _newest_whole(entries: Sequence[Entry]) -> int:
-    """Return where the content stands that took the place of all before it; else 0."""
+def _alone(entry: Entry) -> Notification:
+    return Notification(entry.fragment.body, entry.fragment.content_type, entry.position)
+
+
+async def _merged(entries: Sequence[Entry]) -> Notification:
+    if len(entries) == 1:
+        return _alone(entries[0])
+    # Others need not wait for it.
+    body = await asyncio.to_thread(merge, [entry.fragment for entry in entries])
+    return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
+
+
+def _latest(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """Return what is left when a whole content takes the place of all before it."""
     wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
-    return max(wholes, default=0)
+    return entries[max(wholes, default=0) :]

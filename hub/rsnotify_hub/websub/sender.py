@@ -13,10 +13,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import partial
 from random import Random
+from typing import Any
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
@@ -28,7 +29,7 @@ from rsnotify_hub.subscriptions import is_expired
 from rsnotify_hub.websub.answers import Answer, Verdict
 from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.delivery import Delivery, Failure
-from rsnotify_hub.websub.notifications import Notifications
+from rsnotify_hub.websub.notifications import Notification, Notifications
 from rsnotify_hub.websub.turns import Turn, Turns
 
 log = logging.getLogger("rsnotify.hub.websub")
@@ -109,7 +110,7 @@ class Sender:
     def interrupt(self, delivery: Delivery) -> None:
         """Break off what is under way, or waits."""
         turn, delivery.turn = delivery.turn, None
-        if turn is not None and turn.task is not asyncio.current_task():
+        if turn is not None and (turn.task is None or turn.task is not asyncio.current_task()):
             self._turns.cancel(turn)
         if delivery.timer is not None:
             delivery.timer.cancel()
@@ -162,21 +163,81 @@ class Sender:
         failed = delivery.failures > 0
         self._statistics.retries += failed
         delivery.retry_at = None
-        work = partial(self._work, delivery)
-        delivery.turn = self._turns.take(delivery.authority, work, slow=failed)
+        delivery.turn = self._turns.take(
+            delivery.authority,
+            partial(self._work, delivery),
+            begin=partial(self._begin, delivery),
+            slow=failed,
+        )
+
+    def _begin(self, delivery: Delivery, turn: Turn) -> bool:
+        """Send at once what is at hand, where a connection waits for it.
+
+        So nearly all deliveries go, and need no task; `_work` can do everything.
+        """
+        assert self._notifications is not None
+        subscription = delivery.subscription
+        notification = self._notifications.at_hand(subscription)
+        if notification is None or notification.body is None:
+            return False
+        if is_expired(subscription, self._clock()):
+            return False
+        request = self._callbacks.begin(
+            subscription, notification.body, notification.content_type, turn.answered
+        )
+        if request is None:
+            return False
+        turn.expect(request, partial(self._answered, delivery, turn, notification))
+        return True
+
+    def _answered(
+        self, delivery: Delivery, turn: Turn, notification: Notification, answer: Answer | None
+    ) -> None:
+        if answer is None:
+            self._turns.go_on(turn, self._work(delivery, turn))
+        elif answer.verdict is not Verdict.DELIVERED:
+            self._turns.go_on(turn, self._conclude(delivery, turn, self._failed(delivery, answer)))
+        else:
+            self._succeeded(delivery, turn, notification)
+
+    def _succeeded(self, delivery: Delivery, turn: Turn, notification: Notification) -> None:
+        wait = 0.0
+        try:
+            self._delivered(delivery, notification)
+        except Exception:
+            wait = self._broken_off(delivery)
+        delivery.turn = None
+        self._turns.end(turn)
+        self._go_on(delivery, wait)
+
+    def _broken_off(self, delivery: Delivery) -> float:
+        """Tell of a fault of ours, which must not end what somebody subscribed to; return the
+        seconds until the next try.
+        """
+        log.exception("a delivery of %s broke off", delivery.subscription.topic)
+        return self._retry.most
 
     async def _work(self, delivery: Delivery, turn: Turn) -> None:
+        await self._conclude(delivery, turn, self._deliver_next(delivery, turn))
+
+    async def _conclude(
+        self, delivery: Delivery, turn: Turn, work: Coroutine[Any, Any, float | None]
+    ) -> None:
+        """Do the work of a turn, and see to the next."""
         wait: float | None = None
         try:
-            wait = await self._deliver_next(delivery, turn)
+            wait = await work
         except Exception:
-            # A fault of ours must not end what somebody subscribed to.
-            log.exception("a delivery of %s broke off", delivery.subscription.topic)
-            wait = self._retry.most
+            wait = self._broken_off(delivery)
         finally:
             if delivery.turn is turn:
                 delivery.turn = None
-        if wait is None or delivery.turn is not None or self._closed:
+        if delivery.turn is None:
+            self._go_on(delivery, wait)
+
+    def _go_on(self, delivery: Delivery, wait: float | None) -> None:
+        """Deliver the next after some seconds; None where that is for others to say."""
+        if wait is None or self._closed:
             return
         if wait:
             self._wait(delivery, wait)
@@ -205,11 +266,15 @@ class Sender:
                 return None
             if answer.verdict is not Verdict.DELIVERED:
                 return await self._failed(delivery, answer)
+        self._delivered(delivery, notification)
+        return 0.0
+
+    def _delivered(self, delivery: Delivery, notification: Notification) -> None:
+        if notification.body is not None:
             self._count(Outcome.DELIVERED)
             self._statistics.delivered_bytes[Way.WEBSUB] += len(notification.body)
             delivery.succeeded()
         self._move(delivery, notification.position)
-        return 0.0
 
     async def _failed(self, delivery: Delivery, answer: Answer) -> float | None:
         topic = delivery.subscription.topic

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from rsnotify_hub.websub.answers import Answer
 from rsnotify_hub.websub.deadlines import Deadlines
@@ -31,22 +31,40 @@ SLOW = Places(200, per_host=10)
 _TOO_LONG = "takes too long"
 
 
+class Request(Protocol):
+    """A request that is under way without a task."""
+
+    def cancel(self) -> None:
+        """Give it up."""
+
+
 class Turn:
     """A request that waits for its turn, or is under way.
 
     Args:
         host: Where it goes.
         work: What to do when its turn has come.
+        begin: What to try first.
         lane: Where it waits, or has its place.
         deadlines: Say when its time is up.
+
+    Attributes:
+        task: What does the work, if it needs one.
+        left: Done when it has ended; whoever waits for that sets it.
     """
 
-    def __init__(self, host: str, work: Work, lane: Lane[Turn], deadlines: Deadlines) -> None:
+    def __init__(
+        self, host: str, work: Work, begin: Begin | None, lane: Lane[Turn], deadlines: Deadlines
+    ) -> None:
         self.host = host
         self.work = work
+        self.begin = begin
         self.lane = lane
         self.task: asyncio.Task[None] | None = None
+        self.left: asyncio.Future[None] | None = None
         self._deadlines = deadlines
+        self._request: Request | None = None
+        self._done: Done | None = None
         self._requesting = self._expired = False
 
     async def within(self, request: Coroutine[Any, Any, Answer]) -> Answer:
@@ -64,9 +82,41 @@ class Turn:
             self._requesting = False
             self._deadlines.end(self)
 
+    def expect(self, request: Request, done: Done) -> None:
+        """Wait for the answer to a request that was begun, in the time there is for it.
+
+        Args:
+            request: It will call `answered`.
+            done: Takes what `answered` is called with, or that its time was up.
+        """
+        self._request, self._done = request, done
+        self._deadlines.begin(self)
+
+    def answered(self, answer: Answer | None) -> None:
+        """Take the answer to a request that was begun, or None where it must be made anew."""
+        done = self._done
+        self._forget()
+        if done is not None:
+            done(answer)
+
+    def _forget(self) -> None:
+        self._request = self._done = None
+        self._deadlines.end(self)
+
+    def cancel(self) -> None:
+        """Give up what it does."""
+        if self.task is not None:
+            self.task.cancel()
+        elif self._request is not None:
+            self._request.cancel()
+            self._forget()
+
     def expire(self) -> None:
         """Let its request, if it makes one just now, be the one whose time is up."""
-        if self._requesting and not self._expired:
+        if self._request is not None:
+            self._request.cancel()
+            self.answered(Answer(None, _TOO_LONG))
+        elif self._requesting and not self._expired:
             self._expired = True
             self._own_task.cancel()
 
@@ -76,7 +126,14 @@ class Turn:
         return self.task
 
 
+#: Does what a turn is for, in a task.
 Work = Callable[[Turn], Coroutine[Any, Any, None]]
+
+#: Begins what a turn is for without a task (`Turn.expect`), where it can; whoever does so calls
+#: `Turns.end`, or `Turns.go_on`.
+Begin = Callable[[Turn], bool]
+
+Done = Callable[[Answer | None], None]
 
 
 class Turns:
@@ -105,16 +162,19 @@ class Turns:
         self._check: asyncio.TimerHandle | None = None
         self._closed = False
 
-    def take(self, host: str, work: Work, *, slow: bool = False) -> Turn:
+    def take(
+        self, host: str, work: Work, *, begin: Begin | None = None, slow: bool = False
+    ) -> Turn:
         """Do some work when its turn comes, at once where there is room.
 
         Args:
             host: Where its requests go.
             work: Makes them, each through `Turn.within`.
+            begin: Is tried first.
             slow: Whether it failed before.
         """
         lane = self._slow if slow else self._quick
-        turn = Turn(host, work, lane, self._deadlines)
+        turn = Turn(host, work, begin, lane, self._deadlines)
         if lane.has_place(host) and not self._closed:
             self._enter(turn)
         else:
@@ -128,14 +188,25 @@ class Turns:
 
     def cancel(self, turn: Turn) -> None:
         """Give up a turn, or what it does."""
-        if turn.task is not None:
-            turn.task.cancel()  # its place is free once it has ended
-        else:
-            turn.lane.leave(turn)
+        turn.cancel()
+        if turn.task is None:  # else its place is free once that has ended
+            self.end(turn)
 
     def _enter(self, turn: Turn) -> None:
         turn.lane.enter(turn, self._loop.time())
-        turn.task = self._loop.create_task(turn.work(turn))
+        if not self._begins(turn):
+            self.go_on(turn, turn.work(turn))
+
+    def _begins(self, turn: Turn) -> bool:
+        try:
+            return turn.begin is not None and turn.begin(turn)
+        except Exception:
+            log.exception("a request to the callback at %s needs a task", turn.host)
+            return False
+
+    def go_on(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
+        """Go on with a turn in a task, and end it then."""
+        turn.task = self._loop.create_task(work)
         turn.task.add_done_callback(partial(self._ended, turn))
 
     def _begin(self) -> None:
@@ -150,9 +221,15 @@ class Turns:
             self._check = self._loop.call_at(due, self._make_room, due)
 
     def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
-        turn.lane.leave(turn)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request to the callback at %s broke off", turn.host, exc_info=error)
+        self.end(turn)
+
+    def end(self, turn: Turn) -> None:
+        """End a turn: its place is free."""
+        turn.lane.leave(turn)
+        if turn.left is not None and not turn.left.done():
+            turn.left.set_result(None)
         if turn.lane.is_wanted():
             self._begin()
 
@@ -180,12 +257,17 @@ class Turns:
         self._slow.clear()
         if self._check is not None:
             self._check.cancel()
-        tasks = [
-            turn.task for lane in (self._quick, self._slow) for turn in lane.inside() if turn.task
-        ]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=seconds)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        inside = [*self._quick.inside(), *self._slow.inside()]
+        for turn in inside:
+            turn.left = self._loop.create_future()
+        if inside:
+            await self._wait_for(inside, seconds)
         self._deadlines.close()
+
+    async def _wait_for(self, turns: Sequence[Turn], seconds: float) -> None:
+        endings = [turn.left for turn in turns if turn.left]
+        await asyncio.wait(endings, timeout=seconds)
+        for turn in turns:
+            if turn.left and not turn.left.done():
+                self.cancel(turn)
+        await asyncio.gather(*endings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 from rsnotify_hub.websub.posting.places import Origin
@@ -17,6 +19,10 @@ _ENDED = "ends the connection without an answer"
 # All read into one buffer, which is parsed before the next one is filled: a buffer for each read
 # is what a read costs most.
 _BUFFER = memoryview(bytearray(64 * 1024))
+
+
+#: Takes what became of a request.
+Done = Callable[[Reply | Exception], None]
 
 
 class Keeper(Protocol):
@@ -46,33 +52,53 @@ class Connection(asyncio.BufferedProtocol):
         self._reader = Reader()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[Reply] | None = None
+        self._done: Done | None = None
         self._busy = False
         self._used = False
         self._late: asyncio.TimerHandle | None = None
+
+    def send(self, head: bytes, body: bytes, done: Done) -> bool:
+        """Send a request.
+
+        Args:
+            head: All of its head.
+            body: Its body.
+            done: Called once, later, with the answer; or with `Stale`, `NoReply` or OSError.
+
+        Returns:
+            Whether it was sent; not where the connection has ended.
+        """
+        if self._transport is None or self._transport.is_closing():
+            return False
+        self._busy = True
+        self._reader.start()
+        self._done = done
+        self._transport.writelines((head, body))
+        return True
 
     async def post(self, head: bytes, body: bytes) -> Reply:
         """Send a request, and wait for the answer.
 
         Raises:
-            Stale: It was used before, and has ended without an answer.
+            Stale: The connection has ended without an answer, and was used before.
             NoReply: There is none that can be understood.
             OSError: The connection has failed.
         """
-        if self._transport is None or self._transport.is_closing():
-            raise Stale(_ENDED)
-        self._busy = True
-        self._reader.start()
         waiting: asyncio.Future[Reply] = self._loop.create_future()
-        self._waiting = waiting
-        self._transport.writelines((head, body))
+        done = partial(_resolve, waiting)
+        if not self.send(head, body, done):
+            raise Stale(_ENDED)
         try:
             return await waiting
         except asyncio.CancelledError:
-            if self._waiting is waiting:  # else it is somebody else's by now
-                self._waiting = None
-                self.abort()
+            if self._done is done:  # else it is somebody else's by now
+                self.cancel()
             raise
+
+    def cancel(self) -> None:
+        """Give up the request that is under way, and end the connection."""
+        self._done = None
+        self.abort()
 
     def abort(self) -> None:
         """End it at once."""
@@ -97,21 +123,27 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._reader.feed(_BUFFER[:nbytes])
         except NoReply as error:
-            self._settle(self._reader.rest() or error)
             self.abort()
+            self._settle(self._reader.rest() or error)
             return
-        if (reply := self._reader.reply()) is not None:
-            self._settle(reply)
-        elif self._reader.status and self._late is None:
-            self._late = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
+        reply = self._reader.reply()
         if self._reader.complete:
             self._end_answer()
+        elif reply is None:
+            self._wait_for_excerpt()
+        elif self._done is not None:
+            self._keeper.drain(self)
+        if reply is not None:
+            self._settle(reply)
+
+    def _wait_for_excerpt(self) -> None:
+        if self._reader.status and self._late is None:
+            self._late = self._loop.call_later(EXCERPT_SECONDS, self._end_excerpt)
 
     def _end_excerpt(self) -> None:
-        self._late = None
+        self.abort()
         if (reply := self._reader.rest()) is not None:
             self._settle(reply)
-        self.abort()
 
     def _end_answer(self) -> None:
         self._busy = False
@@ -122,27 +154,31 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
 
     def _settle(self, outcome: Reply | Exception) -> None:
+        """Hand on what became of the request; the next one may be sent meanwhile."""
         if self._late is not None:
             self._late.cancel()
             self._late = None
-        waiting, self._waiting = self._waiting, None
-        if waiting is None or waiting.done():
-            return
-        if isinstance(outcome, Exception):
-            waiting.set_exception(outcome)
-        else:
-            waiting.set_result(outcome)
-        if not self._reader.complete:
-            self._keeper.drain(self)
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
 
     def connection_lost(self, error: Exception | None) -> None:
         """It has ended."""
-        self._settle(self._reader.rest() or self._reason(error))
         self._transport = None
         self._busy = False
         self._keeper.lost(self)
+        self._settle(self._reader.rest() or self._reason(error))
 
     def _reason(self, error: Exception | None) -> Exception:
         if self._used and not self._reader.begun:
             return Stale(_ENDED)
         return error or NoReply(_ENDED)
+
+
+def _resolve(waiting: asyncio.Future[Reply], outcome: Reply | Exception) -> None:
+    if waiting.done():
+        return
+    if isinstance(outcome, Exception):
+        waiting.set_exception(outcome)
+    else:
+        waiting.set_result(outcome)

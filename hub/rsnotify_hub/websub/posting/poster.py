@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+from rsnotify_hub.websub.posting.connection import Connection, Done
 from rsnotify_hub.websub.posting.dialling import Dialler
 from rsnotify_hub.websub.posting.places import place_of
 from rsnotify_hub.websub.posting.pool import Pool
@@ -32,6 +33,27 @@ class Poster:
     ) -> None:
         self.pool = Pool() if pool is None else pool
         self._dialler = Dialler(self.pool, allow_private_addresses=allow_private_addresses, tls=tls)
+
+    def begin(self, url: str, head: bytes, body: bytes, done: Done) -> Connection | None:
+        """Make a request where a connection waits for one (`post` makes one in any case).
+
+        Args:
+            url: Where to, exactly.
+            head: All headers but Host, each with the end of its line.
+            body: The content, of the length that the head says.
+            done: Called once, later, with the answer; or with what `Connection.send` says.
+
+        Returns:
+            The connection, to cancel the request with; None where nothing was sent.
+
+        Raises:
+            ValueError: The URL cannot be requested.
+        """
+        origin, opening = place_of(url)
+        connection = self.pool.take(origin)
+        if connection is None or not connection.send(opening + head + b"\r\n", body, done):
+            return None
+        return connection
 
     async def post(self, url: str, head: bytes, body: bytes) -> Reply:
         """Make a request; once again where a connection that was kept had ended (RFC 9110 §9.2.2:
