@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from urllib.parse import urlencode
 
 import aiohttp
 from msgspec import Struct
 
-from rsnotify_hub.conformance.ends import Callback, Delivery, Ends, Topic, Verification
+from rsnotify_hub.conformance.ends import Callback, Delivery, Ends, Topic, Verification, echo
 from rsnotify_hub.conformance.outcomes import Broken, expect
 
 _FORM = "application/x-www-form-urlencoded"
@@ -159,6 +160,16 @@ class Bench:
     async def subscribe(self, topic: Topic, callback: Callback, **fields: str) -> Verification:
         """Subscribe, up to the callback's answer."""
         return await self.intend("subscribe", topic, callback, **fields)
+
+    async def leave(self) -> None:
+        """End all subscriptions, so that the hub has no more of them than before."""
+        self.ends.release()
+        for callback, topic in self.ends.subscribed():
+            callback.reply, callback.drops = echo, False
+            form = {"mode": "unsubscribe", "topic": topic, "callback": callback.url}
+            with suppress(Broken):
+                await self.post([("hub." + name, value) for name, value in form.items()])
+        await self.ends.until(lambda: not self.ends.subscribed(), self.settings.patience)
 
     async def verification(self, callback: Callback, number: int = 0) -> Verification:
         """Wait for a GET of a callback.

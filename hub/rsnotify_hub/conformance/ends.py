@@ -75,6 +75,7 @@ class Callback:
         open: Answers wait for it.
         verifications: Every GET so far.
         deliveries: Every POST so far.
+        subscribed: The topics whose subscription it confirmed, and whose end it did not.
     """
 
     def __init__(self, base: str, token: str, query: str, path: str) -> None:
@@ -89,12 +90,23 @@ class Callback:
         self.open.set()
         self.verifications: list[Verification] = []
         self.deliveries: list[Delivery] = []
+        self.subscribed: set[str] = set()
 
     def read(self, target: str) -> Verification:
         """Take a verification apart: what it adds to the callback's own query."""
         added = target[len(self.target) :] if target.startswith(self.target) else target
         query = added.lstrip("?&") if added is not target else target.partition("?")[2]
         return Verification(target, dict(parse_qsl(query, keep_blank_values=True)))
+
+    def verify(self, verification: Verification) -> Reply:
+        """Answer a verification."""
+        self.verifications.append(verification)
+        reply = self.reply(verification)
+        if 200 <= reply.status < 300 and reply.body == verification.challenge:
+            begins = verification.appended.get("hub.mode") == "subscribe"
+            change = self.subscribed.add if begins else self.subscribed.discard
+            change(verification.appended.get("hub.topic", ""))
+        return reply
 
 
 class Topic:
@@ -207,12 +219,15 @@ class Ends:
 
     async def _record(self, callback: Callback, request: web.Request) -> Reply:
         if request.method == "GET":
-            verification = callback.read(request.raw_path)
-            callback.verifications.append(verification)
-            return callback.reply(verification)
+            return callback.verify(callback.read(request.raw_path))
         body = await request.read()
         callback.deliveries.append(Delivery(request.raw_path, request.headers, body))
         return callback.answers.pop(0) if callback.answers else callback.answer
+
+    def subscribed(self) -> list[tuple[Callback, str]]:
+        """Return the callbacks that are subscribed, as far as they know, each with its topic."""
+        callbacks = chain.from_iterable(self._callbacks.values())
+        return [(each, topic) for each in callbacks for topic in each.subscribed]
 
     def release(self) -> None:
         """Let every callback that holds its answer back give it."""

@@ -76,3 +76,4 @@ async def run_checks(
         async with asyncio.TaskGroup() as group:
             for task in [group.create_task(run(check)) for check in checks]:
                 yield await task
+        await bench.leave()

@@ -7,10 +7,12 @@ import asyncio
 import json
 from pathlib import Path
 
+import aiohttp
 import pytest
 from typer.testing import CliRunner
 
 import rsnotify_hub.conformance
+from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.conformance.bench import Bench, Settings
 from rsnotify_hub.conformance.command import app
 from rsnotify_hub.conformance.ends import serve_ends
@@ -18,6 +20,7 @@ from rsnotify_hub.conformance.outcomes import Level, Result, Verdict
 from rsnotify_hub.conformance.registry import Check
 from rsnotify_hub.conformance.report import conforms, line, summary
 from rsnotify_hub.conformance.run import ALL, run_checks
+from rsnotify_hub.serving.application import serve
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.hub.helpers import PATIENCE
 
@@ -104,6 +107,17 @@ FAULTS = {
 }
 
 
+#: Checks that leave subscriptions of every kind.
+LEAVING = [
+    "a-renewal-is-accepted",
+    "topics-of-one-callback-are-told-apart",
+    "callbacks-of-one-topic-are-told-apart",
+    "overlapping-names-are-not-overwritten",
+    "a-404-does-not-confirm",
+    "a-failure-does-not-end-the-subscription",
+]
+
+
 def settings(hub: str, patience: float) -> Settings:
     return Settings(
         hub=hub, patience=patience, quiet=0.3, settle=0.2, retry=patience, unserved=DENIED
@@ -146,6 +160,16 @@ async def test_a_check_that_breaks_off_takes_no_other_result_away():
         first, second = [result async for result in found]
     assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
     assert first.reason == "the check broke off: ValueError: nobody thought of that"
+
+
+async def test_a_hub_that_was_checked_has_no_more_subscriptions_than_before(tmp_path: Path):
+    configuration = load_configuration(
+        None, port=0, data=str(tmp_path), allow_private_addresses=True
+    )
+    async with serve(configuration) as url, aiohttp.ClientSession() as session:
+        await results_of(url + "websub", LEAVING, PATIENCE)
+        async with session.get(url + "admin/subscriptions") as response:
+            assert (await response.json())["subscriptions"] == []
 
 
 def test_each_check_has_been_seen_to_fail():
