@@ -1,0 +1,122 @@
+"""Deliveries on a connection that waits for them, which take no task: all else is as with one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rsnotify_hub.websub.delivery import Delivery, State
+from tests.hub.deliveries import Deliveries, opened_channel
+from tests.hub.helpers import Callback, Clock, fragment
+from tests.hub.posting.servers import CLOSE, OK, serving
+
+
+@pytest.fixture
+async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
+    async with opened_channel(tmp_path, clock, retry_seconds=600) as opened:
+        yield opened
+
+
+async def connected(deliveries: Deliveries, callback: Callback) -> Delivery:
+    """A subscription that was delivered once, so that a connection waits."""
+    delivery = await deliveries.subscribed(callback)
+    await deliveries.publish(1)
+    await callback.delivery()
+    await deliveries.until(lambda: delivery.behind_since is None)
+    return delivery
+
+
+async def under_way(deliveries: Deliveries, callback: Callback) -> Delivery:
+    """A subscription with a delivery that is not answered until `callback.open` is set."""
+    delivery = await connected(deliveries, callback)
+    callback.open.clear()
+    await deliveries.publish(2)
+    assert (await callback.delivery())[1] == fragment(1, 2)
+    assert delivery.turn is not None
+    assert delivery.turn.task is None
+    return delivery
+
+
+async def test_what_is_suspended_while_it_is_under_way_is_delivered_when_it_is_resumed(
+    deliveries: Deliveries, callback: Callback
+):
+    delivery = await under_way(deliveries, callback)
+    assert await deliveries.channel.suspend(delivery.id)
+    assert (delivery.turn, delivery.subscription.position) == (None, 1)
+    callback.open.set()
+    assert await deliveries.channel.resume(delivery.id)
+    assert (await callback.delivery())[1] == fragment(1, 2)
+    await deliveries.until(lambda: delivery.subscription.position == 2)
+
+
+async def test_one_that_is_dropped_while_it_is_under_way_frees_its_place(
+    deliveries: Deliveries, callback: Callback
+):
+    delivery = await under_way(deliveries, callback)
+    turn = delivery.turn
+    assert turn is not None
+    assert await deliveries.channel.drop(delivery.id, "because")
+    assert turn.lane.inside() == []
+
+
+async def test_one_that_takes_too_long_has_failed(tmp_path: Path, callback: Callback, clock: Clock):
+    async with opened_channel(
+        tmp_path, clock, retry_seconds=600, callback_seconds=0.3
+    ) as deliveries:
+        delivery = await under_way(deliveries, callback)
+        await deliveries.until(lambda: delivery.failures == 1)
+        assert delivery.last_failure is not None
+        assert delivery.last_failure.reason == "takes too long"
+        await deliveries.until(lambda: delivery.turn is None)
+        assert (delivery.state, delivery.subscription.position) == (State.RETRYING, 1)
+
+
+async def test_one_that_fails_is_tried_again(deliveries: Deliveries, callback: Callback):
+    delivery = await connected(deliveries, callback)
+    callback.answers = [500]
+    await deliveries.publish(2)
+    await deliveries.until(lambda: delivery.retry_at is not None)
+    assert (delivery.state, delivery.subscription.position) == (State.RETRYING, 1)
+    await deliveries.channel.redeliver(delivery.id)
+    await deliveries.until(lambda: delivery.subscription.position == 2)
+
+
+async def test_one_whose_callback_is_gone_ends(deliveries: Deliveries, callback: Callback):
+    delivery = await connected(deliveries, callback)
+    callback.answers = [410]
+    await deliveries.publish(2)
+    await deliveries.until(lambda: deliveries.channel.get(delivery.id) is None)
+
+
+async def test_a_channel_that_closes_waits_for_what_is_under_way(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    async with opened_channel(tmp_path, clock) as deliveries:
+        delivery = await under_way(deliveries, callback)
+        callback.open.set()
+    assert delivery.subscription.position == 2
+
+
+async def test_a_channel_that_closes_does_not_wait_for_ever(
+    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
+    async with opened_channel(tmp_path, clock) as deliveries:
+        await under_way(deliveries, callback)
+    async with opened_channel(tmp_path, clock) as deliveries:
+        callback.open.set()
+        assert (await callback.delivery())[1] == fragment(1, 2)
+
+
+async def test_a_connection_that_has_ended_meanwhile_is_no_failure(deliveries: Deliveries):
+    async with serving([OK, CLOSE], [OK]) as server:
+        delivery = await deliveries.subscribed(server.url())
+        for second in (1, 2):
+            await deliveries.publish(second)
+            await deliveries.until(
+                lambda second=second: delivery.subscription.position == second  # type: ignore[misc]
+            )
+        assert [each.connection for each in server.requests] == [0, 0, 1]
+        assert (delivery.failures, delivery.last_failure) == (0, None)
