@@ -7,12 +7,13 @@ import socket
 from rsnotify.errors import ConfigurationError
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
     """Return a socket that listens.
 
     Args:
         host: The address.
         port: The port; 0 takes a free one.
+        options: What the user has to choose if it cannot be had.
 
     Raises:
         ConfigurationError: It cannot be had.
@@ -23,7 +24,7 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigurationError(
-            f"cannot listen on {host} port {port}: {reason}; choose another --host or --port"
+            f"cannot listen on {host} port {port}: {reason}; choose {options}"
         ) from None
 
 

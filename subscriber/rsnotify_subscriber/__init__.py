@@ -4,6 +4,7 @@ from rsnotify_subscriber.auditing import Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.patching import Patch, PatchError
 from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.push.websub import Callbacks, WebSubTerms, listening
 from rsnotify_subscriber.received import Blocking, Each, Handler, Holding, Received, Within
 from rsnotify_subscriber.status import PushState, Status
 from rsnotify_subscriber.subscriber import Subscriber
@@ -11,6 +12,7 @@ from rsnotify_subscriber.subscriber import Subscriber
 __all__ = [
     "Audit",
     "Blocking",
+    "Callbacks",
     "Each",
     "FolderMirror",
     "Handler",
@@ -22,7 +24,9 @@ __all__ = [
     "Status",
     "Subscriber",
     "Via",
+    "WebSubTerms",
     "Within",
     "audit",
     "default_state",
+    "listening",
 ]

@@ -12,11 +12,15 @@ from rsnotify.commands import complain, run
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
 from rsnotify_subscriber.command_options import (
+    CallbackHost,
+    CallbackPort,
+    CallbackUrl,
     Change,
     Collection,
     Dest,
     Exact,
     Except,
+    Hearing,
     Json,
     Only,
     Poll,
@@ -52,24 +56,33 @@ def follow(
     state: State = None,
     json: Json = False,
     allow_private_addresses: Private = False,
+    callback_url: CallbackUrl = None,
+    callback_host: CallbackHost = "127.0.0.1",
+    callback_port: CallbackPort = None,
 ) -> None:
     """Keep DEST a mirror of the Source at URL."""
-    subscriber = Subscriber(
-        url,
-        FolderMirror(dest),
-        state=state or default_state(dest),
-        via=via,
-        pace=Pace(poll=poll),
-        selection=selection(only, excluded, type, change, collection),
-        prefer=prefer or (),
-        exact=exact,
-        allow_private_addresses=allow_private_addresses,
-    )
+    with Hearing(callback_url, callback_host, callback_port) as hearing:
+        subscriber = Subscriber(
+            url,
+            FolderMirror(dest),
+            state=state or default_state(dest),
+            via=via,
+            pace=Pace(poll=poll),
+            selection=selection(only, excluded, type, change, collection),
+            prefer=prefer or (),
+            exact=exact,
+            allow_private_addresses=allow_private_addresses,
+            callbacks=hearing.callbacks,
+        )
+        _run(subscriber, hearing, once=once, json=json)
+
+
+def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) -> None:
     report = _report_for(json=json)
     failure = None
     with report:
         try:
-            run(lambda stop: _follow(subscriber, report, stop, once=once))
+            run(lambda stop: _follow(subscriber, hearing, report, stop, once=once))
         except ConfigurationError:
             raise
         except RsnotifyError as error:
@@ -89,14 +102,15 @@ def _report_for(*, json: bool) -> Report:
 
 
 async def _follow(
-    subscriber: Subscriber, report: Report, stop: asyncio.Event, *, once: bool
+    subscriber: Subscriber, hearing: Hearing, report: Report, stop: asyncio.Event, *, once: bool
 ) -> None:
     beside = [
         asyncio.create_task(_stop_when_asked(stop, subscriber)),
         asyncio.create_task(_show(subscriber, report)),
     ]
     try:
-        await (subscriber.catch_up() if once else subscriber.run())
+        async with hearing.answering():
+            await (subscriber.catch_up() if once else subscriber.run())
     finally:
         for task in beside:
             task.cancel()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
+from rsnotify.commands.listening import listen
+from rsnotify.errors import ConfigurationError
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.push.websub import Callbacks, listening
 
 Url = Annotated[str, typer.Argument(help="A site, a Capability List, a Change List, ...")]
 Dest = Annotated[Path, typer.Argument(help="The folder of the mirror.", file_okay=False)]
@@ -75,6 +81,20 @@ Private = Annotated[
     ),
 ]
 
+CallbackUrl = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where hubs reach this process from outside, for WebSub.",
+        show_default=False,
+    ),
+]
+CallbackHost = Annotated[str, typer.Option(help="Address to listen on for hubs.")]
+CallbackPort = Annotated[
+    int | None,
+    typer.Option(help="Port to listen on for hubs.", show_default="that of --callback-url"),
+]
+
 
 def selection(
     only: Sequence[str] | None,
@@ -91,6 +111,42 @@ def selection(
         changes=tuple(sorted(set(changes or ()))),
         collections=_distinct(collections),
     )
+
+
+class Hearing:
+    """How hubs reach this process; a context manager that takes the port at once.
+
+    Args:
+        url: Where that is from outside; None where they need not.
+        host: The address to listen on.
+        port: The port to listen on; None for that of the URL.
+
+    Raises:
+        ConfigurationError: The URL can be no callback, or no port is named or to be had.
+    """
+
+    def __init__(self, url: str | None, host: str, port: int | None) -> None:
+        self.callbacks: Callbacks | None = None
+        self._socket: socket.socket | None = None
+        if url is not None:
+            self.callbacks = Callbacks(url)
+            port = port or urlsplit(url).port
+            if port is None:
+                raise ConfigurationError("name the port to listen on with --callback-port")
+            self._socket = listen(host, port, "another --callback-host or --callback-port")
+
+    def __enter__(self) -> Hearing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    def answering(self) -> AbstractAsyncContextManager[None]:
+        """Answer hubs, within the context."""
+        if self.callbacks is None or self._socket is None:
+            return nullcontext()
+        return listening(self.callbacks, self._socket)
 
 
 def _distinct(values: Sequence[str] | None) -> tuple[str, ...]:

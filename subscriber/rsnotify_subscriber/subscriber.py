@@ -26,6 +26,8 @@ from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.push.choosing import NAMES, Via, Way, choose
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
+from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from rsnotify_subscriber.received import Each, Handler, Prepared, Received, Within
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import Status
@@ -65,9 +67,11 @@ class Subscriber:
         largest: Bytes that are taken of a resource whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of `url` may be anywhere.
+        callbacks: Where hubs reach us, for WebSub; any number of subscribers may share them.
 
     Raises:
-        ConfigurationError: `selection` or `prefer` can never match.
+        ConfigurationError: `selection` or `prefer` can never match, or WebSub is wanted without
+            callbacks.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Subscriber:
         per_host: int = CONNECTIONS,
         largest: int = LARGEST,
         allow_private_addresses: bool = False,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self._url = url
         self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
@@ -93,7 +98,11 @@ class Subscriber:
         self._via = via
         self._ways: dict[Via, Way] = {  # the best first
             Via.WEBSOCKET: self._websocket,
+            Via.WEBSUB: self._websub,
         }
+        self._callbacks = callbacks
+        if via is Via.WEBSUB and callbacks is None:
+            raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
         self._pace = pace or Pace()
         self._selection = selection or Selection()
         self._selection.check()
@@ -218,6 +227,14 @@ class Subscriber:
         if hub is None or offer.channel is None:
             return None
         return WebSocketTransport(hub, offer.channel, trusts=self._sessions.trusts)
+
+    def _websub(self, offer: Offer) -> Transport | None:
+        topic = offer.channel or offer.change_list
+        hubs = offer.hubs_by("https") + offer.hubs_by("http")  # WebSub §8.2
+        # Where no document names a hub, the topic may; this is looked for only when it is asked.
+        if self._callbacks is None or topic is None or not (hubs or self._via is Via.WEBSUB):
+            return None
+        return WebSubTransport(topic, hubs, sessions=self._sessions, callbacks=self._callbacks)
 
     # Which Source
 

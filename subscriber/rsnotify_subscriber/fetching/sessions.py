@@ -34,7 +34,7 @@ CONNECTIONS = 32
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
 _AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
 _BUSY_STATUSES = frozenset({429, 503})
-_REDIRECT_STATUSES = frozenset({301, 302, 303, 307, 308})
+_MOVED = frozenset({301, 302, 303, 307, 308})
 
 
 class NotPublic(OSError):
@@ -107,9 +107,26 @@ class Sessions:
             Unavailable: There was no answer, or it broke off, or the host asked lately to be
                 left alone for a while.
         """
+        async with self._told(uri), self._answer(uri, headers=headers) as response:
+            yield response
+
+    @asynccontextmanager
+    async def post(
+        self, uri: str, form: Mapping[str, str]
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """POST a form, also to where a redirect sends it, but never from https to http.
+
+        Raises:
+            FetchError: As `get`.
+        """
+        async with self._told(uri), self._answer(uri, form=form) as response:
+            yield response
+
+    @asynccontextmanager
+    async def _told(self, uri: str) -> AsyncIterator[None]:
+        """Tell what goes wrong in our own words."""
         try:
-            async with self._answer(uri, headers) as response:
-                yield response
+            yield
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, NotPublic):
                 raise RefusedAddress(uri, str(error.os_error.strerror)) from None
@@ -121,17 +138,25 @@ class Sessions:
 
     @asynccontextmanager
     async def _answer(
-        self, uri: str, headers: Mapping[str, str]
+        self,
+        uri: str,
+        headers: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         target = uri
+        method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
         for _ in range(REDIRECTS + 1):
             url = _url(uri, target)
+            if form is not None and uri.startswith("https:") and url.scheme == "http":
+                raise RefusedAddress(uri, "it redirects a form from https to http")
             self._leave_alone(uri, url)
             session = self._plain if self.trusts(url.host) else self._guarded
-            async with session.get(url, headers=headers, allow_redirects=False) as response:
+            async with session.request(
+                method, url, headers=headers, data=form, allow_redirects=False
+            ) as response:
                 self._note_rest(url, response)
                 location = response.headers.get("Location")
-                if response.status not in _REDIRECT_STATUSES or location is None:
+                if response.status not in moved or location is None:
                     yield response
                     return
             target = resolve(target, location)

@@ -17,11 +17,12 @@ class Via(StrEnum):
 
     AUTO = "auto"
     WEBSOCKET = "websocket"
+    WEBSUB = "websub"
     POLL = "poll"
 
 
 #: What a hub has to speak.
-NAMES = {Via.WEBSOCKET: "WebSocket"}
+NAMES = {Via.WEBSOCKET: "WebSocket", Via.WEBSUB: "WebSub"}
 
 
 def choose(via: Via, ways: Mapping[Via, Way], offer: Offer) -> Transport | None:

@@ -53,8 +53,10 @@ class Push:
         while True:
             self._attempts += 1
             wish = 0.0
+            receiving = asyncio.create_task(self._transport.receive(self._since(), self))
             try:
-                await self._transport.receive(self._since(), self)
+                await asyncio.wait({receiving})
+                receiving.result()
             except FetchError as error:
                 wish = error.retry_after or 0.0
                 logger.log(
@@ -65,6 +67,9 @@ class Push:
             finally:
                 self.connected = False
                 self._events.down()
+                # To take leave of a hub may take a while, and what comes next need not wait.
+                receiving.cancel()
+                await asyncio.gather(receiving, return_exceptions=True)
             await asyncio.sleep(_RETRY.delay(self._attempts, self._random, at_least=wish))
 
     def up(self) -> None:

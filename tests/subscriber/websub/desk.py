@@ -1,0 +1,168 @@
+"""A Destination's callbacks, mounted in an application, and who hears what arrives at them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from rsnotify.errors import FetchError
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.terms import WebSubTerms
+from rsnotify_subscriber.push.websub.transport import WebSubTransport
+
+PATIENCE = 30.0
+#: As in life, but in a hurry.
+TERMS = WebSubTerms(settle=0.02, patience=10)
+
+
+class Recorder:
+    """A `Listener` that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.ups = 0
+        self.gaps = 0
+        self.documents: list[bytes] = []
+        self.failure: Exception | None = None  # what hearing of content raises
+        self.task: asyncio.Task[None]
+        self._changed = asyncio.Event()
+
+    async def ended(self) -> None:
+        """Wait until nothing is received any more; raise what ended it."""
+        async with asyncio.timeout(PATIENCE):
+            await self.task
+
+    def up(self) -> None:
+        self.ups += 1
+        self._changed.set()
+
+    def gap(self) -> None:
+        self.gaps += 1
+        self._changed.set()
+
+    def fragment(self, document: bytes) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.documents.append(document)
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+class Desk:
+    """An application that has callbacks, and keeps what it answered to hubs."""
+
+    def __init__(self, callbacks: Callbacks, session: aiohttp.ClientSession) -> None:
+        self.callbacks = callbacks
+        self.session = session
+        self.answers: list[tuple[str, str, int]] = []  # method, URL, status
+
+    def statuses(self, method: str) -> list[int]:
+        return [status for one, _, status in self.answers if one == method]
+
+    @web.middleware
+    async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        status = 500
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        except web.HTTPException as error:
+            status = error.status
+            raise
+        finally:
+            self.answers.append((request.method, str(request.url), status))
+
+    async def send(self, url: str, body: bytes, **headers: str) -> int:
+        """POST content, as who knows a callback could."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        async with self.session.post(url, data=body, headers=named) as response:
+            return response.status
+
+    async def ask(self, url: str, **query: str) -> tuple[int, str]:
+        """GET a callback, as who knows it could."""
+        named = {"hub." + name: value for name, value in query.items()}
+        async with self.session.get(url, params=named) as response:
+            return response.status, await response.text()
+
+    async def publish_at(
+        self, hub: str, topic: str, body: bytes, content_type: str = "text/plain"
+    ) -> None:
+        """Publish content at the real hub."""
+        headers = {"Content-Type": content_type, "Link": f'<{topic}>; rel="self"'}
+        async with self.session.post(hub + "websub", data=body, headers=headers) as response:
+            assert response.status == 202, await response.text()
+
+    async def ping_at(self, hub: str, topic: str) -> None:
+        """Let the real hub fetch a topic."""
+        form = {"hub.mode": "publish", "hub.url": topic}
+        async with self.session.post(hub + "websub", data=form) as response:
+            assert response.status == 202, await response.text()
+
+    async def subscriptions_at(self, hub: str, count: int) -> list[dict[str, Any]]:
+        """Ask the real hub for its subscriptions until there are so many."""
+        async with asyncio.timeout(PATIENCE):
+            while len(found := await self.any_subscriptions_at(hub)) != count:
+                pass
+        return found
+
+    async def any_subscriptions_at(self, hub: str) -> list[dict[str, Any]]:
+        """Ask the real hub for its subscriptions."""
+        async with self.session.get(hub + "admin/subscriptions") as response:
+            found: list[dict[str, Any]] = (await response.json())["subscriptions"]
+        return found
+
+    @asynccontextmanager
+    async def receiving(
+        self, topic: str, hubs: tuple[str, ...] = (), *, named: str | None = None
+    ) -> AsyncIterator[Recorder]:
+        """Subscribe, from the moment the subscription is there."""
+        recorder = Recorder()
+        async with Sessions(topic if named is None else named) as sessions:
+            transport = WebSubTransport(topic, hubs, sessions=sessions, callbacks=self.callbacks)
+            task = recorder.task = asyncio.create_task(transport.receive(None, recorder))
+            try:
+                up = asyncio.create_task(recorder.until(lambda: recorder.ups))
+                await asyncio.wait({up, task}, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    up.cancel()
+                    task.result()
+                await up
+                yield recorder
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError, FetchError, ZeroDivisionError):
+                    await task
+
+
+OpenDesk = Callable[..., AbstractAsyncContextManager[Desk]]
+
+
+@asynccontextmanager
+async def open_desk(terms: WebSubTerms = TERMS) -> AsyncIterator[Desk]:
+    """Mount callbacks in an application of their user."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/deep/inner"
+        async with aiohttp.ClientSession() as session:
+            desk = Desk(Callbacks(url, terms), session)
+            app, inner = web.Application(middlewares=[desk.note]), web.Application()
+            inner.add_routes(desk.callbacks.routes("/inner/"))
+            app.add_subapp("/deep", inner)
+            runner = web.AppRunner(app, shutdown_timeout=0.1)
+            await runner.setup()
+            await web.SockSite(runner, listener).start()
+            try:
+                yield desk
+            finally:
+                await runner.cleanup()

@@ -1,0 +1,268 @@
+"""The handler that an aggregator mounts: what it answers to whom."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.signatures import signature
+from rsnotify_subscriber import FolderMirror, Subscriber, Via
+from rsnotify_subscriber.push.websub import Callbacks, WebSubTerms, callbacks, listener, listening
+from rsnotify_subscriber.push.websub.inbox import Inbox, Silence
+from rsnotify_subscriber.push.websub.subscription import Mode
+from tests.subscriber.websub.blog import Blog
+from tests.subscriber.websub.desk import PATIENCE, TERMS, Desk, open_desk
+
+
+async def test_each_subscription_has_a_callback_that_nobody_can_guess(
+    blog: Blog, desk: Desk
+) -> None:
+    async with desk.receiving(blog.topic), desk.receiving(blog.topic):
+        one, other = blog.confirmed
+        assert one != other
+        for url in (one, other):
+            assert url.startswith(desk.callbacks.url)
+            assert len(url.removeprefix(desk.callbacks.url)) == 43  # 256 bits
+        assert len({form["hub.secret"] for form in blog.confirmed.values()}) == 2
+
+
+async def test_a_stale_callback_is_gone_and_confirms_nothing(blog: Blog, desk: Desk) -> None:
+    stale = desk.callbacks.url + "A" * 43
+    assert await desk.send(stale, b"x") == 410
+    assert (await desk.ask(stale, mode="subscribe", topic="t", challenge="c"))[0] == 404
+    async with desk.receiving(blog.topic):
+        (callback,) = blog.confirmed
+    assert await desk.send(callback, b"x") == 410
+    assert len(desk.callbacks) == 0
+
+
+@pytest.mark.parametrize("path", ["", "short", "A" * 42, "A" * 44, "A" * 42 + "."])
+async def test_what_is_no_callback_is_not_there(desk: Desk, path: str) -> None:
+    assert await desk.send(desk.callbacks.url + path, b"x") == 404
+
+
+async def test_a_hub_that_comes_back_is_not_confirmed_what_is_done(blog: Blog) -> None:
+    async with open_desk(WebSubTerms(patience=0.05)) as desk, desk.receiving(blog.topic):
+        (callback,) = blog.confirmed
+        intent = {"mode": "subscribe", "topic": blog.topic, "lease_seconds": "9"}
+        async with asyncio.timeout(PATIENCE):
+            while (await desk.ask(callback, challenge="c", **intent))[0] == 200:
+                pass
+        assert await desk.ask(callback, challenge="c", **intent) == (404, "404: Not Found")
+        unwanted = {"mode": "unsubscribe", "topic": blog.topic}
+        assert (await desk.ask(callback, challenge="c", **unwanted))[0] == 404
+
+
+async def test_a_challenge_is_answered_as_plain_text(blog: Blog, desk: Desk) -> None:
+    async with desk.receiving(blog.topic):
+        (callback,) = blog.confirmed
+        query = {
+            "hub.mode": "subscribe",
+            "hub.topic": blog.topic,
+            "hub.challenge": "<script>",
+            "hub.lease_seconds": "9",
+        }
+        async with desk.session.get(callback, params=query) as response:
+            assert await response.text() == "<script>"
+            assert response.content_type == "text/plain"
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+        async with desk.session.head(callback, params=query) as response:
+            assert response.status == 405
+
+
+async def test_content_is_told_by_the_callback_and_not_by_its_links(desk: Desk, blog: Blog) -> None:
+    async with desk.receiving(blog.topic) as one, desk.receiving(blog.topic) as other:
+        callback, form = list(blog.confirmed.items())[1]
+        link = '<https://other.example/>; rel="self", <https://other.example/hub>; rel="hub"'
+        signed = signature(form["hub.secret"], b"x")
+        assert await desk.send(callback, b"x", X_Hub_Signature=signed, Link=link) == 204
+        await other.until(lambda: other.documents == [b"x"])
+        assert one.documents == []
+
+
+async def test_the_secret_of_one_callback_opens_no_other(desk: Desk, blog: Blog) -> None:
+    async with desk.receiving(blog.topic), desk.receiving(blog.topic):
+        (callback, _), (_, other) = blog.confirmed.items()
+        signed = signature(other["hub.secret"], b"x")
+        assert await desk.send(callback, b"x", X_Hub_Signature=signed) == 403
+
+
+async def test_a_denial_ends_the_subscription_with_its_reason(desk: Desk, blog: Blog) -> None:
+    async with desk.receiving(blog.topic) as recorder:
+        (callback,) = blog.confirmed
+        denial = {"mode": "denied", "topic": blog.topic, "reason": "not here"}
+        assert await desk.ask(callback, **denial) == (200, "")
+        with pytest.raises(Unavailable, match="denies the subscription: 'not here'") as caught:
+            await recorder.ended()
+    assert caught.value.retry_after == 600
+    assert len(desk.callbacks) == 0
+
+
+async def test_a_hub_that_signs_too_weakly_is_left_with_a_word(desk: Desk, blog: Blog) -> None:
+    async with desk.receiving(blog.topic) as recorder:
+        assert await blog.publish(b"x", signed="sha1") == [403]
+        with pytest.raises(Unavailable, match="signs with sha1, which is not taken"):
+            await recorder.ended()
+    async with open_desk(WebSubTerms(signatures=("sha1",))) as lax, lax.receiving(blog.topic) as ok:
+        assert await blog.publish(b"x", signed="sha1") == [204]
+        await ok.until(lambda: ok.documents == [b"x"])
+
+
+async def test_without_a_secret_whoever_knows_the_callback_is_believed(blog: Blog) -> None:
+    async with open_desk(WebSubTerms(secret=False)) as desk, desk.receiving(blog.topic) as recorder:
+        ((callback, form),) = blog.confirmed.items()
+        assert "hub.secret" not in form
+        assert await desk.send(callback, b"x") == 204
+        await recorder.until(lambda: recorder.documents == [b"x"])
+
+
+async def test_forged_content_is_told_once(
+    blog: Blog, desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with desk.receiving(blog.topic):
+        for _ in range(3):
+            assert await blog.publish(b"x", signed="not at all") == [403]
+    warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert [each.getMessage() for each in warnings] == [
+        f"content without a signature is not used: {blog.topic}"
+    ]
+
+
+async def test_content_in_an_encoding_is_not_taken(blog: Blog, desk: Desk) -> None:
+    async with desk.receiving(blog.topic):
+        (callback,) = blog.confirmed
+        assert await desk.send(callback, zlib.compress(b"x"), Content_Encoding="deflate") == 415
+
+
+async def test_content_that_is_too_large_is_not_taken(
+    blog: Blog, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "MAX_BYTES", 1_000_000)
+    async with desk.receiving(blog.topic) as recorder:
+        assert await blog.publish(b"x" * 1_000_001) == [413]
+        assert await blog.publish(b"x" * 1_000_000) == [204]
+        await recorder.until(lambda: recorder.documents)
+
+
+async def test_content_that_comes_too_slowly_is_not_waited_for(blog: Blog) -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.Event().wait()
+
+    async with open_desk(WebSubTerms(patience=0.3)) as desk, desk.receiving(blog.topic):
+        (callback,) = blog.confirmed
+        async with desk.session.post(callback, data=slowly()) as response:
+            assert response.status == 408
+
+
+async def test_a_callback_takes_only_so_much_at_once(blog: Blog, desk: Desk) -> None:
+    async def waiting(go_on: asyncio.Event) -> AsyncIterator[bytes]:
+        yield b"x"
+        await go_on.wait()
+
+    async with desk.receiving(blog.topic):
+        (callback,) = blog.confirmed
+        go_on = asyncio.Event()
+        posts = [desk.session.post(callback, data=waiting(go_on)) for _ in range(5)]
+        tasks = [asyncio.ensure_future(_status(post)) for post in posts]
+        first, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in first] == [503]
+        go_on.set()
+        assert sorted(await asyncio.gather(*tasks)) == [403, 403, 403, 403, 503]
+
+
+async def _status(post: object) -> int:
+    async with post as response:  # type: ignore[attr-defined]
+        return int(response.status)
+
+
+async def test_an_inbox_is_bounded_in_bytes_but_takes_what_is_alone() -> None:
+    inbox = Inbox(Silence(0, 1), most=10)
+    assert inbox.put(b"x" * 11)
+    assert not inbox.put(b"")  # the first is over the bound as it is
+    assert await inbox.get() == b"x" * 11
+    assert inbox.put(b"x" * 5)
+    assert inbox.put(b"y" * 5)
+    assert not inbox.put(b"z")
+    assert [await inbox.get(), await inbox.get()] == [b"x" * 5, b"y" * 5]
+
+
+async def test_a_hub_is_told_to_come_again_where_there_is_no_room(desk: Desk) -> None:
+    inbox = Inbox(Silence(0, 1), most=1)
+    callback = desk.callbacks.open("https://a.example/", inbox)
+    url = desk.callbacks.url + next(iter(desk.callbacks._open))
+    form = callback.subscription.want(Mode.SUBSCRIBE, until=2**40)
+    assert form["hub.callback"] == url
+    asked = {"mode": "subscribe", "topic": "https://a.example/", "challenge": "c"}
+    assert await desk.ask(url, **asked) == (200, "c")
+    signed = signature(form["hub.secret"], b"x")
+    assert await desk.send(url, b"x", X_Hub_Signature=signed) == 204
+    assert await desk.send(url, b"x", X_Hub_Signature=signed) == 503
+    assert await inbox.get() == b"x"
+    assert await desk.send(url, b"x", X_Hub_Signature=signed) == 204
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("ftp://a.example/", "no callback URL"),
+        ("a.example/cb", "no callback URL"),
+        ("https://", "no callback URL"),
+        ("https://a.example:x/", "no callback URL"),
+        ("https://me:secret@a.example/", "no callback URL"),
+        ("https://a.example/a b", "no callback URL"),
+        ("https://a.example/?x=1", "query"),
+        ("https://a.example/#x", "fragment"),
+    ],
+)
+def test_a_url_that_can_be_no_callback_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(ConfigurationError, match=reason):
+        Callbacks(url)
+
+
+@pytest.mark.parametrize("signatures", [(), ("md5",), ("sha256", "none")])
+def test_a_method_of_signatures_that_is_not_known_is_refused(signatures: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match="sha1, sha256, sha384, sha512"):
+        Callbacks("https://a.example/", WebSubTerms(signatures=signatures))
+
+
+def test_websub_without_callbacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="callback URL"):
+        Subscriber("https://a.example/", FolderMirror(tmp_path), state=tmp_path, via=Via.WEBSUB)
+
+
+async def test_a_listener_of_its_own_answers_hubs_and_lets_nobody_wait(
+    blog: Blog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listener, "_HEAD", 0.2)
+    monkeypatch.setattr(listener, "_MOST", 2)
+    sock = socket.create_server(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    made = Callbacks(f"http://127.0.0.1:{port}/cb/", TERMS)
+    async with listening(made, sock), aiohttp.ClientSession() as session:
+        desk = Desk(made, session)
+        async with desk.receiving(blog.topic) as recorder:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /cb/ HTTP/1.1\r\n")  # and nothing more
+            assert await blog.publish(b"a post") == [204]
+            await recorder.until(lambda: recorder.documents == [b"a post"])
+            async with asyncio.timeout(PATIENCE):
+                assert await reader.read() == b""
+            writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /cb/ canary\r\n\r\n")
+            async with asyncio.timeout(PATIENCE):
+                assert b" 400 " in await reader.readline()
+            writer.close()
+            await writer.wait_closed()
+    assert "canary" not in caplog.text
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection("127.0.0.1", port)

@@ -1,0 +1,288 @@
+"""A subscription that is kept up: leases, silence, hubs that are lost, others that are there."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from random import Random
+
+import aiohttp
+import pytest
+import trustme
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify.retry import Retry
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.push import Push
+from rsnotify_subscriber.push.websub.inbox import Silence
+from tests.subscriber.source import Server
+from tests.subscriber.websub import blog as blogs
+from tests.subscriber.websub.blog import Blog
+from tests.subscriber.websub.conftest import RunHub
+from tests.subscriber.websub.desk import TERMS, Desk, Recorder, open_desk
+
+QUICK = replace(TERMS, retry=Retry(first=0.02, most=0.05))
+
+
+@pytest.fixture
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blogs, "LEASE", 1)
+
+
+async def test_what_came_before_is_pulled_at_once_and_when_the_hub_must_have_begun(
+    blog: Blog, desk: Desk
+) -> None:
+    async with desk.receiving(blog.topic) as recorder:
+        await recorder.until(lambda: (recorder.ups, recorder.gaps) == (1, 2))
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_lease_is_renewed_early_with_another_callback_and_secret(
+    blog: Blog, desk: Desk
+) -> None:
+    async with desk.receiving(blog.topic) as recorder:
+        first = await blog.until_requests(1)
+        again = await blog.until_requests(2)
+        assert again["hub.mode"] == "subscribe"
+        assert again["hub.callback"] != first["hub.callback"]
+        assert again["hub.secret"] != first["hub.secret"]
+        # Until the old one is ended, what comes by it is taken too.
+        assert set(await blog.publish(b"by both")) == {204}
+        await recorder.until(lambda: len(recorder.documents) == 2)
+        ended = await blog.until_requests(3)
+        assert ended["hub.mode"] == "unsubscribe"
+        assert ended["hub.callback"] == first["hub.callback"]
+        await blog.until_confirmed(1)
+        assert await blog.publish(b"by one") == [204]
+        assert recorder.ups == 1
+
+
+async def test_leases_are_renewed_at_the_hub_without_a_hole(
+    blog: Blog, desk: Desk, run_hub: RunHub
+) -> None:
+    async with run_hub(max_lease_seconds=1) as hub:
+        blog.link(self=blog.topic, hub=hub + "websub")
+        async with desk.receiving(blog.topic) as recorder:
+            first = (await desk.subscriptions_at(hub, 1))[0]["id"]
+            bodies = []
+            while first in [each["id"] for each in await desk.any_subscriptions_at(hub)]:
+                bodies.append(f"post {len(bodies)}".encode())
+                await desk.publish_at(hub, blog.topic, bodies[-1])
+                # A whole content takes the place of the one before it, so each is waited for.
+                await recorder.until(lambda: bodies[-1] in recorder.documents or len(bodies) == 1)
+            assert len(bodies) > 2
+            assert recorder.ups == 1
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_renewal_that_fails_is_tried_again_while_the_hub_delivers(blog: Blog) -> None:
+    async with open_desk(QUICK) as desk, desk.receiving(blog.topic) as recorder:
+        blog.status = 503
+        await blog.until_requests(3)
+        assert await blog.publish(b"still here") == [204]
+        blog.status = 202
+        await blog.until_confirmed(2)
+        assert recorder.ups == 1
+
+
+@pytest.mark.usefixtures("short_leases")
+async def test_a_hub_that_renews_no_lease_is_lost_when_it_ends(blog: Blog) -> None:
+    async with open_desk(QUICK) as desk, desk.receiving(blog.topic) as recorder:
+        blog.status, blog.reason = 503, "too busy\n"
+        with pytest.raises(Unavailable, match="answers 503 to subscribe: 'too busy'"):
+            await recorder.ended()
+
+
+async def test_a_silent_hub_that_is_there_is_asked_less_and_less_often(blog: Blog) -> None:
+    async with (
+        open_desk(replace(TERMS, quiet=0.05)) as desk,
+        desk.receiving(blog.topic) as recorder,
+    ):
+        await blog.until_requests(3)  # the second subscription, and the end of the first
+        assert recorder.ups == 1
+
+
+async def test_a_silent_hub_that_is_gone_is_lost(blog: Blog) -> None:
+    terms = replace(TERMS, quiet=0.1)
+    async with open_desk(terms) as desk, desk.receiving(blog.topic, (blog.hub,)) as recorder:
+        await blog.server.stop()
+        with pytest.raises(Unavailable, match="cannot connect"):
+            await recorder.ended()
+        assert len(desk.callbacks) == 0
+
+
+@given(st.lists(st.floats(0.001, 1000), max_size=20), st.floats(0.1, 100))
+def test_a_hub_is_asked_only_after_more_than_its_usual_silence(
+    waits: list[float], least: float
+) -> None:
+    now = 0.0
+    silence = Silence(now, least)
+    for wait in waits:
+        now += wait
+        silence.heard(now)
+    patience, longest = silence.due - now, max(waits, default=0.0)
+    assert patience > 0.999 * least
+    assert patience > longest or not waits
+    assert patience < 1.001 * max(least, 2 * longest)
+
+
+# Which hub
+
+
+async def test_the_first_hub_that_lets_us_is_taken(blog: Blog, desk: Desk) -> None:
+    refusing = web.Application()
+    server = Server(refusing)
+    await server.start()
+    other = f"http://127.0.0.1:{server.port}/hub"  # answers 404
+    blog.headers = [("Link", f'<{other}>; rel="hub", <{blog.hub}>; rel="hub"')]
+    async with desk.receiving(blog.topic):
+        assert len(blog.confirmed) == 1
+    await server.stop()
+
+
+async def test_hubs_of_other_protocols_are_passed_over_and_https_comes_first(
+    blog: Blog, desk: Desk
+) -> None:
+    secure = "https://127.0.0.1:9/hub"  # nothing is there
+    hubs = ["wss://127.0.0.1:9/ws", "mqtts://127.0.0.1:9/x", blog.hub, secure]
+    blog.headers = [("Link", ", ".join(f'<{hub}>; rel="hub"' for hub in hubs))]
+    async with desk.receiving(blog.topic):
+        assert len(blog.confirmed) == 1
+    blog.headers = [("Link", ", ".join(f'<{hub}>; rel="hub"' for hub in (*hubs[:2], secure)))]
+    with pytest.raises(Unavailable, match=secure):
+        async with desk.receiving(blog.topic):
+            pass
+
+
+async def test_a_topic_that_is_away_has_the_hubs_that_the_documents_name(
+    blog: Blog, desk: Desk
+) -> None:
+    blog.moves["/blog"] = (503, "")
+    async with desk.receiving(blog.topic, (blog.hub,)) as recorder:
+        assert blog.requests[0]["hub.topic"] == blog.topic
+        assert await blog.publish(b"x") == [204]
+        await recorder.until(lambda: recorder.documents)
+    with pytest.raises(Unavailable, match="503"):
+        async with desk.receiving(blog.topic):
+            pass
+
+
+async def test_a_topic_that_names_no_hub_has_those_of_the_documents(blog: Blog, desk: Desk) -> None:
+    blog.link(self=blog.topic + "?self")
+    async with desk.receiving(blog.topic, (blog.hub,)):
+        assert blog.requests[0]["hub.topic"] == blog.topic + "?self"
+    with pytest.raises(Unavailable, match="names no hub that speaks WebSub"):
+        async with desk.receiving(blog.topic):
+            pass
+
+
+async def test_a_hub_that_asks_to_be_left_alone_is_left_alone(blog: Blog, desk: Desk) -> None:
+    async def busy(request: web.Request) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "77"})
+
+    app = web.Application()
+    app.router.add_post("/hub", busy)
+    server = Server(app)
+    await server.start()
+    blog.link(hub=f"http://127.0.0.1:{server.port}/hub")
+    with pytest.raises(Unavailable, match="429") as caught:
+        async with desk.receiving(blog.topic):
+            pass
+    assert caught.value.retry_after == 77
+    await server.stop()
+
+
+async def test_a_wish_to_be_left_alone_is_heeded_before_the_next_try() -> None:
+    class Refused:
+        async def receive(self, since: object, listener: object) -> None:
+            raise Unavailable("https://hub.example/", "not now", 3000.0)
+
+    class Events(Recorder):
+        def down(self) -> None:
+            self.fragment(b"down")
+
+    class Waiting(Random):
+        """No jitter, and tells that it was asked for a wait."""
+
+        def random(self) -> float:
+            return 0.0
+
+    events = Events()
+    push = Push(Refused(), events, lambda: None, Waiting())
+    task = asyncio.create_task(push.run())
+    await events.until(lambda: events.documents)
+    done, _ = await asyncio.wait({task}, timeout=0.2)  # else an eighth of a second
+    assert not done
+    assert events.documents == [b"down"]
+    task.cancel()
+
+
+# Where one does not go
+
+
+async def test_a_hub_at_a_private_address_is_refused(blog: Blog, desk: Desk) -> None:
+    blog.link(hub=blog.hub.replace("127.0.0.1", "localhost"))
+    with pytest.raises(RefusedAddress, match="not public"):
+        async with desk.receiving(blog.topic):
+            pass
+    assert blog.requests == []
+
+
+async def test_a_hub_that_leads_to_a_private_address_is_refused(blog: Blog, desk: Desk) -> None:
+    blog.moves["/hub"] = (307, blog.hub.replace("127.0.0.1", "localhost") + "/inner")
+    with pytest.raises(RefusedAddress, match="not public"):
+        async with desk.receiving(blog.topic):
+            pass
+    assert blog.requests == []
+
+
+async def test_a_hub_that_leads_round_in_circles_is_left(blog: Blog, desk: Desk) -> None:
+    blog.moves["/hub"] = (308, blog.hub)
+    with pytest.raises(Unavailable, match="redirects"):
+        async with desk.receiving(blog.topic):
+            pass
+
+
+async def test_see_other_is_no_place_to_send_a_form_to(blog: Blog, desk: Desk) -> None:
+    blog.moves["/hub"] = (303, blog.topic)
+    with pytest.raises(Unavailable, match="303"):
+        async with desk.receiving(blog.topic):
+            pass
+
+
+async def test_a_secret_that_is_sent_by_https_is_not_sent_on_by_http(blog: Blog) -> None:
+    authority = trustme.CA()
+    secured = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("127.0.0.1").configure_cert(secured)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+
+    async def move(request: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": blog.hub})
+
+    app = web.Application()
+    app.router.add_post("/hub", move)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secured).start()
+    hub = f"https://127.0.0.1:{runner.addresses[0][1]}/hub"
+    async with Sessions(hub) as sessions:
+        await sessions._plain.close()
+        sessions._plain = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting))
+        with pytest.raises(RefusedAddress, match="from https to http"):
+            async with sessions.post(hub, {"hub.secret": "canary"}):
+                pass
+    await runner.cleanup()
+    assert blog.requests == []
+
+
+async def test_an_error_in_who_listens_is_not_taken_for_the_hubs(blog: Blog, desk: Desk) -> None:
+    async with desk.receiving(blog.topic) as recorder:
+        recorder.failure = ZeroDivisionError()
+        await blog.publish(b"x")
+        with pytest.raises(ZeroDivisionError):
+            await recorder.ended()

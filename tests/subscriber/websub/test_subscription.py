@@ -1,0 +1,177 @@
+"""A subscription as its callback sees it: what it confirms, and what it takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.signatures import METHODS, signature
+from rsnotify_subscriber.push.websub.subscription import Mode, State, Subscription, Verdict
+
+TOPIC = "https://source.example/channel.xml"
+SECRET = "canary"
+BODY = b"<urlset/>"
+
+
+def subscription(
+    secret: str | None = SECRET, signatures: tuple[str, ...] = METHODS[1:]
+) -> Subscription:
+    return Subscription(
+        TOPIC, "https://a.example/canary", secret=secret, signatures=signatures, lease=100
+    )
+
+
+def question(mode: str = "subscribe", **others: str) -> dict[str, str]:
+    named = {"topic": TOPIC, "challenge": "?", "lease_seconds": "50", "mode": mode, **others}
+    return {"hub." + name: value for name, value in named.items()}
+
+
+def active() -> Subscription:
+    made = subscription()
+    made.want(Mode.SUBSCRIBE, until=10)
+    assert made.question(question(), now=1) == "?"
+    return made
+
+
+def test_a_request_asks_for_the_lease_and_brings_the_secret() -> None:
+    assert subscription().want(Mode.SUBSCRIBE, until=10) == {
+        "hub.mode": "subscribe",
+        "hub.topic": TOPIC,
+        "hub.callback": "https://a.example/canary",
+        "hub.lease_seconds": "100",
+        "hub.secret": SECRET,
+    }
+
+
+def test_a_confirmed_subscription_is_active_until_the_lease_ends() -> None:
+    made = active()
+    assert made.is_active
+    assert made.expires == 51
+
+
+@pytest.mark.parametrize(
+    ("asked", "now"),
+    [
+        (question(topic=TOPIC + "?"), 1),
+        (question(mode="unsubscribe"), 1),
+        (question(mode="publish"), 1),
+        (question(), 11),
+        (question(challenge="x" * 5000), 1),
+        (question(lease_seconds="0"), 1),
+        (question(lease_seconds="-1"), 1),
+        (question(lease_seconds="forever"), 1),
+        (question(lease_seconds="9" * 30), 1),
+        ({}, 1),
+    ],
+)
+def test_a_question_about_something_else_or_too_late_is_not_confirmed(
+    asked: dict[str, str], now: float
+) -> None:
+    made = subscription()
+    made.want(Mode.SUBSCRIBE, until=10)
+    assert made.question(asked, now) is None
+    assert made.state is State.ASKED
+
+
+def test_nothing_is_confirmed_that_was_not_asked_for() -> None:
+    made = subscription()
+    assert made.question(question(), now=0) is None
+    assert made.question(question(mode="denied"), now=0) is None
+    assert made.state is State.NEW
+
+
+def test_an_active_subscription_is_confirmed_again_for_a_while_only() -> None:
+    made = active()
+    assert made.question(question(challenge="again", lease_seconds="70"), now=10) == "again"
+    assert made.expires == 80
+    assert made.question(question(), now=10.1) is None
+    assert made.is_active
+
+
+def test_a_lease_that_is_not_said_is_the_one_that_was_asked_for() -> None:
+    made = subscription()
+    made.want(Mode.SUBSCRIBE, until=10)
+    asked = question()
+    del asked["hub.lease_seconds"]
+    assert made.question(asked, now=1) == "?"
+    assert made.expires == 101
+
+
+def test_leaving_takes_content_until_it_is_confirmed() -> None:
+    made = active()
+    form = made.want(Mode.UNSUBSCRIBE, until=20)
+    assert "hub.secret" not in form
+    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.TAKEN
+    assert made.question(question(), now=12) is None
+    assert made.question(question(mode="unsubscribe"), now=12) == "?"
+    assert made.is_over
+    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.OVER
+    assert made.question(question(mode="unsubscribe"), now=12) is None
+
+
+def test_what_was_never_active_is_over_when_it_is_left() -> None:
+    made = subscription()
+    made.want(Mode.SUBSCRIBE, until=10)
+    made.want(Mode.UNSUBSCRIBE, until=20)
+    assert made.is_over
+
+
+@pytest.mark.parametrize("made", [active(), subscription()], ids=["active", "asked"])
+def test_a_denial_ends_a_subscription(made: Subscription) -> None:
+    if made.state is State.NEW:
+        made.want(Mode.SUBSCRIBE, until=10)
+    assert made.question(question(mode="denied", topic="another"), now=2) is None
+    assert made.question(question(mode="denied", reason="no" * 500), now=2) == ""
+    assert made.is_over
+    assert made.denial is not None
+    assert made.denial.startswith("nono")
+    assert len(made.denial) == 200
+
+
+def test_content_before_the_hub_was_answered_is_too_early() -> None:
+    made = subscription()
+    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.EARLY
+    made.want(Mode.SUBSCRIBE, until=10)
+    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.EARLY
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_content_is_taken_with_a_signature_of_a_method_that_is_taken(method: str) -> None:
+    made = active()
+    verdict = Verdict.WEAK if method == "sha1" else Verdict.TAKEN
+    assert made.judge(signature(SECRET, BODY, method), BODY) is verdict
+    assert made.weak == ("sha1" if method == "sha1" else None)
+
+
+@pytest.mark.parametrize("header", [None, "", "sha256=00", signature("another", BODY)])
+def test_content_without_a_right_signature_is_forged(header: str | None) -> None:
+    made = active()
+    assert made.judge(header, BODY) is Verdict.FORGED
+    assert made.weak is None
+
+
+def test_content_needs_no_signature_where_there_is_no_secret() -> None:
+    made = subscription(secret=None)
+    assert "hub.secret" not in made.want(Mode.SUBSCRIBE, until=10)
+    made.question(question(), now=1)
+    assert made.judge(None, BODY) is Verdict.TAKEN
+
+
+def test_neither_secret_nor_callback_shows() -> None:
+    assert "canary" not in repr(active())
+
+
+def queries() -> st.SearchStrategy[dict[str, str]]:
+    names = st.sampled_from(["mode", "topic", "challenge", "lease_seconds", "reason"])
+    values = st.sampled_from(["subscribe", "unsubscribe", "denied", TOPIC, "7", ""]) | st.text()
+    return st.dictionaries(names.map("hub.".__add__), values)
+
+
+@given(st.lists(queries()), st.binary(), st.text())
+def test_nothing_that_is_sent_makes_a_subscription(
+    asked: list[dict[str, str]], body: bytes, header: str
+) -> None:
+    made = subscription()
+    assert [made.question(query, now=0) for query in asked] == [None] * len(asked)
+    assert made.judge(header, body) is Verdict.EARLY
