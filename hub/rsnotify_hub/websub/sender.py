@@ -6,6 +6,10 @@ moves its cursor; then it takes another, until the log's end is reached. Whateve
 meanwhile is merged, where it chains, so that a slow callback gets few large fragments instead
 of many small ones. A failed try is repeated after a growing wait (`delivery`); the log is the
 queue, so waiting costs no memory but a timer.
+
+Most deliveries are the last fragment for somebody who is up to date, to whom a connection is
+open: that is sent in the turn of the loop in which it was appended, and needs no task. A task
+does all else: reading, merging, dialling, and what follows a failure.
 """
 
 from __future__ import annotations

@@ -53,6 +53,20 @@ class Turn:
         left: Done when it has ended; whoever waits for that sets it.
     """
 
+    __slots__ = (
+        "_deadlines",
+        "_done",
+        "_expired",
+        "_request",
+        "_requesting",
+        "begin",
+        "host",
+        "lane",
+        "left",
+        "task",
+        "work",
+    )
+
     def __init__(
         self, host: str, work: Work, begin: Begin | None, lane: Lane[Turn], deadlines: Deadlines
     ) -> None:
