@@ -2,6 +2,7 @@
 
     python tests/end_to_end/replay.py --data history.jsonl.xz
     python tests/end_to_end/replay.py --no-hub
+    python tests/end_to_end/replay.py --via websub
 
 Exit code 0 means: `diff -r` finds no difference, and `rsnotify audit` says in step.
 """
@@ -52,7 +53,8 @@ class Replay:
         """Start the hub, where there is to be one, and wait until it serves."""
         if self.hub_url is not None:
             port = self.hub_url.rstrip("/").rpartition(":")[2]
-            await self._start("hub", "--port", port, "--data", str(self.root / "hub"))
+            data = ("--data", str(self.root / "hub"))
+            await self._start("hub", "--port", port, *data, "--allow-private-addresses")
             await self._processes["hub"].url()
 
     async def start_follow(self) -> None:
@@ -131,15 +133,23 @@ async def replay(
         await run.stop()
 
 
+def by(via: str) -> list[str]:
+    """Return the options of a Destination that hears of changes in one way only."""
+    if via != "websub":
+        return ["--via", via]
+    return ["--via", via, "--callback-url", f"http://127.0.0.1:{free_port()}/"]
+
+
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a history, .jsonl or .jsonl.xz; else made up")
     parser.add_argument("--no-hub", action="store_true", help="let the Destination poll alone")
+    parser.add_argument("--via", default="auto", help="how the Destination hears of changes")
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
     arguments = parser.parse_args()
     steps = list(history.read(arguments.data) if arguments.data else history.make_up(2_000))
-    follow = ["--via", "poll", "--poll", "1"] if arguments.no_hub else []
+    follow = ["--via", "poll", "--poll", "1"] if arguments.no_hub else by(arguments.via)
     with tempfile.TemporaryDirectory(prefix="rsnotify-replay-") as name:
         root = arguments.keep or Path(name)
         root.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,13 @@ async def test_a_destination_ends_equal_though_hub_and_destination_are_killed(
     assert await replay.replay(tmp_path, steps)
 
 
+async def test_a_destination_ends_equal_by_websub_though_hub_and_destination_are_killed(
+    tmp_path: Path,
+) -> None:
+    steps = list(history.make_up(300, seed=9))
+    assert await replay.replay(tmp_path, steps, follow=replay.by("websub"))
+
+
 async def test_a_destination_that_only_polls_ends_equal_without_any_hub(tmp_path: Path) -> None:
     steps = list(history.make_up(400, seed=8))
     follow = ["--via", "poll", "--poll", "0.5"]
