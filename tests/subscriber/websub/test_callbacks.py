@@ -102,7 +102,7 @@ async def test_a_denial_ends_the_subscription_with_its_reason(desk: Desk, blog: 
         assert await desk.ask(callback, **denial) == (200, "")
         with pytest.raises(Unavailable, match="denies the subscription: 'not here'") as caught:
             await recorder.ended()
-    assert caught.value.retry_after == 600
+    assert caught.value.retry_after == 300
     assert len(desk.callbacks) == 0
 
 

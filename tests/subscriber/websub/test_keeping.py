@@ -97,7 +97,7 @@ async def test_a_hub_that_renews_no_lease_is_lost_when_it_ends(blog: Blog) -> No
             await recorder.ended()
 
 
-async def test_a_silent_hub_that_is_there_is_asked_less_and_less_often(blog: Blog) -> None:
+async def test_a_silent_hub_is_asked_anew_and_stays_if_it_answers(blog: Blog) -> None:
     async with (
         open_desk(replace(TERMS, quiet=0.05)) as desk,
         desk.receiving(blog.topic) as recorder,

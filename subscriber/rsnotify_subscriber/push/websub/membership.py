@@ -21,7 +21,7 @@ logger = logging.getLogger("rsnotify.subscriber.websub")
 #: How much of a hub's reason is told, and read, in bytes.
 _REASON = 200
 #: Seconds before a hub is asked again that has said no.
-_DENIED = 600.0
+_DENIED = 300.0
 
 
 class Member:

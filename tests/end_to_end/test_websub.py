@@ -1,0 +1,100 @@
+"""The public tests of publishers at websub.rocks, and all three roles of WebSub together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rsnotify.links import parse_links
+from rsnotify.reading import read_document
+from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.serving.application import serve
+from rsnotify_publisher import Publisher, application
+from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via
+from tests.publisher.helpers import PATIENCE, QUICK
+from tests.subscriber.websub.desk import Desk, open_desk
+
+NAMES = [f"r{number}" for number in range(200)]
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[str]:
+    settings = {"port": 0, "data": str(tmp_path / "hub"), "allow_private_addresses": True}
+    async with serve(load_configuration(None, **settings)) as url:
+        yield url
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    async with open_desk() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def publisher(tmp_path: Path, hub: str, unused_tcp_port: int) -> AsyncIterator[Publisher]:
+    """A Source in an application, which pushes to the hub by WebSub."""
+    base = f"http://127.0.0.1:{unused_tcp_port}/"
+    made = Publisher(tmp_path / "source", base, hubs=[hub + "websub"], options=QUICK)
+    app = application(made)
+
+    async def content(request: web.Request) -> web.Response:
+        return web.Response(text=f"the content of {request.path}")
+
+    app.router.add_get("/{name:r.*}", content)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    assert await asyncio.to_thread(made.wait_published, PATIENCE)
+    yield made
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_topic_names_itself_and_its_hub_in_its_headers(
+    publisher: Publisher, hub: str, method: str
+) -> None:
+    topic = publisher.source.base_url + "channel.xml"
+    async with aiohttp.request(method, topic) as response:
+        assert response.status == 200
+        links = parse_links(response.headers.getall("Link"))
+    assert [target for relation, target in links if relation == "self"] == [topic]
+    assert [target for relation, target in links if relation == "hub"] == [hub + "websub"]
+
+
+async def test_who_subscribes_to_a_topic_is_delivered_its_updates(
+    publisher: Publisher, desk: Desk, hub: str
+) -> None:
+    topic = publisher.source.base_url + "channel.xml"
+    async with desk.receiving(topic) as recorder:
+        await desk.subscriptions_at(hub, 1)
+        change = await publisher.acreated(publisher.source.base_url + "r1", length=3)
+        await recorder.until(lambda: recorder.documents)
+        (entry,) = read_document(recorder.documents[0]).resources
+        assert (entry.uri, entry.datetime) == (change.uri, change.datetime)
+    await desk.subscriptions_at(hub, 0)
+
+
+async def test_a_destination_follows_a_source_by_websub_alone(
+    publisher: Publisher, desk: Desk, tmp_path: Path
+) -> None:
+    base = publisher.source.base_url
+    mirror = tmp_path / "mirror"
+    async with Subscriber(
+        base,
+        FolderMirror(mirror),
+        state=tmp_path / "state",
+        via=Via.WEBSUB,
+        callbacks=desk.callbacks,
+    ) as subscriber:
+        async with asyncio.timeout(PATIENCE):
+            await subscriber.until(lambda status: status.push is PushState.UP)
+            for name in NAMES:
+                await publisher.acreated(base + name)
+            await subscriber.until(lambda status: status.applied == len(NAMES))
+            await subscriber.until(lambda status: status.level)
+    assert sorted(path.name for path in mirror.iterdir()) == sorted(NAMES)
