@@ -40,11 +40,11 @@ from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.asking import Questions
-from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.channel import WebSubChannel
+from rsnotify_hub.websub.delivering.callbacks import Callbacks
+from rsnotify_hub.websub.delivering.posting.poster import Poster
 from rsnotify_hub.websub.handler import WebSub
 from rsnotify_hub.websub.pinging.pings import Pings
-from rsnotify_hub.websub.posting.poster import Poster
 from rsnotify_hub.websub.verification import Verification
 
 log = logging.getLogger("rsnotify.hub")

@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.statistics import Outcome, Statistics, Way
-from rsnotify_hub.websub.delivery import State
+from rsnotify_hub.websub.delivering.delivery import State
 
 #: Where the buckets of lags end, in seconds: from a blink to a day.
 LAG_BUCKETS = (0.1, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14_400.0, 86_400.0)

@@ -20,11 +20,11 @@ from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.asking import Questions
-from rsnotify_hub.websub.callbacks import Callbacks
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivery import Delivery
-from rsnotify_hub.websub.posting.poster import Poster
-from rsnotify_hub.websub.turns import Turns
+from rsnotify_hub.websub.delivering.callbacks import Callbacks
+from rsnotify_hub.websub.delivering.delivery import Delivery
+from rsnotify_hub.websub.delivering.posting.poster import Poster
+from rsnotify_hub.websub.delivering.turns import Turns
 from rsnotify_hub.websub.verification import Verification
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
 

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import Outcome, Way
 from rsnotify_hub.subscriptions import Subscription, subscription_id
-from rsnotify_hub.websub.answers import presentable
-from rsnotify_hub.websub.delivery import State
+from rsnotify_hub.websub.delivering.answers import presentable
+from rsnotify_hub.websub.delivering.delivery import State
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     START,

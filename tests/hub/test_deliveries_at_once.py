@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivery import Delivery, State
+from rsnotify_hub.websub.delivering.delivery import Delivery, State
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -102,7 +102,7 @@ async def test_a_channel_that_closes_waits_for_what_is_under_way(
 async def test_a_channel_that_closes_does_not_wait_for_ever(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
+    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", 0)
     async with opened_channel(tmp_path, clock) as deliveries:
         await under_way(deliveries, callback)
     async with opened_channel(tmp_path, clock) as deliveries:

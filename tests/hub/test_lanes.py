@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from rsnotify_hub.websub.lanes import Lane, Places
+from rsnotify_hub.websub.delivering.lanes import Lane, Places
 
 
 class Guest(Struct, frozen=True):

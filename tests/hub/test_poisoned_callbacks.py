@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivery import State
-from rsnotify_hub.websub.lanes import Places
-from rsnotify_hub.websub.turns import Turns
+from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivering.lanes import Places
+from rsnotify_hub.websub.delivering.turns import Turns
 from tests.hub.deliveries import opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 
@@ -170,7 +170,7 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
 async def test_many_that_hang_hold_up_nobody(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.sender.CLOSE_SECONDS", 0)
+    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", 0)
     turns = Turns(1000, quick=Places(4, 4), slow=Places(2, 2), patience=0.5)
     async with (
         poisoned(hang) as url,

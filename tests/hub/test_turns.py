@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
-from rsnotify_hub.websub.answers import Answer
-from rsnotify_hub.websub.lanes import Places
-from rsnotify_hub.websub.turns import Turn, Turns
+from rsnotify_hub.websub.delivering.answers import Answer
+from rsnotify_hub.websub.delivering.lanes import Places
+from rsnotify_hub.websub.delivering.turns import Turn, Turns
 from tests.hub.helpers import PATIENCE
 
 OK = Answer(204, "answers 204")

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.retry import Retry
-from rsnotify_hub.websub.answers import Answer
 from rsnotify_hub.websub.asking import TRIES, Questions
+from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.forms import Intent
 from rsnotify_hub.websub.room import PENDING_SHARE, client_of
 from tests.hub.deliveries import Deliveries, opened_channel

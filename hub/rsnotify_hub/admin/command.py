@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify_hub.admin import questions, shapes, tables
 from rsnotify_hub.admin.remote import Remote
 from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
-from rsnotify_hub.websub.delivery import State
+from rsnotify_hub.websub.delivering.delivery import State
 
 commands = typer.Typer(rich_markup_mode=None, add_completion=False)
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websub.delivery import Delivery, State
+from rsnotify_hub.websub.delivering.delivery import Delivery, State
 
 T = TypeVar("T")
 

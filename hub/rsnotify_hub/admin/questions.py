@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from rsnotify_hub.websub.delivery import State
+from rsnotify_hub.websub.delivering.delivery import State
 
 #: How many rows a page has at most.
 MAX_ROWS = 1000

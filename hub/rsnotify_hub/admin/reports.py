@@ -21,7 +21,7 @@ from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivery import Delivery, State
+from rsnotify_hub.websub.delivering.delivery import Delivery, State
 
 _UP_TO_DATE = Waiting(0, None)
 

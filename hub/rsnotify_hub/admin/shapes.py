@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from rsnotify.datetimes import Instant
-from rsnotify_hub.websub.delivery import State
+from rsnotify_hub.websub.delivering.delivery import State
 
 _When = Annotated[Instant, Meta(tz=True)]
 

@@ -8,7 +8,7 @@ from rsnotify.datetimes import Instant
 from rsnotify_hub.admin import shapes
 from rsnotify_hub.log.store import LogState, Waiting
 from rsnotify_hub.statistics import Outcome, Statistics, Way
-from rsnotify_hub.websub.delivery import Delivery, Failure
+from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
 
 
 def topic_id(topic: str) -> str:

@@ -11,10 +11,10 @@ from random import Random
 
 from rsnotify.retry import Retry
 from rsnotify_hub.urls import authority_of
-from rsnotify_hub.websub.answers import Answer
-from rsnotify_hub.websub.callbacks import Callbacks
-from rsnotify_hub.websub.lanes import Places
-from rsnotify_hub.websub.turns import Turn, Turns
+from rsnotify_hub.websub.delivering.answers import Answer
+from rsnotify_hub.websub.delivering.callbacks import Callbacks
+from rsnotify_hub.websub.delivering.lanes import Places
+from rsnotify_hub.websub.delivering.turns import Turn, Turns
 
 #: How often a question is put to a callback that no connection can be made to.
 TRIES = 3

@@ -17,13 +17,13 @@ from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.websub.asking import Questions
-from rsnotify_hub.websub.callbacks import Callbacks
-from rsnotify_hub.websub.delivery import Delivery, Failure
+from rsnotify_hub.websub.delivering.callbacks import Callbacks
+from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
+from rsnotify_hub.websub.delivering.sender import Sender
+from rsnotify_hub.websub.delivering.turns import Turns
 from rsnotify_hub.websub.forms import denial_url
 from rsnotify_hub.websub.ledger import Ledger
 from rsnotify_hub.websub.register import Register
-from rsnotify_hub.websub.sender import Sender
-from rsnotify_hub.websub.turns import Turns
 
 log = logging.getLogger("rsnotify.hub.websub")
 

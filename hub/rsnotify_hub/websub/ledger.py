@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rsnotify.datetimes import Instant
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.delivering.delivery import Delivery
 from rsnotify_hub.websub.register import Register
 
 

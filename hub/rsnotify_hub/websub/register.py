@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from rsnotify_hub.websub.delivery import Delivery
+from rsnotify_hub.websub.delivering.delivery import Delivery
 
 
 class Register:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics, Readings
 from rsnotify_hub.statistics import Outcome, Statistics, Way
-from rsnotify_hub.websub.delivery import State
+from rsnotify_hub.websub.delivering.delivery import State
 from tests.hub.admin.conftest import Admin
 from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
 

@@ -11,7 +11,7 @@ from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrde
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivery import Delivery, Failure, State
+from rsnotify_hub.websub.delivering.delivery import Delivery, Failure, State
 from tests.hub.helpers import at
 
 names = st.sets(st.text(min_size=1, max_size=4), max_size=30)

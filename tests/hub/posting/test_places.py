@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify_hub.websub.posting.heads import common_head
-from rsnotify_hub.websub.posting.places import Origin, place_of
+from rsnotify_hub.websub.delivering.posting.heads import common_head
+from rsnotify_hub.websub.delivering.posting.places import Origin, place_of
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.posting.connection import Connection
-from rsnotify_hub.websub.posting.pool import Pool
-from rsnotify_hub.websub.posting.poster import Poster
-from rsnotify_hub.websub.posting.replies import NoReply, Reply, Unreachable
+from rsnotify_hub.websub.delivering.posting.connection import Connection
+from rsnotify_hub.websub.delivering.posting.pool import Pool
+from rsnotify_hub.websub.delivering.posting.poster import Poster
+from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply, Unreachable
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE
 from tests.hub.posting.servers import CLOSE, OK, serving

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.websub.posting.reading import (
+from rsnotify_hub.websub.delivering.posting.reading import (
     ANSWER_BYTES,
     EXCERPT_BYTES,
     HEAD_BYTES,
     Reader,
 )
-from rsnotify_hub.websub.posting.replies import NoReply, Reply
+from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply
 
 CHUNKED = b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from rsnotify_hub.websub.posting.replies import NoReply, Reply
+from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply
 
 #: After how many bytes of one answer no more are read, and its connection is given up.
 ANSWER_BYTES = 64 * 1024

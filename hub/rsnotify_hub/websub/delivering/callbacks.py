@@ -17,12 +17,12 @@ from rsnotify.retry import asked_wait
 from rsnotify.vocabulary import Rel
 from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.answers import Answer
-from rsnotify_hub.websub.posting.connection import Connection
-from rsnotify_hub.websub.posting.heads import common_head
-from rsnotify_hub.websub.posting.poster import Poster
-from rsnotify_hub.websub.posting.replies import NoReply, Reply, Stale, Unreachable
-from rsnotify_hub.websub.signatures import Signatures
+from rsnotify_hub.websub.delivering.answers import Answer
+from rsnotify_hub.websub.delivering.posting.connection import Connection
+from rsnotify_hub.websub.delivering.posting.heads import common_head
+from rsnotify_hub.websub.delivering.posting.poster import Poster
+from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply, Stale, Unreachable
+from rsnotify_hub.websub.delivering.signatures import Signatures
 
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rsnotify_hub.websub.posting.connection import Connection
-from rsnotify_hub.websub.posting.places import Origin
+from rsnotify_hub.websub.delivering.posting.connection import Connection
+from rsnotify_hub.websub.delivering.posting.places import Origin
 
 #: How long a connection waits for the next request, in seconds.
 IDLE_SECONDS = 30.0

@@ -23,8 +23,8 @@ from msgspec import Struct
 from rsnotify.datetimes import Instant
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
-from rsnotify_hub.websub.answers import Answer, presentable
-from rsnotify_hub.websub.turns import Turn
+from rsnotify_hub.websub.delivering.answers import Answer, presentable
+from rsnotify_hub.websub.delivering.turns import Turn
 
 
 class State(StrEnum):

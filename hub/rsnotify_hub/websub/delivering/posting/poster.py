@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 
-from rsnotify_hub.websub.posting.connection import Connection, Done
-from rsnotify_hub.websub.posting.dialling import Dialler
-from rsnotify_hub.websub.posting.places import place_of
-from rsnotify_hub.websub.posting.pool import Pool
-from rsnotify_hub.websub.posting.replies import Reply, Stale
+from rsnotify_hub.websub.delivering.posting.connection import Connection, Done
+from rsnotify_hub.websub.delivering.posting.dialling import Dialler
+from rsnotify_hub.websub.delivering.posting.places import place_of
+from rsnotify_hub.websub.delivering.posting.pool import Pool
+from rsnotify_hub.websub.delivering.posting.replies import Reply, Stale
 
 
 class Poster:

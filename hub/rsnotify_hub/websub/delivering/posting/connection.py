@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
-from rsnotify_hub.websub.posting.places import Origin
-from rsnotify_hub.websub.posting.reading import Reader
-from rsnotify_hub.websub.posting.replies import NoReply, Reply, Stale
+from rsnotify_hub.websub.delivering.posting.places import Origin
+from rsnotify_hub.websub.delivering.posting.reading import Reader
+from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply, Stale
 
 #: How long the beginning of a failed answer's body may take after its head, in seconds.
 EXCERPT_SECONDS = 1.0

@@ -30,11 +30,11 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired
-from rsnotify_hub.websub.answers import Answer, Verdict
-from rsnotify_hub.websub.callbacks import Callbacks
-from rsnotify_hub.websub.delivery import Delivery, Failure
-from rsnotify_hub.websub.notifications import Notification, Notifications
-from rsnotify_hub.websub.turns import Turn, Turns
+from rsnotify_hub.websub.delivering.answers import Answer, Verdict
+from rsnotify_hub.websub.delivering.callbacks import Callbacks
+from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
+from rsnotify_hub.websub.delivering.notifications import Notification, Notifications
+from rsnotify_hub.websub.delivering.turns import Turn, Turns
 
 log = logging.getLogger("rsnotify.hub.websub")
 

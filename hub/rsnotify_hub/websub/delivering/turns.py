@@ -15,9 +15,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from rsnotify_hub.websub.answers import Answer
-from rsnotify_hub.websub.deadlines import Deadlines
-from rsnotify_hub.websub.lanes import Lane, Places
+from rsnotify_hub.websub.delivering.answers import Answer
+from rsnotify_hub.websub.delivering.deadlines import Deadlines
+from rsnotify_hub.websub.delivering.lanes import Lane, Places
 
 log = logging.getLogger("rsnotify.hub.websub")
 

@@ -13,9 +13,9 @@ from aiohttp.abc import ResolveResult
 
 from rsnotify_hub.client import guarded_socket
 from rsnotify_hub.lookups import Lookups
-from rsnotify_hub.websub.posting.connection import Connection, Keeper
-from rsnotify_hub.websub.posting.places import Origin
-from rsnotify_hub.websub.posting.replies import Unreachable
+from rsnotify_hub.websub.delivering.posting.connection import Connection, Keeper
+from rsnotify_hub.websub.delivering.posting.places import Origin
+from rsnotify_hub.websub.delivering.posting.replies import Unreachable
 
 #: How long one address is tried alone, in seconds (RFC 8305 §5).
 _HEAD_START = 0.25
