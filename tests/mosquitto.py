@@ -49,6 +49,7 @@ class Mosquitto:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._running = asyncio.Event()
+        self._news = asyncio.Event()
         folder.mkdir(parents=True, exist_ok=True)
         parts = [
             f"listener {self.port} 127.0.0.1",
@@ -110,6 +111,7 @@ class Mosquitto:
         assert process.stderr is not None
         async for line in process.stderr:
             self.lines.append(line.decode(errors="replace").rstrip())
+            self._news.set()
             if self.lines[-1].endswith(" running"):
                 self._running.set()
         self._running.set()
@@ -131,6 +133,15 @@ class Mosquitto:
                     await process.wait()
                     return
         raise AssertionError("mosquitto does not end")
+
+    def count(self, text: str) -> int:
+        """Count the lines of its log that have this text."""
+        return sum(text in line for line in self.lines)
+
+    async def news(self) -> None:
+        """Wait until it logs something."""
+        self._news.clear()
+        await self._news.wait()
 
     def reload(self) -> None:
         """Let it read passwords and ACL anew."""

@@ -55,6 +55,24 @@ def source(
         ),
     ] = None,
     token: Annotated[str | None, typer.Option(help="Bearer token for the hubs.")] = None,
+    mqtt_user: Annotated[
+        str | None, typer.Option(help="User at hubs that are MQTT brokers.")
+    ] = None,
+    mqtt_password: Annotated[str | None, typer.Option(help="Password of that user.")] = None,
+    mqtt_ca: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Certificates that a broker's has to come from."),
+    ] = None,
+    mqtt_certificate: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Certificate to show to a broker.")
+    ] = None,
+    mqtt_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Private key of that certificate.")
+    ] = None,
+    mqtt_version: Annotated[
+        str | None,
+        typer.Option(metavar="5|3.1.1", help="Version of MQTT.", show_default="5"),
+    ] = None,
     described_by: Annotated[
         str | None, typer.Option(help="URL of a document about the Source.")
     ] = None,
@@ -115,6 +133,12 @@ def source(
         advertise=advertise or None,
         data=None if data is None else str(data),
         token=token,
+        mqtt_user=mqtt_user,
+        mqtt_password=mqtt_password,
+        mqtt_ca=mqtt_ca,
+        mqtt_certificate=mqtt_certificate,
+        mqtt_key=mqtt_key,
+        mqtt_version=mqtt_version,
         described_by=described_by,
         options={
             "heartbeat": heartbeat,

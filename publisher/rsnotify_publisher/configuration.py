@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.mqtt.login import Login
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hubs import Hub, check_token, parse_hubs
 
@@ -45,6 +46,12 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         hubs: URLs of hubs to push to.
         advertise: URLs of these hubs for Destinations, where they are others.
         token: Bearer token for the hubs, a secret.
+        mqtt_user: User at those of them that are MQTT brokers.
+        mqtt_password: Password of that user, a secret.
+        mqtt_ca: A file with the certificates that a broker's has to come from.
+        mqtt_certificate: A file with the certificate to show to a broker.
+        mqtt_key: A file with the private key of that.
+        mqtt_version: The version of MQTT.
         data: The folder for the state.
         described_by: A document about the Source, if there is one.
         options: Tuning of all sets.
@@ -57,6 +64,12 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hubs: tuple[str, ...] = ()
     advertise: tuple[str, ...] = ()
     token: str | None = None
+    mqtt_user: str | None = None
+    mqtt_password: str | None = None
+    mqtt_ca: str | None = None
+    mqtt_certificate: str | None = None
+    mqtt_key: str | None = None
+    mqtt_version: Literal["5", "3.1.1"] = "5"
     data: str | None = None
     described_by: str | None = None
     options: dict[str, Any] = {}
@@ -72,7 +85,16 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises:
             ConfigurationError: A URL is unusable.
         """
-        return parse_hubs(self.hubs, self.token, self.advertise)
+        login = Login(
+            user=self.mqtt_user,
+            password=self.mqtt_password,
+            ca=self.mqtt_ca,
+            certificate=self.mqtt_certificate,
+            key=self.mqtt_key,
+        )
+        return parse_hubs(
+            self.hubs, self.token, self.advertise, login=login, version=self.mqtt_version
+        )
 
     def options_of(self, one: FolderSet | None = None) -> Options:
         """Return the options of one set, or of a Source that is one set.

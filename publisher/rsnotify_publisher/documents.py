@@ -7,6 +7,7 @@ import re
 from rsnotify.datetimes import from_microseconds
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Link, Resource
+from rsnotify.mqtt.names import is_broker, parse_broker
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify.writing import Profile, write_document
 from rsnotify.writing import entry as write_entry
@@ -74,7 +75,7 @@ class Documents:
 
     Args:
         base_url: Ends in a slash.
-        hubs: Every way in to a hub.
+        hubs: Every way in to a hub; a broker's is completed with the name of the channel.
         options: Say what is offered, and in which profile it is written.
         described_by: A document about this set of resources, if there is one (core §9).
 
@@ -93,8 +94,10 @@ class Documents:
         self.options = options or Options()
         self.profile = _profile(self.options.profile)
         self.base_url = base_url
-        self.hubs = hubs
         self.topic = self.uri(CHANNEL)
+        self.hubs = tuple(
+            parse_broker(hub).at(self.topic) if is_broker(hub) else hub for hub in hubs
+        )
         #: The Source Description above; a Source of several sets puts its own here.
         self.description_uri = self.uri(DESCRIPTION)
         self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)

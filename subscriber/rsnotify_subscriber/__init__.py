@@ -4,6 +4,7 @@ from rsnotify_subscriber.auditing import Audit, audit
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.patching import Patch, PatchError
 from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.push.mqtt import Brokered
 from rsnotify_subscriber.push.websub import Callbacks, WebSubTerms, listening
 from rsnotify_subscriber.received import Blocking, Each, Handler, Holding, Received, Within
 from rsnotify_subscriber.status import PushState, Status
@@ -12,6 +13,7 @@ from rsnotify_subscriber.subscriber import Subscriber
 __all__ = [
     "Audit",
     "Blocking",
+    "Brokered",
     "Callbacks",
     "Each",
     "FolderMirror",

@@ -10,6 +10,7 @@ import typer
 
 from rsnotify.commands import complain, run
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.mqtt.login import Login
 from rsnotify.pace import Pace
 from rsnotify_subscriber.command_options import (
     CallbackHost,
@@ -22,6 +23,14 @@ from rsnotify_subscriber.command_options import (
     Except,
     Hearing,
     Json,
+    MqttCa,
+    MqttCertificate,
+    MqttKey,
+    MqttPassword,
+    MqttSession,
+    MqttUrl,
+    MqttUser,
+    MqttVersion,
     Only,
     Poll,
     Prefer,
@@ -34,6 +43,7 @@ from rsnotify_subscriber.command_options import (
 )
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.push.mqtt import Brokered
 from rsnotify_subscriber.report import JsonReport, LineReport, Report, TerminalReport
 from rsnotify_subscriber.subscriber import Subscriber
 
@@ -59,6 +69,14 @@ def follow(
     callback_url: CallbackUrl = None,
     callback_host: CallbackHost = "127.0.0.1",
     callback_port: CallbackPort = None,
+    mqtt_url: MqttUrl = None,
+    mqtt_user: MqttUser = None,
+    mqtt_password: MqttPassword = None,
+    mqtt_ca: MqttCa = None,
+    mqtt_certificate: MqttCertificate = None,
+    mqtt_key: MqttKey = None,
+    mqtt_session: MqttSession = "",
+    mqtt_version: MqttVersion = "5",
 ) -> None:
     """Keep DEST a mirror of the Source at URL."""
     with Hearing(callback_url, callback_host, callback_port) as hearing:
@@ -73,6 +91,18 @@ def follow(
             exact=exact,
             allow_private_addresses=allow_private_addresses,
             callbacks=hearing.callbacks,
+            mqtt=Brokered(
+                url=mqtt_url,
+                login=Login(
+                    user=mqtt_user,
+                    password=mqtt_password,
+                    ca=mqtt_ca,
+                    certificate=mqtt_certificate,
+                    key=mqtt_key,
+                ),
+                session=mqtt_session,
+                version=mqtt_version,
+            ),
         )
         _run(subscriber, hearing, once=once, json=json)
 

@@ -95,6 +95,32 @@ CallbackPort = Annotated[
     typer.Option(help="Port to listen on for hubs.", show_default="that of --callback-url"),
 ]
 
+MqttUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="MQTT broker to use instead of the one the Source names."),
+]
+MqttUser = Annotated[str | None, typer.Option(help="User at the MQTT broker.")]
+MqttPassword = Annotated[str | None, typer.Option(help="Password of that user.")]
+MqttCa = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Certificates that the broker's has to come from."),
+]
+MqttCertificate = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Certificate to show to the MQTT broker.")
+]
+MqttKey = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Private key of that certificate.")
+]
+MqttSession = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Session that the MQTT broker keeps while this is away.",
+        show_default=False,
+    ),
+]
+MqttVersion = Annotated[str, typer.Option(metavar="5|3.1.1", help="Version of MQTT.")]
+
 
 def selection(
     only: Sequence[str] | None,

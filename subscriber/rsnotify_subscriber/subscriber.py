@@ -13,6 +13,7 @@ import msgspec
 from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.mediatypes import is_media_type
+from rsnotify.mqtt.names import SCHEMES
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
@@ -24,6 +25,7 @@ from rsnotify_subscriber.fetching.sessions import CONNECTIONS, Sessions
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.push.choosing import NAMES, Via, Way, choose
+from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
@@ -68,6 +70,7 @@ class Subscriber:
         allow_private_addresses: Whether documents may name hosts at loopback and private
             addresses. The host of `url` may be anywhere.
         callbacks: Where hubs reach us, for WebSub; any number of subscribers may share them.
+        mqtt: How one hears of changes through MQTT brokers.
 
     Raises:
         ConfigurationError: `selection` or `prefer` can never match, or WebSub is wanted without
@@ -91,6 +94,7 @@ class Subscriber:
         largest: int = LARGEST,
         allow_private_addresses: bool = False,
         callbacks: Callbacks | None = None,
+        mqtt: Brokered = BROKERED,
     ) -> None:
         self._url = url
         self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
@@ -98,9 +102,12 @@ class Subscriber:
         self._via = via
         self._ways: dict[Via, Way] = {  # the best first
             Via.WEBSOCKET: self._websocket,
+            Via.MQTT: self._mqtt,
             Via.WEBSUB: self._websub,
         }
         self._callbacks = callbacks
+        mqtt.check()
+        self._brokered = mqtt
         if via is Via.WEBSUB and callbacks is None:
             raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
         self._pace = pace or Pace()
@@ -227,6 +234,12 @@ class Subscriber:
         if hub is None or offer.channel is None:
             return None
         return WebSocketTransport(hub, offer.channel, trusts=self._sessions.trusts)
+
+    def _mqtt(self, offer: Offer) -> Transport | None:
+        broker = self._brokered.broker(offer.hubs_by(*SCHEMES))
+        if broker is None or offer.channel is None:
+            return None
+        return MqttTransport(broker, offer.channel, self._brokered, trusts=self._sessions.trusts)
 
     def _websub(self, offer: Offer) -> Transport | None:
         topic = offer.channel or offer.change_list

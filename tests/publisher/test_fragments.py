@@ -151,7 +151,7 @@ def test_a_hub_with_a_path_is_used_as_it_stands(uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["hub.example", "mqtt://hub.example/", "http://", "http://h:x/", "http://h/?a=1", ""]
+    "url", ["hub.example", "amqp://hub.example/", "http://", "http://h:x/", "http://h/?a=1", ""]
 )
 def test_what_is_no_hub_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError):

@@ -118,7 +118,7 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
         ("", "[[set]]"),
         ("port = ", "source.toml"),
         ('base_url = "ftp://x/"\n' + SET.format("a", "t"), "ftp://x/"),
-        ('hubs = ["mqtt://x"]\n' + SET.format("a", "t"), "is no hub"),
+        ('hubs = ["amqp://x"]\n' + SET.format("a", "t"), "is no hub"),
         ('advertise = ["https://hub.example"]\n' + SET.format("a", "t"), "none is named"),
         ('hubs = ["http://hub"]\nadvertise = ["hub"]\n' + SET.format("a", "t"), "'hub' is no hub"),
         (SET.format("a", "none"), "is not a folder"),

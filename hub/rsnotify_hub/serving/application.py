@@ -182,7 +182,7 @@ async def serve(
 def _check_grants(configuration: Configuration, *, local: bool) -> None:
     """Refuse to be open without saying to whom."""
     granted = configuration.publishers or configuration.open_topics or configuration.jwt_algorithms
-    if not local and not granted:
+    if not local and not granted and not configuration.mqtt_channels:
         raise ConfigurationError(
             "others reach this hub, and nobody may publish on it: name publishers in its "
             "configuration, or listen on a loopback address without a public URL elsewhere"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from typing import Protocol
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -26,6 +27,16 @@ class Fragment(Struct, frozen=True):
     from_: Instant
     until: Instant
     body: bytes
+
+
+class Fragments(Protocol):
+    """What a transport needs of a feed."""
+
+    def fragments(self, through: Instant | None = None) -> AsyncGenerator[Fragment, None]:
+        """Yield what the hub lacks, then what is new, without end."""
+
+    def accepted(self, until: Instant) -> None:
+        """Note that the hub has everything through `until`."""
 
 
 class FragmentWriter:

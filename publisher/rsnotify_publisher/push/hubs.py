@@ -9,6 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.mqtt.login import ANONYMOUS, Login
+from rsnotify.mqtt.names import is_broker, parse_broker
 
 _WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -17,14 +19,19 @@ class Hub(Struct, frozen=True):
     """One hub, as it is used.
 
     Args:
-        uri: Where fragments go: `http(s)` is POSTed to, `ws(s)` is a WebSocket.
+        uri: Where fragments go: `http(s)` is POSTed to, `ws(s)` is a WebSocket, and the schemes of
+            MQTT a broker.
         advertised: The ways in for Destinations, WebSub first.
         token: The bearer token that this hub wants from a Source.
+        login: Who the Source is to a broker.
+        version: The version of MQTT.
     """
 
     uri: str
     advertised: tuple[str, ...]
     token: str | None = None
+    login: Login = ANONYMOUS
+    version: str = "5"
 
     def __repr__(self) -> str:
         """Leave the token out, since a representation ends in logs."""
@@ -36,26 +43,35 @@ class Hub(Struct, frozen=True):
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
-def parse_hub(url: str, token: str | None = None) -> Hub:
+def parse_hub(
+    url: str, token: str | None = None, *, login: Login = ANONYMOUS, version: str = "5"
+) -> Hub:
     """Read a hub as a user names it.
 
     Args:
         url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
             as it stands. `http(s)://host` without a path is an rsnotify hub: both its ways in
-            are advertised, and fragments go over its WebSocket.
+            are advertised, and fragments go over its WebSocket. `mqtt(s)://host` is an MQTT
+            broker (docs/mqtt.md).
         token: The bearer token for this hub.
+        login: Who the Source is, where it is a broker.
+        version: The version of MQTT, `5` or `3.1.1`.
 
     Raises:
         ConfigurationError: It is no URL of a hub, or it holds a password; or no header can
-            carry the token.
+            carry the token, or the login cannot be used.
     """
+    if is_broker(url):
+        return _broker(url, login, version)
     try:
         parts = urlsplit(url)
         usable = parts.scheme in _WEBSOCKET and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigurationError(f"{url!r} is no hub; write http(s)://host or ws(s)://host/path")
+        raise ConfigurationError(
+            f"{url!r} is no hub; write http(s)://host, ws(s)://host/path or mqtt(s)://host"
+        )
     if parts.username or parts.password:
         raise ConfigurationError("a hub's URL holds a user name; give a token instead")
     if parts.query or parts.fragment:
@@ -67,7 +83,12 @@ def parse_hub(url: str, token: str | None = None) -> Hub:
 
 
 def parse_hubs(
-    urls: Sequence[str], token: str | None = None, advertise: Sequence[str] = ()
+    urls: Sequence[str],
+    token: str | None = None,
+    advertise: Sequence[str] = (),
+    *,
+    login: Login = ANONYMOUS,
+    version: str = "5",
 ) -> tuple[Hub, ...]:
     """Read the hubs of a Source as a user names them.
 
@@ -76,11 +97,13 @@ def parse_hubs(
         token: The bearer token for all of them.
         advertise: How Destinations reach them, where that is not how the Source does: behind a
             proxy, or in a network of its own.
+        login: Who the Source is to those of them that are brokers.
+        version: The version of MQTT.
 
     Raises:
         ConfigurationError: One is no URL of a hub, or there is no hub to advertise.
     """
-    hubs = tuple(parse_hub(url, token) for url in urls)
+    hubs = tuple(parse_hub(url, token, login=login, version=version) for url in urls)
     if not advertise:
         return hubs
     if not hubs:
@@ -97,6 +120,14 @@ def check_token(token: str | None) -> None:
     """
     if token is not None and not token.isprintable():
         raise ConfigurationError("the token has a line break or another control character")
+
+
+def _broker(url: str, login: Login, version: str) -> Hub:
+    parse_broker(url)
+    login.check()
+    if version not in ("5", "3.1.1"):
+        raise ConfigurationError(f"{version!r} is no version of MQTT; use 5 or 3.1.1")
+    return Hub(url, (url,), login=login, version=version)
 
 
 def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:

@@ -1,4 +1,4 @@
-"""The two ways to a hub: HTTP POST, one fragment after the other, and a WebSocket, many in flight.
+"""The ways to a hub: HTTP POST, one fragment after the other; a WebSocket, many in flight; MQTT.
 
 Each function feeds a hub until something fails, and then raises `HubFailure`.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -19,10 +18,12 @@ from websockets.exceptions import WebSocketException
 from rsnotify.datetimes import Instant, parse_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.links import format_links
+from rsnotify.mqtt.names import is_broker
 from rsnotify.vocabulary import Rel
 from rsnotify_publisher.groups import first_cause
-from rsnotify_publisher.push.fragments import Fragment
+from rsnotify_publisher.push.fragments import Fragment, Fragments
 from rsnotify_publisher.push.hubs import Hub
+from rsnotify_publisher.push.mqtt import feed_by_mqtt
 
 _ANSWER_WITHIN = 30.0
 _IN_FLIGHT = 256
@@ -49,16 +50,6 @@ class HubFailure(RsnotifyError):
         return f"{self.hub}: {self.reason}"
 
 
-class Fragments(Protocol):
-    """What a transport needs of a feed."""
-
-    def fragments(self, through: Instant | None = None) -> AsyncGenerator[Fragment, None]:
-        """Yield what the hub lacks, then what is new, without end."""
-
-    def accepted(self, until: Instant) -> None:
-        """Note that the hub has everything through `until`."""
-
-
 async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
     """Feed a hub, in the way that its URI says, until that fails.
 
@@ -68,9 +59,11 @@ async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
         feed: What to send.
 
     Raises:
-        HubFailure: Always, in the end.
+        HubFailure: Always, in the end; of a broker, Unavailable.
     """
     feed_by = _feed_by_post if hub.uri.startswith("http") else _feed_by_websocket
+    if is_broker(hub.uri):
+        feed_by = feed_by_mqtt
     try:
         await feed_by(hub, topic, feed)
     except (*_NETWORK, ExceptionGroup) as error:

@@ -17,12 +17,13 @@ class Via(StrEnum):
 
     AUTO = "auto"
     WEBSOCKET = "websocket"
+    MQTT = "mqtt"
     WEBSUB = "websub"
     POLL = "poll"
 
 
 #: What a hub has to speak.
-NAMES = {Via.WEBSOCKET: "WebSocket", Via.WEBSUB: "WebSub"}
+NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.WEBSUB: "WebSub"}
 
 
 def choose(via: Via, ways: Mapping[Via, Way], offer: Offer) -> Transport | None:

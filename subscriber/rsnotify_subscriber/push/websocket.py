@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -16,10 +14,10 @@ from websockets.exceptions import WebSocketException
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.vocabulary import MAX_BYTES
-from rsnotify_subscriber.fetching.sessions import NotPublic, guarded_socket
+from rsnotify_subscriber.fetching.sessions import NotPublic
+from rsnotify_subscriber.push.dialling import TIMEOUT, dial
 from rsnotify_subscriber.push.transport import Listener
 
-_TIMEOUT = 10.0
 #: Seconds between pings, and until a hub that does not answer one counts as dead.
 _PING = 10.0
 
@@ -54,7 +52,7 @@ class WebSocketTransport:
                 # Small frames gain nothing, and a bomb could hide in it.
                 compression=None,
                 max_size=MAX_BYTES,
-                open_timeout=_TIMEOUT,
+                open_timeout=TIMEOUT,
                 ping_interval=_PING,
                 ping_timeout=_PING,
                 close_timeout=1,
@@ -70,22 +68,9 @@ class WebSocketTransport:
             raise Unavailable(self._hub, str(error) or type(error).__name__) from error
 
     async def _dial(self) -> socket.socket:
-        """Connect to the first address that answers, of those that may be dialled."""
         parts = urlsplit(self._hub)
         port = parts.port or (443 if parts.scheme == "wss" else 80)
-        trusted = self._trusts(parts.hostname)
-        make: Callable[[Any], socket.socket] = _any_socket if trusted else guarded_socket
-        loop = asyncio.get_running_loop()
-        failure = OSError("its host has no address")
-        async with asyncio.timeout(_TIMEOUT):
-            for info in await loop.getaddrinfo(
-                parts.hostname, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-            ):
-                try:
-                    return await _connected(make(info), info[4])
-                except OSError as error:
-                    failure = error
-        raise failure
+        return await dial(parts.hostname, port, trusted=self._trusts(parts.hostname))
 
     def _subscription(self, since: Instant | None) -> str:
         frame = {
@@ -107,17 +92,3 @@ class WebSocketTransport:
             listener.gap()
         elif control.type == "error":
             raise Unavailable(self._hub, f"the hub refuses: {control.code}: {control.message}")
-
-
-def _any_socket(info: Any) -> socket.socket:
-    return socket.socket(*info[:3])
-
-
-async def _connected(sock: socket.socket, address: Any) -> socket.socket:
-    try:
-        sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, address)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

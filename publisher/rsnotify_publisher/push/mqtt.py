@@ -1,0 +1,71 @@
+"""Fragments to an MQTT broker, with a hub behind it or none (docs/mqtt.md).
+
+A broker does not say how far it has come, so the Source's own note counts: what the broker has
+acknowledged, in the order in which it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+from rsnotify.mqtt.connection import Connection, Refused, connect
+from rsnotify.mqtt.names import parse_broker
+from rsnotify_publisher.push.fragments import Fragment, Fragments
+from rsnotify_publisher.push.hubs import Hub
+
+_log = logging.getLogger("rsnotify.publisher")
+
+_XML = "application/xml"
+_Sent = asyncio.Queue[tuple[Fragment, asyncio.Future[None]]]
+
+
+async def feed_by_mqtt(hub: Hub, topic: str, feed: Fragments) -> None:
+    """Feed a broker until that fails.
+
+    Args:
+        hub: The broker.
+        topic: The URI of the channel.
+        feed: What to send.
+
+    Raises:
+        Unavailable: Always, in the end.
+    """
+    broker = parse_broker(hub.uri)
+    sent: _Sent = asyncio.Queue()
+    async with (
+        connect(broker, hub.login, version=hub.version) as connection,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(connection.lost())
+        tasks.create_task(_confirm(sent, feed))
+        tasks.create_task(_send(connection, broker.topic(topic), topic, feed, sent))
+
+
+async def _send(
+    connection: Connection, name: str, channel: str, feed: Fragments, sent: _Sent
+) -> None:
+    async with aclosing(feed.fragments()) as fragments:
+        async for fragment in fragments:
+            try:
+                taken = await connection.publish(
+                    name, fragment.body, content_type=_XML, channel=channel
+                )
+            except Refused as error:
+                taken = asyncio.get_running_loop().create_future()
+                taken.set_exception(error)
+            sent.put_nowait((fragment, taken))
+
+
+async def _confirm(sent: _Sent, feed: Fragments) -> None:
+    while True:
+        fragment, taken = await sent.get()
+        try:
+            await taken
+        except Refused as error:
+            if not error.too_large:
+                raise
+            # No later try can do better; Destinations see the gap and read the Change List.
+            _log.warning("a fragment was left out: %s", error)
+        feed.accepted(fragment.until)

@@ -1,0 +1,146 @@
+"""docs/mqtt.md as its readers use it: every command, at a broker with TLS, passwords and ACL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from rsnotify.commands.processes import free_port
+from rsnotify.mqtt.names import channel_name
+from tests.certificates import Authority
+from tests.mosquitto import PATIENCE, Mosquitto
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/mqtt.md").read_text()
+DIGEST = "54d306916666ab3e3c34bfb25387c3de"
+PASSWORDS = {
+    "hub": "the hub's password",
+    "source": "the Source's password",
+    "subscriber": "the subscribers' password",
+}
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def command(number: int) -> str:
+    return blocks("sh")[number].replace("\\\n", " ")
+
+
+class Place:
+    """A folder with what the page speaks of, a broker, and the programs that run there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.hub_port = free_port()
+        self.base = f"http://127.0.0.1:{self.port}/"
+        authority = Authority(folder, "ca")
+        certificate, key = authority.certificate("broker.example")
+        (acl,) = re.findall(r"\n\n(    user hub\n.*?)\n\n(?! {4})", PAGE, re.DOTALL)
+        digest = channel_name(self.base + "channel.xml", "")
+        self.broker = Mosquitto(
+            folder / "broker",
+            users=PASSWORDS,
+            acl=re.sub("^    ", "", acl, flags=re.MULTILINE).replace(DIGEST, digest),
+            settings=f"cafile {authority.file}\ncertfile {certificate}\nkeyfile {key}",
+        )
+        (folder / "data").mkdir()
+        (folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
+
+    def adapt(self, text: str) -> str:
+        """Put what is here where the page has examples."""
+        broker = self.broker.url.replace("mqtt:", "mqtts:")
+        return (
+            text.replace("https://source.example/data/", self.base)
+            .replace("https://hub.example", f"http://127.0.0.1:{self.hub_port}")
+            .replace("mqtts://broker.example", broker)
+        )
+
+    @asynccontextmanager
+    async def run(self, *arguments: str, **environ: str) -> AsyncIterator[None]:
+        """Run a program until the context ends; it has to end in order then."""
+        process = await asyncio.create_subprocess_exec(
+            *arguments, cwd=self.folder, env=os.environ | environ
+        )
+        try:
+            yield
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            async with asyncio.timeout(PATIENCE):
+                await process.wait()
+
+    def rsnotify(self, line: str, user: str, **environ: str):  # type: ignore[no-untyped-def]
+        """Run a command of the page, with the password of a user."""
+        name, *arguments = shlex.split(self.adapt(line))
+        assert name == "rsnotify"
+        if "--via websocket" not in line:
+            environ |= {"RSNOTIFY_MQTT_PASSWORD": PASSWORDS[user]}
+        if arguments[0] == "source":
+            environ["RSNOTIFY_PORT"] = str(self.port)
+        if arguments[0] == "follow":
+            environ["RSNOTIFY_POLL"] = "600"  # so that polling brings nothing
+        return self.run(sys.executable, "-m", "rsnotify", *arguments, **environ)
+
+    async def arrives(self, content: str) -> None:
+        """Change the Source, and wait until the mirror has it; twice, as the start brings one."""
+        copy = self.folder / "mirror/two.ttl"
+        async with asyncio.timeout(PATIENCE):
+            for now in ("first " + content, content):
+                (self.folder / "data/two.ttl").write_text(now)
+                while not copy.exists() or copy.read_text() != now:
+                    await asyncio.sleep(0.02)  # it is a file of another process
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place(tmp_path)
+    async with place.broker:
+        yield place
+
+
+async def test_a_source_and_a_destination_need_a_broker_and_no_hub(place: Place) -> None:
+    environ = {
+        "RSNOTIFY_MQTT_URL": place.adapt("mqtts://broker.example"),
+        "RSNOTIFY_MQTT_USER": "subscriber",
+        "RSNOTIFY_MQTT_CA": "ca.pem",
+    }
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(place.rsnotify(command(0), "source"))
+        async with place.rsnotify(command(1), "subscriber", **environ):
+            await place.arrives("heard of through the broker\n")
+        async with place.rsnotify(command(2), "subscriber"):
+            await place.arrives("in a session\n")
+        (program,) = blocks("python")
+        async with place.run(sys.executable, "-c", place.adapt(program)):
+            await place.arrives("by the library\n")
+
+
+async def test_a_source_reaches_everybody_through_the_inbox_of_a_hub(place: Place) -> None:
+    (settings,) = blocks("toml")
+    settings += (
+        f'mqtt_ca = "ca.pem"\nmqtt_channels = ["{place.base}"]\nport = {place.hub_port}\n'
+        'data = "hub"\nallow_private_addresses = true\n'
+    )
+    (place.folder / "mqtt.password").write_text(PASSWORDS["hub"] + "\n")
+    (place.folder / "hub.toml").write_text(place.adapt(settings))
+    (inbox,) = re.findall(r"`--hub (mqtts://broker.example/rsnotify-in/)`", PAGE)
+    (ways,) = re.findall(r"`(--advertise \S+ --advertise \S+)`", PAGE)
+    source = command(0).replace("mqtts://broker.example", inbox) + " " + ways
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(place.rsnotify("rsnotify hub --config hub.toml", "hub"))
+        await stack.enter_async_context(place.rsnotify(source, "source"))
+        async with place.rsnotify(command(2), "subscriber"):
+            await place.arrives("through broker, hub and broker\n")
+        websocket = "rsnotify follow https://source.example/data/ mirror --via websocket"
+        async with place.rsnotify(websocket, "subscriber"):
+            await place.arrives("through broker and hub\n")

@@ -1,0 +1,198 @@
+"""A Source straight at a broker, with no hub at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Document
+from rsnotify.mqtt.connection import Session, connect
+from rsnotify.mqtt.login import Login
+from rsnotify.mqtt.messages import Message
+from rsnotify.mqtt.names import channel_name, parse_broker
+from rsnotify.reading import read_document
+from rsnotify_publisher import Publisher, parse_hub
+from tests.mosquitto import Mosquitto
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
+
+CHANNEL = BASE + "channel.xml"
+AWAY = Session("a-destination", 3600)
+
+
+class Ear:
+    """Hears fragments, across connections."""
+
+    def __init__(self, broker: Mosquitto) -> None:
+        self._broker = parse_broker(broker.url)
+        self._heard = asyncio.Event()
+        self.messages: list[Message] = []
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        async with connect(self._broker, session=AWAY, take=self._take) as connection:
+            await connection.subscribe("#")
+            yield
+
+    def _take(self, message: Message) -> None:
+        self.messages.append(message)
+        self._heard.set()
+
+    def fragments(self) -> list[Document]:
+        """Return what came, each once, in the order of the stream."""
+        bodies = dict.fromkeys(message.payload for message in self.messages)
+        found = [read_document(body) for body in bodies]
+        return sorted(found, key=lambda fragment: fragment.until)  # type: ignore[arg-type,return-value]
+
+    def uris(self) -> list[str]:
+        return [entry.uri for fragment in self.fragments() for entry in fragment.resources]
+
+    async def until(self, happened: Callable[[], object]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not happened():
+                self._heard.clear()
+                await self._heard.wait()
+
+
+@pytest.fixture
+def ear(mosquitto: Mosquitto) -> Ear:
+    return Ear(mosquitto)
+
+
+async def test_a_change_reaches_the_broker_at_once(
+    tmp_path: Path, mosquitto: Mosquitto, ear: Ear
+) -> None:
+    async with (
+        ear.listening(),
+        Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url], options=QUICK) as publisher,
+    ):
+        change = await publisher.acreated(BASE + "a", length=3)
+        await ear.until(lambda: ear.messages)
+    (message,) = ear.messages
+    assert message.topic == channel_name(CHANNEL)
+    assert (message.content_type, message.channel) == ("application/xml", CHANNEL)
+    assert ear.fragments()[0].until == change.datetime
+
+
+async def test_many_changes_chain_without_a_hole_and_heartbeats_follow(
+    tmp_path: Path, mosquitto: Mosquitto, ear: Ear
+) -> None:
+    options = replace(QUICK, fragment_entries=7, heartbeat=0.1)
+    async with (
+        ear.listening(),
+        Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url], options=options) as publisher,
+    ):
+        for number in range(100):
+            await publisher.aupdated(BASE + str(number))
+        await ear.until(lambda: len(ear.uris()) == 100 and not ear.fragments()[-1].resources)
+    assert ear.uris() == [BASE + str(number) for number in range(100)]
+    chain_of(ear.fragments())
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_broker_that_was_away_misses_nothing(
+    tmp_path: Path, mosquitto: Mosquitto, ear: Ear, how: signal.Signals, version: str
+) -> None:
+    hub = parse_hub(mosquitto.url, version=version)
+    async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK) as publisher:
+        async with ear.listening():
+            for number in range(20):
+                await publisher.aupdated(BASE + str(number))
+            await ear.until(lambda: len(ear.uris()) == 20)
+        await mosquitto.stop(how)
+        for number in range(20, 40):
+            await publisher.aupdated(BASE + str(number))
+        await mosquitto.start()
+        async with ear.listening():
+            await publisher.aupdated(BASE + "last")
+            await ear.until(lambda: BASE + "last" in ear.uris())
+            await ear.until(lambda: len(ear.uris()) == 41)
+    chain_of(ear.fragments())
+
+
+async def test_a_source_that_comes_back_sends_what_the_broker_has_not(
+    tmp_path: Path, mosquitto: Mosquitto, ear: Ear
+) -> None:
+    options = replace(QUICK, grace=0)
+    async with (
+        ear.listening(),
+        Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url]) as publisher,
+    ):
+        await publisher.aupdated(BASE + "a")
+        await ear.until(lambda: ear.messages)
+    await mosquitto.stop()
+    async with Publisher(
+        tmp_path / "state", BASE, hubs=[mosquitto.url], options=options
+    ) as publisher:
+        await publisher.aupdated(BASE + "b")
+    await mosquitto.start()
+    async with ear.listening(), Publisher(tmp_path / "state", BASE, hubs=[mosquitto.url]):
+        await ear.until(lambda: BASE + "b" in ear.uris())
+    chain_of(ear.fragments())
+
+
+async def test_what_is_too_large_for_the_broker_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = replace(QUICK, fragment_entries=1)
+    async with Mosquitto(tmp_path / "small", settings="max_packet_size 2000") as broker:
+        ear = Ear(broker)
+        async with (
+            ear.listening(),
+            Publisher(tmp_path / "state", BASE, hubs=[broker.url], options=options) as publisher,
+        ):
+            await publisher.aupdated(BASE + "x" * 1500)
+            await publisher.aupdated(BASE + "y")
+            await ear.until(lambda: BASE + "y" in ear.uris())
+    assert ear.uris() == [BASE + "y"]
+    assert "left out" in caplog.text
+
+
+async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with Mosquitto(tmp_path / "strict", users={"source": "right"}) as broker:
+        ear = Ear(broker)
+        hub = parse_hub(broker.url, login=Login(user="source", password="canary"))
+        async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK) as publisher:
+            publisher.updated(BASE + "a")
+            async with asyncio.timeout(PATIENCE):
+                while broker.count("not authorised") < 2:
+                    await broker.news()
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert ["it lets nobody in" in record.getMessage() for record in warnings] == [True]
+    assert "canary" not in caplog.text + repr(hub)
+    assert not ear.messages
+
+
+def test_destinations_are_told_where_the_channel_is(tmp_path: Path) -> None:
+    hubs = ["wss+mqtt://broker.example", "mqtts://other.example/own/"]
+    documents = Publisher(tmp_path, BASE, hubs=hubs).source.documents
+    assert documents.hubs == (
+        f"wss+mqtt://broker.example/{channel_name(CHANNEL)}",
+        f"mqtts://other.example/{channel_name(CHANNEL, 'own/')}",
+    )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": "mqtt://"},
+        {"url": "mqtts://user:canary@broker"},
+        {"url": "mqtts://broker", "version": "4"},
+        {"url": "mqtts://broker", "login": Login(ca="not-there.pem")},
+    ],
+)
+def test_what_is_no_broker_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        parse_hub(**wrong)  # type: ignore[arg-type]
+    assert "canary" not in str(error.value)

@@ -1,0 +1,250 @@
+"""Hearing of changes from a real broker, that may go away, forget, or be somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress
+from rsnotify.mqtt.connection import connect
+from rsnotify.mqtt.login import Login
+from rsnotify.mqtt.names import parse_broker
+from rsnotify_subscriber import PushState, Subscriber, Via
+from rsnotify_subscriber.push import mqtt
+from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
+from tests.mosquitto import PATIENCE, Mosquitto
+from tests.subscriber.conftest import Destination
+from tests.subscriber.source import SmallSource, path_of, status
+
+
+@pytest.fixture
+def offered(source: SmallSource, mosquitto: Mosquitto) -> SmallSource:
+    source.hubs = [mosquitto.url]
+    for n in range(5):
+        source.put(f"r{n}", b"%d" % n)
+    return source
+
+
+async def publish(broker: Mosquitto, source: SmallSource, count: int = 1) -> None:
+    """Publish the last so many changes as one fragment; a heartbeat if none."""
+    changes = source.changes[-count:] if count else []
+    before = source.changes[-count - 1].changed_at or source.begins
+    body = source.fragment(changes, before, None if count else source.last)
+    await say(broker, body, source.base + "channel.xml")
+
+
+async def say(broker: Mosquitto, body: bytes, channel: str) -> None:
+    address = parse_broker(broker.url)
+    async with asyncio.timeout(PATIENCE), connect(address) as connection:
+        topic = address.topic(channel)
+        await (
+            await connection.publish(topic, body, content_type="application/xml", channel=channel)
+        )
+
+
+@asynccontextmanager
+async def following(destination: Destination, **options: Any) -> AsyncIterator[Subscriber]:
+    async with destination.subscriber(**{"via": Via.MQTT} | options) as subscriber:
+        await destination.until(lambda: subscriber.status.level)
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+        yield subscriber
+
+
+@pytest.mark.parametrize("options", [Brokered(), Brokered(version="3.1.1")])
+async def test_a_change_is_applied_without_a_poll(
+    offered: SmallSource, mosquitto: Mosquitto, destination: Destination, options: Brokered
+) -> None:
+    async with following(destination, mqtt=options) as subscriber:
+        offered.answers["/data/changelist.xml"] = status(503)
+        offered.put("new", b"pushed")
+        await publish(mosquitto, offered)
+        await destination.until(lambda: subscriber.status.applied == 6)
+        assert destination.equals_source()
+
+
+async def test_auto_takes_the_broker_where_that_is_what_is_offered(
+    offered: SmallSource, mosquitto: Mosquitto, destination: Destination
+) -> None:
+    async with following(destination, via=Via.AUTO):
+        offered.answers["/data/changelist.xml"] = status(503)
+        offered.put("new", b"pushed")
+        await publish(mosquitto, offered)
+        await destination.until_equal()
+
+
+async def test_inline_content_needs_no_get(
+    offered: SmallSource, mosquitto: Mosquitto, destination: Destination
+) -> None:
+    async with following(destination):
+        offered.put_inline("new", b"it travels inside")
+        await publish(mosquitto, offered)
+        await destination.until_equal()
+        assert offered.gets[path_of("new")] == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_what_a_broker_missed_is_pulled_when_it_is_back(
+    offered: SmallSource, mosquitto: Mosquitto, destination: Destination, how: signal.Signals
+) -> None:
+    async with following(destination) as subscriber:
+        await mosquitto.stop(how)
+        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
+        offered.put("while-away", b"nobody pushed this")
+        await mosquitto.start()
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+        offered.put("then", b"this was")
+        await publish(mosquitto, offered)
+        await destination.until_equal()
+
+
+class Heard:
+    """A `Listener` that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[str | bytes] = []
+        self._news = asyncio.Event()
+
+    def up(self) -> None:
+        self._note("up")
+
+    def gap(self) -> None:
+        self._note("gap")
+
+    def fragment(self, document: bytes) -> None:
+        self._note(document)
+
+    def _note(self, event: str | bytes) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    async def until(self, *events: str | bytes) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not set(events) <= set(self.events):
+                self._news.clear()
+                await self._news.wait()
+
+
+@asynccontextmanager
+async def receiving(broker: Mosquitto, options: Brokered = BROKERED) -> AsyncIterator[Heard]:
+    transport = MqttTransport(
+        parse_broker(broker.url), "http://a.example/c", options, trusts=lambda _: True
+    )
+    heard = Heard()
+    task = asyncio.create_task(transport.receive(None, heard))
+    try:
+        yield heard
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_is_retained_shows_at_once_where_the_stream_stands(
+    mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    await say(mosquitto, b"<retained/>", "http://a.example/c")
+    over = asyncio.Event()
+    async with receiving(mosquitto) as heard:
+        await heard.until("up", b"<retained/>")
+        asyncio.get_running_loop().call_later(0.2, over.set)
+        await over.wait()
+    assert "gap" not in heard.events
+
+
+async def test_where_nothing_is_retained_the_lists_have_to_tell(
+    mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    async with receiving(mosquitto) as heard:
+        await heard.until("up", "gap")
+
+
+async def test_a_session_keeps_what_comes_while_one_is_away(mosquitto: Mosquitto) -> None:
+    options = Brokered(session="mine")
+    async with receiving(mosquitto, options) as heard:
+        await heard.until("up")
+    for number in range(3):
+        await say(mosquitto, b"<a%d/>" % number, "http://a.example/c")
+    async with receiving(mosquitto, options) as heard:
+        await heard.until(b"<a0/>", b"<a1/>", b"<a2/>")
+    await say(mosquitto, b"<b/>", "http://a.example/c")
+    await say(mosquitto, b"<c/>", "http://a.example/c")
+    async with receiving(mosquitto) as heard:
+        await heard.until("up", b"<c/>")
+    assert b"<b/>" not in heard.events, "without a session only the newest comes"
+
+
+async def test_what_is_no_fragment_hurts_nobody(
+    offered: SmallSource, mosquitto: Mosquitto, destination: Destination
+) -> None:
+    async with following(destination):
+        for body in (b"", b"\xff\x00", b"<urlset", b"x" * 100_000):
+            await say(mosquitto, body, offered.base + "channel.xml")
+        offered.put("new", b"pushed")
+        await publish(mosquitto, offered)
+        await destination.until_equal()
+
+
+async def test_a_broker_at_a_private_address_is_not_dialled_for_a_source(
+    offered: SmallSource, mosquitto: Mosquitto, destination: Destination
+) -> None:
+    elsewhere = mosquitto.url.replace("127.0.0.1", "localhost")
+    transport = MqttTransport(
+        parse_broker(elsewhere), "http://a.example/c", BROKERED, trusts=lambda _: False
+    )
+    with pytest.raises(RefusedAddress, match="not public"):
+        await transport.receive(None, Heard())
+    assert mosquitto.count("New connection") == 0
+    # The user may name any.
+    offered.hubs = ["mqtt://nowhere.invalid"]
+    async with following(destination, mqtt=Brokered(url=elsewhere)):
+        offered.put("new", b"pushed")
+        await publish(mosquitto, offered)
+        await destination.until_equal()
+
+
+async def test_a_user_and_password_are_shown_to_the_named_broker(
+    offered: SmallSource, tmp_path: Path, destination: Destination
+) -> None:
+    acl = "user reader\ntopic read rsnotify/#\n"
+    async with Mosquitto(tmp_path / "strict", users={"reader": "secret"}, acl=acl) as broker:
+        login = Login(user="reader", password="secret")
+        async with following(destination, mqtt=Brokered(url=broker.url, login=login)):
+            pass
+        transport = MqttTransport(
+            parse_broker(broker.url), "http://a.example/c", BROKERED, trusts=lambda _: True
+        )
+        with pytest.raises(FetchError, match="it lets nobody in"):
+            await transport.receive(None, Heard())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (Brokered(login=Login(user="me", password="canary")), "name the MQTT broker"),
+        (Brokered(login=Login(certificate="me.pem")), "name the MQTT broker"),
+        (Brokered(url="http://broker"), "no broker"),
+        (Brokered(version="4"), "no version"),
+        (Brokered(login=Login(ca="not-there.pem")), "not-there.pem"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(
+    tmp_path: Path, options: Brokered, reason: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=reason) as error:
+        Subscriber("http://a.example/", lambda _: None, state=tmp_path, mqtt=options)  # type: ignore[arg-type,return-value]
+    assert "canary" not in str(error.value) + repr(options)
+
+
+async def test_without_a_broker_there_is_no_way(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.hubs = ["https://hub.example/websub", "mqtt://"]
+    with pytest.raises(ConfigurationError, match="offers no hub that speaks MQTT"):
+        await destination.catch_up(via=Via.MQTT)
