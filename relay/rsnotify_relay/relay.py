@@ -12,9 +12,10 @@ from aiohttp import web
 from rsnotify.pace import Pace
 from rsnotify.selection import Selection
 from rsnotify_publisher import Hub, Options, Publisher
+from rsnotify_publisher.documents import PARTS
 from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
-from rsnotify_subscriber import FolderMirror, Subscriber, Via, default_state
+from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
 from rsnotify_subscriber.state import State
 
 _LOOK_EVERY = 0.2
@@ -33,7 +34,7 @@ class Relay:
         selection: What of the set is followed, and so published.
         prefer: As for `Subscriber`; a representation that is held is what is published.
         exact: As for `Subscriber`.
-        via: How changes are heard of.
+        via: How changes are heard of. By WebSub, hubs reach the relay below its base URL.
         pace: How fast one follows.
         options: Tuning of the publishing half.
         described_by: A document about the copy.
@@ -74,6 +75,9 @@ class Relay:
             options=options,
         )
         self._republisher = Republisher(mirror, self.publisher)
+        self._callbacks: Callbacks | None = None
+        if via is Via.WEBSUB:
+            self._callbacks = Callbacks(self.publisher.source.base_url + PARTS + "websub/")
         self.subscriber = Subscriber(
             url,
             self._republisher,
@@ -84,11 +88,12 @@ class Relay:
             prefer=prefer,
             exact=exact,
             allow_private_addresses=allow_private_addresses,
+            callbacks=self._callbacks,
         )
 
     def application(self) -> web.Application:
         """Make the application that serves the copy and its documents, while `run` runs."""
-        return server(self.publisher, self._republisher)
+        return server(self.publisher, self._republisher, self._callbacks)
 
     async def run(self, on_published: Callable[[], Awaitable[None]] | None = None) -> None:
         """Follow and publish until `stop` is called.

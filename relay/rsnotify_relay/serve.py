@@ -12,16 +12,20 @@ from rsnotify_publisher import Publisher, link_header, routes
 from rsnotify_publisher.web import LIVE, robots
 from rsnotify_publisher.web.answers import answer, hold_file
 from rsnotify_relay.republisher import Republisher
+from rsnotify_subscriber import Callbacks
 
 _UNKNOWN = "application/octet-stream"
 
 
-def server(publisher: Publisher, republisher: Republisher) -> web.Application:
+def server(
+    publisher: Publisher, republisher: Republisher, callbacks: Callbacks | None = None
+) -> web.Application:
     """Make the application that serves a copy and its documents.
 
     Args:
         publisher: Started by the caller.
         republisher: Knows the copy.
+        callbacks: Where hubs reach the relay, if they need to.
     """
     base_url = publisher.source.base_url
     prefix = urlsplit(base_url).path
@@ -39,6 +43,8 @@ def server(publisher: Publisher, republisher: Republisher) -> web.Application:
         return await answer(request, lambda: hold_file(path), told)
 
     app = web.Application()
+    if callbacks is not None:
+        app.add_routes(callbacks.routes())
     app.add_routes(routes(publisher, prefix))
     app.router.add_get("/robots.txt", robots(publisher))
     app.router.add_get(prefix + r"{name:[\s\S]+}", content)
