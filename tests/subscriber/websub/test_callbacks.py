@@ -7,10 +7,12 @@ import logging
 import socket
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.signatures import signature
@@ -76,6 +78,32 @@ async def test_a_challenge_is_answered_as_plain_text(blog: Blog, desk: Desk) -> 
             assert response.headers["X-Content-Type-Options"] == "nosniff"
         async with desk.session.head(callback, params=query) as response:
             assert response.status == 405
+
+
+@pytest.mark.parametrize(
+    "challenge", ["%ff%fe", "%ED%A0%80", "%00", "%0d%0aX%3A+y", "a+b%20c", "%C3%A9"]
+)
+async def test_any_challenge_is_answered(blog: Blog, desk: Desk, challenge: str) -> None:
+    async with desk.receiving(blog.topic):
+        (callback,) = blog.confirmed
+        query = f"hub.mode=subscribe&hub.topic={blog.topic}&hub.lease_seconds=9"
+        url = f"{callback}?{query}&hub.challenge={challenge}"
+        async with desk.session.get(URL(url, encoded=True)) as response:
+            assert response.status == 200
+            assert await response.read()
+            assert "X" not in response.headers
+
+
+async def test_many_subscriptions_share_the_callbacks_and_leave_nothing(
+    blog: Blog, desk: Desk
+) -> None:
+    async with AsyncExitStack() as stack:
+        recorders = [await stack.enter_async_context(desk.receiving(blog.topic)) for _ in range(50)]
+        assert len(desk.callbacks) == len(blog.confirmed) == 50
+        assert await blog.publish(b"a post") == [204] * 50
+        for recorder in recorders:
+            await recorder.until(lambda recorder=recorder: recorder.documents == [b"a post"])
+    assert len(desk.callbacks) == len(blog.confirmed) == 0
 
 
 async def test_content_is_told_by_the_callback_and_not_by_its_links(desk: Desk, blog: Blog) -> None:

@@ -61,6 +61,7 @@ class WebSubTransport:
         tasks = Tasks(partial(_end, ended))
         try:
             member = await membership.join()
+            inbox.silence.heard(loop.time())
             listener.up()
             tasks.spawn(_hand_on(inbox, listener))
             tasks.spawn(_catch_up(listener, terms.settle))
