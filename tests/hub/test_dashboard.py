@@ -213,6 +213,17 @@ async def test_one_topic_is_looked_at_alone_by_keyboard_too(page: Page, hub: Cli
     assert page.problems == []
 
 
+async def test_many_topics_leave_the_subscriptions_in_sight(page: Page, hub: Client):
+    for number in range(25):
+        await hub.accepted(fragment(0, 1), topic=f"{TOPIC}{number}")
+    shown = "document.querySelectorAll('#topics tbody tr').length"
+    await page.until("document.querySelector('#topics .amount').textContent === '25 topics'")
+    assert await page.evaluate(shown) == 20
+    await page.click("#topics .more")
+    await page.until(f"{shown} === 25")
+    assert page.problems == []
+
+
 async def test_a_screen_reader_is_told_what_is_what(page: Page, hub: Client):
     await hub.accepted(fragment(0, 1))
     await page.until(shows(1))

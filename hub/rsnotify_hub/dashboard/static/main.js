@@ -13,10 +13,12 @@ import { TopicTable } from "./topics.js";
 import { printable, uriLink } from "./uris.js";
 import { Watch } from "./watch.js";
 
+/** At first; more would push the subscriptions, which may be in trouble, out of sight. */
+const FIRST_TOPICS = 20;
 const ROWS = 100;
 const MOST_ROWS = 1000;
 
-const wanted = { topic: null, topicRows: ROWS, subscriptionRows: ROWS };
+const wanted = { topic: null, topicRows: FIRST_TOPICS, subscriptionRows: ROWS };
 let seen = { admin: false, topics: [], subscriptions: { subscriptions: [] } };
 
 const watch = new Watch(show, tell, wanted);
