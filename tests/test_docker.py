@@ -22,6 +22,7 @@ import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
 from rsnotify.commands.processes import free_port
+from rsnotify.mqtt.names import channel_name
 from tests.containers import (
     PATIENCE,
     ROOT,
@@ -54,7 +55,7 @@ class Installed:
 
     def __init__(self, folder: Path) -> None:
         self.image: Image = image_of(INSTRUCTIONS)
-        self.hub, self.source = free_port(), free_port()
+        self.hub, self.source, self.mosquitto = free_port(), free_port(), free_port()
         self.data = folder / "data"
         places = {
             "/opt/rsnotify": f"{folder}/opt/rsnotify",
@@ -63,6 +64,7 @@ class Installed:
             "/srv/docs": f"{folder}/docs",
             "0.0.0.0": "127.0.0.1",
             "//hub:8080": f"//127.0.0.1:{self.hub}",
+            "//mosquitto:1883": f"//127.0.0.1:{self.mosquitto}",
             "//source:8000": f"//127.0.0.1:{self.source}",
             "8080": str(self.hub),
             "8000": str(self.source),
@@ -330,6 +332,23 @@ def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_mo
     assert {topic for topic, _ in seen} <= {"rsnotify/one", "rsnotify/last"}
     assert hub.received.empty()
     hub.close()
+    subscriber.close()
+
+
+def test_the_hub_of_the_image_brings_everything_to_the_broker(
+    installed: Installed, broker: Broker
+) -> None:
+    says(broker.start(), "running")
+    installed.machine.places["//mosquitto:1883"] = f"//127.0.0.1:{broker.port}"
+    subscriber = broker.connect(*SUBSCRIBER)
+    subscriber.subscribe("rsnotify/#")
+    says(installed.machine.start(installed.image, services(SETTINGS)["hub"]), "listening on")
+    topic = SETTINGS["SOURCE_TOPICS"] + "mqtt.xml"
+    assert installed.publish(topic, SETTINGS["SOURCE_TOKEN"]) == 202
+    name, heard = channel_name(installed.machine.here(topic)), ("", b"")
+    while heard[0] != name:  # before it come topics of other tests
+        heard = subscriber.received.get(timeout=PATIENCE)
+    assert heard[1] == FRAGMENT
     subscriber.close()
 
 

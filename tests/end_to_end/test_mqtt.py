@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
+from watchfiles import awatch
 
 from rsnotify.commands.processes import free_port
 from rsnotify.mqtt.names import channel_name
@@ -97,8 +98,10 @@ class Place:
         async with asyncio.timeout(PATIENCE):
             for now in ("first " + content, content):
                 (self.folder / "data/two.ttl").write_text(now)
-                while not copy.exists() or copy.read_text() != now:
-                    await asyncio.sleep(0.02)  # it is a file of another process
+                # What was there before the watch began is found at its first timeout.
+                async for _ in awatch(self.folder, rust_timeout=500, yield_on_timeout=True):
+                    if copy.exists() and copy.read_text() == now:
+                        break
 
 
 @pytest.fixture
