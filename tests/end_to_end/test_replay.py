@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end import history, replay
 
 
@@ -25,3 +27,12 @@ async def test_a_destination_that_only_polls_ends_equal_without_any_hub(tmp_path
     steps = list(history.make_up(400, seed=8))
     follow = ["--via", "poll", "--poll", "0.5"]
     assert await replay.replay(tmp_path, steps, hub=False, follow=follow)
+
+
+@pytest.mark.parametrize("hub", [True, False])
+async def test_a_destination_ends_equal_by_mqtt_though_all_but_the_source_are_killed(
+    tmp_path: Path, hub: bool
+) -> None:
+    steps = list(history.make_up(300, seed=10))
+    follow = replay.by("mqtt")
+    assert await replay.replay(tmp_path, steps, hub=hub, broker=True, follow=follow)
