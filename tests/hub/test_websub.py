@@ -259,6 +259,22 @@ async def test_subscriptions_and_what_they_lack_outlive_a_restart(
     assert callback.deliveries.empty()
 
 
+async def test_a_failed_delivery_is_logged_with_the_fields_that_tell_which(
+    hub: Client, callback: Callback, watch: LogWatch, caplog: pytest.LogCaptureFixture
+):
+    callback.answers = [503]
+    await hub.subscribe(callback)
+    await hub.accepted(fragment(0, 1))
+    await callback.delivery()
+    await watch.line("answers 503")
+    (row,) = await hub.subscriptions()
+    record = next(each for each in caplog.records if "answers 503" in each.getMessage())
+    told = {name: vars(record)[name] for name in ("id", "topic", "host", "status", "failures")}
+    assert told == {
+        "id": row["id"], "topic": TOPIC, "host": "127.0.0.1", "status": 503, "failures": 1
+    }  # fmt: skip
+
+
 async def test_leases_end_without_any_traffic(
     run_hub: RunHub, callback: Callback, clock: Clock, tmp_path: Path
 ):

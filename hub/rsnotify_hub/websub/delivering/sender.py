@@ -290,11 +290,14 @@ class Sender:
         failure = delivery.failed(answer, now)
         self._count(Outcome.FAILED)
         self.recent_failures.append((delivery.id, topic, delivery.host, failure))
-        log.warning("the callback at %s %s", delivery.host, answer.reason)
+        facts = _facts(delivery, answer)
+        log.warning("the callback at %(host)s %(reason)s", facts, extra=facts)
         if delivery.has_failed_for(self._give_up_seconds, now):
             delivery.give_up(now)
             self._count(Outcome.GIVEN_UP)
-            log.warning("deliveries of %s to %s wait for an update", topic, delivery.host)
+            log.warning(
+                "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
+            )
             return None
         wish = min(answer.retry_after or 0.0, self._retry.most)
         return self._retry.delay(delivery.failures, self._random, at_least=wish)
@@ -306,3 +309,15 @@ class Sender:
         """Stop. What is under way has a few seconds to end."""
         self._closed = True
         await self._turns.close(CLOSE_SECONDS)
+
+
+def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:
+    """Return the fields of a failure in the log: which, and what became of it."""
+    return {
+        "id": delivery.id,
+        "topic": delivery.subscription.topic,
+        "host": delivery.host,
+        "status": answer.status,
+        "reason": answer.reason,
+        "failures": delivery.failures,
+    }
