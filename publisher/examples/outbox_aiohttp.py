@@ -1,0 +1,57 @@
+"""aiohttp: a document and the news of it are committed together, and told at once.
+
+    python publisher/examples/outbox_aiohttp.py postgresql://localhost/example 8000
+
+PUT a document at /NAME, and find it in /data/changelist.xml.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+
+import psycopg
+from aiohttp import web
+
+from rsnotify_publisher import Options, Publisher, application
+from rsnotify_publisher.outbox import Forwarder, Outbox
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+
+DATABASE, PORT = sys.argv[1], int(sys.argv[2])
+BASE = f"http://127.0.0.1:{PORT}/data/"
+TABLE = "CREATE TABLE IF NOT EXISTS documents (name text PRIMARY KEY, body text CHECK (body <> ''))"
+KEEP = "INSERT INTO documents VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET body = excluded.body"
+
+outbox = Outbox()
+
+
+async def put(request: web.Request) -> web.Response:
+    """Keep a document, and tell of it."""
+    name, body = request.match_info["name"], await request.text()
+    async with await psycopg.AsyncConnection.connect(DATABASE) as connection:
+        await connection.execute(KEEP, (name, body))
+        await outbox.aupdated(connection, BASE + name, length=len(body.encode()))
+    return web.Response(status=204)
+
+
+def main() -> None:
+    """Make the tables, and serve."""
+    with psycopg.connect(DATABASE) as connection:
+        connection.execute(TABLE)
+        connection.execute(outbox.ddl.encode())
+    publisher = Publisher(tempfile.mkdtemp(), BASE, options=Options(refresh=0.1))
+
+    async def forwarding(_: web.Application) -> AsyncIterator[None]:
+        async with Forwarder(publisher, PostgreSQLQueue(DATABASE, outbox)):
+            yield
+
+    app = web.Application()
+    app.router.add_put("/{name}", put)
+    app.cleanup_ctx.append(forwarding)
+    app.add_subapp("/data/", application(publisher))
+    web.run_app(app, host="127.0.0.1", port=PORT, print=None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Django: a document and the news of it are committed together, or not at all.
+
+    python publisher/examples/outbox_django.py postgresql://localhost/example
+
+The view is what a site needs; `settings.configure` and the rest let it be one file. Changes are
+forwarded here by hand; a site runs a `Forwarder` in a management command.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+
+import django
+from django.conf import settings
+from django.db import connection, models, transaction
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from psycopg.conninfo import conninfo_to_dict
+
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.outbox import Forwarder, Outbox
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+
+BASE = "https://source.example/data/"
+DATABASE = sys.argv[1]
+given = conninfo_to_dict(DATABASE)
+place = {"NAME": given["dbname"], "HOST": given.get("host"), "PORT": given.get("port")}
+default = {"ENGINE": "django.db.backends.postgresql", "USER": given.get("user"), **place}
+settings.configure(DATABASES={"default": default}, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
+django.setup()
+
+outbox = Outbox()
+
+
+class Document(models.Model):
+    """A resource."""
+
+    name = models.CharField(primary_key=True, max_length=50)
+    body = models.TextField()
+
+    class Meta:
+        """Which application it belongs to."""
+
+        app_label = "example"
+
+
+def put(request: HttpRequest, name: str) -> HttpResponse:
+    """Keep a document, and tell of it."""
+    with transaction.atomic():
+        Document(name, request.body.decode()).save()
+        outbox.updated(connection, BASE + name, length=len(request.body))
+        if not request.body:
+            raise ValueError("a document must not be empty")  # which undoes both
+    return HttpResponse(status=204)
+
+
+urlpatterns = [path("<str:name>", put)]
+
+
+def main() -> None:
+    """Put three documents, one of which is refused, and show what is published."""
+    from django.test import Client
+
+    with connection.schema_editor() as editor:
+        editor.create_model(Document)
+        editor.execute(outbox.ddl)
+    client = Client(raise_request_exception=False)
+    for name, body in (("a", "one"), ("b", ""), ("a", "three")):
+        status = client.put(f"/{name}", body).status_code
+        print(f"PUT {name}: {status}")
+    connection.close()
+    with tempfile.TemporaryDirectory() as folder, Publisher(folder, BASE) as publisher:
+        Forwarder(publisher, PostgreSQLQueue(DATABASE, outbox)).forward()
+        with publisher.source.open_journal() as journal:
+            for change in journal.changes(0):
+                print(change.change, change.uri, change.length)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The outbox for SQLAlchemy: a table of the Source's own metadata, in any database it reaches.
+
+It needs SQLAlchemy 2: `pip install "rsnotify[sqlalchemy]"`. Tested with PostgreSQL and SQLite.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    event,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy.orm import Session
+
+from rsnotify.errors import StorageError
+from rsnotify_publisher.outbox.outbox import LOCK, WAKE_FUNCTION, WAKE_TRIGGER
+from rsnotify_publisher.outbox.queue import Take, Waiting
+from rsnotify_publisher.outbox.recording import TABLE, Recording, check_table, in_no_transaction
+
+
+class SQLAlchemyOutbox(Recording[Session | Connection, AsyncSession | AsyncConnection]):
+    """Writes by a `Session` or `Connection`, or their twins in asyncio.
+
+    Args:
+        metadata: Gets the table, so that `create_all` and migrations know it.
+        table: Its name.
+
+    Raises:
+        ConfigurationError: The name would need quotes.
+    """
+
+    def __init__(self, metadata: MetaData, table: str = TABLE) -> None:
+        # SQLite numbers rows by itself only where the type is INTEGER.
+        number = BigInteger().with_variant(Integer(), "sqlite")
+        self.table = Table(
+            check_table(table),
+            metadata,
+            Column("id", number, primary_key=True),
+            Column("entry", Text, nullable=False),
+            Column("refused", Text),
+        )
+        for statement in (WAKE_FUNCTION, WAKE_TRIGGER):
+            ddl = DDL(statement.format(table=table))  # type: ignore[no-untyped-call]
+            ddl = ddl.execute_if(dialect="postgresql")
+            event.listen(self.table, "after_create", ddl)
+
+    def _write(self, connection: Session | Connection, entries: list[str]) -> None:
+        if isinstance(connection, Session):
+            connection.flush()  # the data is written first, see `Recording`
+            connection = connection.connection()
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            raise in_no_transaction()
+        if entries:
+            connection.execute(insert(self.table), [{"entry": entry} for entry in entries])
+
+    async def _awrite(self, connection: AsyncSession | AsyncConnection, entries: list[str]) -> None:
+        await connection.run_sync(self._write, entries)
+
+
+class SQLAlchemyQueue:
+    """Takes what was recorded by a `SQLAlchemyOutbox`.
+
+    It looks every so often. Where the database is PostgreSQL and psycopg is at hand,
+    `PostgreSQLQueue` is told at once, and does as well.
+
+    Args:
+        engine: Connects to the database.
+        outbox: Tells the table; it is made where it is missing.
+        poll: Seconds between two looks.
+    """
+
+    def __init__(self, engine: Engine, outbox: SQLAlchemyOutbox, *, poll: float = 0.1) -> None:
+        self._engine = engine
+        self._table = outbox.table
+        self._poll = poll
+        self._interrupted = threading.Event()
+        self._made = False
+
+    def forward(self, limit: int, take: Take) -> int:
+        """Hand over what was committed, then delete it, as `Queue.forward`."""
+        try:
+            if not self._made:
+                self._table.create(self._engine, checkfirst=True)
+                self._made = True
+            with self._engine.begin() as connection:
+                return self._forward(connection, limit, take) if self._lock(connection) else 0
+        except SQLAlchemyError as error:
+            cause = getattr(error, "orig", None) or error  # which shows no statement and no data
+            raise StorageError(f"the outbox {self._table.name}: {str(cause).strip()}") from error
+
+    def _lock(self, connection: Connection) -> bool:
+        if connection.dialect.name != "postgresql":
+            return True  # the rows themselves are locked, or the whole file
+        lock = text(LOCK.format(table=self._table.name))
+        return bool(connection.execute(lock).scalar_one())
+
+    def _forward(self, connection: Connection, limit: int, take: Take) -> int:
+        table = self._table
+        query = (
+            select(table.c.id, table.c.entry)
+            .where(table.c.refused.is_(None))
+            .order_by(table.c.id)
+            .limit(limit)
+            .with_for_update()
+        )
+        found = [Waiting(row[0], row[1]) for row in connection.execute(query)]
+        refused = take(found) if found else {}
+        for number, reason in refused.items():
+            connection.execute(update(table).where(table.c.id == number).values(refused=reason))
+        done = [{"number": one.number} for one in found if one.number not in refused]
+        if done:
+            connection.execute(delete(table).where(table.c.id == bindparam("number")), done)
+        return len(found)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is time to look again."""
+        self._interrupted.wait(min(seconds, self._poll))
+
+    def interrupt(self) -> None:
+        """Let `wait` return from now on, until `close`."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Leave the engine as it is: it is the caller's, and replaces broken connections."""
+        self._interrupted.clear()

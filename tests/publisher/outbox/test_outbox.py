@@ -1,0 +1,303 @@
+"""Changes recorded in the Source's own transactions, in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import psycopg
+import pytest
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.model import Link, Resource
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.outbox import Forwarder, Outbox, Waiting
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+from tests.postgresql import PostgreSQL
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+
+OUTBOX = Outbox()
+A, B = BASE + "a", BASE + "b"
+
+
+class Source:
+    """A database with its outbox, and a Publisher."""
+
+    def __init__(self, conninfo: str, folder: Path) -> None:
+        self.conninfo = conninfo
+        self.queue = PostgreSQLQueue(conninfo)
+        self.publisher = Publisher(folder, BASE, options=QUICK)
+        self.forwarder = Forwarder(self.publisher, self.queue)
+        with self.connect() as connection:
+            connection.execute(OUTBOX.ddl.encode())
+            connection.execute("CREATE TABLE records (name text PRIMARY KEY, version integer)")
+            connection.execute("INSERT INTO records VALUES ('a', 0), ('b', 0)")
+
+    def connect(self) -> psycopg.Connection:
+        return psycopg.connect(self.conninfo)
+
+    def published(self) -> list[Resource]:
+        with self.publisher.source.open_journal() as journal:
+            return journal.changes(0)
+
+    def told(self) -> list[tuple[str, int | None]]:
+        return [(one.uri.removeprefix(BASE), one.length) for one in self.published()]
+
+    def waiting(self) -> list[tuple[int, str | None]]:
+        with self.connect() as connection:
+            query = f"SELECT id, refused FROM {OUTBOX.table} ORDER BY id"
+            return connection.execute(query.encode()).fetchall()
+
+
+@pytest.fixture
+def source(postgresql: str, tmp_path: Path) -> Iterator[Source]:
+    source = Source(postgresql, tmp_path)
+    with source.publisher:
+        yield source
+    source.queue.close()
+
+
+def rewrite(connection: psycopg.Connection, name: str) -> int:
+    """Change a record and tell of it, in the transaction of the caller; return its version."""
+    query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
+    row = connection.execute(query, (name,)).fetchone()
+    assert row is not None
+    OUTBOX.updated(connection, BASE + name, length=row[0])
+    return int(row[0])
+
+
+def test_a_transaction_that_commits_late_is_not_passed_over(source: Source) -> None:
+    with source.connect() as slow, source.connect() as quick:
+        rewrite(slow, "a")
+        rewrite(quick, "b")
+        quick.commit()
+        assert source.forwarder.forward() == 1
+        assert source.told() == [("b", 1)]
+        slow.commit()
+        assert source.forwarder.forward() == 1
+    assert source.told() == [("b", 1), ("a", 1)]
+    assert source.waiting() == []
+
+
+def test_what_is_rolled_back_is_never_told(source: Source) -> None:
+    with source.connect() as connection:
+        rewrite(connection, "a")
+        connection.rollback()
+        rewrite(connection, "b")
+    source.forwarder.forward()
+    assert source.told() == [("b", 1)]
+
+
+def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source) -> None:
+    with source.connect() as first, source.connect() as second:
+        second.execute("SELECT 1")  # the one that began first commits last
+        rewrite(first, "a")
+        waits = threading.Thread(target=lambda: (rewrite(second, "a"), second.commit()))
+        waits.start()
+        with source.connect() as outside:
+            query = "SELECT count(*) FROM pg_locks WHERE NOT granted AND database IS NULL"
+            eventually(lambda: outside.execute(query).fetchone() != (0,))
+        first.commit()
+        waits.join(PATIENCE)
+    source.forwarder.forward()
+    assert source.told() == [("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_way_transactions_interleave_each_change_is_told_once_and_in_order(
+    source: Source, seed: int
+) -> None:
+    random = Random(seed)
+    connections = [source.connect() for _ in range(4)]
+    with connections[0] as connection:
+        for number, _ in enumerate(connections):
+            connection.execute("INSERT INTO records VALUES (%s, 0)", (f"of {number}",))
+    connections[0] = source.connect()
+    open_: dict[int, list[tuple[str, int]]] = {}
+    committed: list[list[tuple[str, int]]] = []
+    for _ in range(60):
+        number = random.randrange(len(connections))
+        match random.choice(["change", "change", "commit", "roll back", "forward"]):
+            case "change":  # of a record of its own, or none could wait for another here
+                version = rewrite_own(connections[number], number)
+                open_.setdefault(number, []).append((f"{number}", version))
+            case "commit":
+                connections[number].commit()
+                committed.append(open_.pop(number, []))
+            case "roll back":
+                connections[number].rollback()
+                open_.pop(number, None)
+            case "forward":
+                source.forwarder.forward()
+                told = source.told()
+                assert sorted(told) == sorted(one for group in committed for one in group)
+    for connection in connections:
+        connection.rollback()
+        connection.close()
+    source.forwarder.forward()
+    told = source.told()
+    assert sorted(told) == sorted(one for group in committed for one in group)
+    for number in range(4):
+        versions = [version for name, version in told if name == f"{number}" and version]
+        assert versions == sorted(versions)
+
+
+def rewrite_own(connection: psycopg.Connection, number: int) -> int:
+    query = "UPDATE records SET version = version + 1 WHERE name = %s RETURNING version"
+    row = connection.execute(query, (f"of {number}",)).fetchone()
+    assert row is not None
+    OUTBOX.updated(connection, f"{BASE}{number}", length=row[0])
+    return int(row[0])
+
+
+def test_all_that_may_be_told_of_a_change_passes_through(source: Source) -> None:
+    link = Link(Rel.DUPLICATE, "https://mirror.example/a", pri=1)
+    with source.connect() as connection:
+        OUTBOX.created(connection, A, length=3, type="text/plain", hash="md5:ab", links=[link])
+        OUTBOX.deleted(connection, A)
+        OUTBOX.record(connection, [Resource(B, change=ChangeType.UPDATED)] * 3)
+    assert source.forwarder.forward() == 5
+    created, deleted, *updated = source.published()
+    told = Resource(A, change=ChangeType.CREATED, length=3, type="text/plain", hash="md5:ab")
+    assert (created.length, created.type, created.hash) == (told.length, told.type, told.hash)
+    assert created.links == (link,)
+    assert (deleted.uri, deleted.change) == (A, ChangeType.DELETED)
+    assert [one.uri for one in updated] == [B] * 3
+
+
+async def test_it_is_recorded_in_asyncio_too(source: Source) -> None:
+    async with await psycopg.AsyncConnection.connect(source.conninfo) as connection:
+        await OUTBOX.acreated(connection, A, length=1)
+        await OUTBOX.aupdated(connection, A, length=2)
+        await OUTBOX.adeleted(connection, A)
+    source.forwarder.forward()
+    assert [str(one.change) for one in source.published()] == ["created", "updated", "deleted"]
+
+
+def test_what_dies_between_record_and_delete_is_recorded_again(source: Source) -> None:
+    def take(waiting: Sequence[Waiting]) -> dict[int, str]:
+        source.publisher.updated(A, length=1)
+        raise ZeroDivisionError
+
+    with source.connect() as connection:
+        rewrite(connection, "a")
+    with pytest.raises(ZeroDivisionError):
+        source.queue.forward(10, take)
+    assert len(source.waiting()) == 1
+    source.forwarder.forward()
+    assert source.told() == [("a", 1), ("a", 1)]
+    assert source.waiting() == []
+
+
+def test_one_forwards_at_a_time(source: Source) -> None:
+    other = PostgreSQLQueue(source.conninfo)
+
+    def take(waiting: Sequence[Waiting]) -> dict[int, str]:
+        assert other.forward(10, lambda _: {}) == 0
+        return {}
+
+    with source.connect() as connection:
+        rewrite(connection, "a")
+    assert source.queue.forward(10, take) == 1
+    other.close()
+    source.queue.close()
+
+
+@pytest.mark.parametrize("entry", ["no JSON", "{}", '{"uri": "no uri", "change": "updated"}',
+                                   '{"uri": "http://a.example/", "change": "bent"}',
+                                   '{"uri": "http://a.example/"}'])  # fmt: skip
+def test_a_line_that_cannot_be_published_is_set_aside_with_the_reason(
+    source: Source, entry: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with source.connect() as connection:
+        insert = f"INSERT INTO {OUTBOX.table} (entry) VALUES (%s)"
+        connection.execute(insert.encode(), (entry,))
+        rewrite(connection, "a")
+    assert source.forwarder.forward() == 2
+    assert source.forwarder.forward() == 0
+    assert source.told() == [("a", 1)]
+    ((number, reason),) = source.waiting()
+    assert reason
+    assert f"line {number} of the outbox cannot be published" in caplog.text
+
+
+def test_what_triggers_of_the_database_write_is_published(source: Source) -> None:
+    trigger = f"""
+        CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO rsnotify_outbox (entry) VALUES (json_build_object(
+                'uri', '{BASE}' || NEW.name, 'change', 'updated', 'length', NEW.version));
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER tell AFTER UPDATE ON records FOR EACH ROW EXECUTE FUNCTION tell()"""
+    with source.connect() as connection:
+        connection.execute(trigger.encode())
+        connection.execute("UPDATE records SET version = 7 WHERE name = 'a'")
+    source.forwarder.forward()
+    assert source.told() == [("a", 7)]
+
+
+def test_nothing_is_recorded_where_it_would_be_a_transaction_of_its_own(source: Source) -> None:
+    with psycopg.connect(source.conninfo, autocommit=True) as connection:
+        with pytest.raises(ConfigurationError, match="begin a transaction"):
+            OUTBOX.updated(connection, A)
+        with connection.transaction():
+            OUTBOX.updated(connection, A)
+    assert len(source.waiting()) == 1
+
+
+def test_a_change_that_cannot_be_published_is_refused_at_the_door(source: Source) -> None:
+    changes = [Resource(uri, change=ChangeType.UPDATED) for uri in (A, "relative")]
+    with source.connect() as connection, pytest.raises(ConfigurationError, match="absolute URI"):
+        OUTBOX.record(connection, changes)
+    assert source.waiting() == []
+
+
+@pytest.mark.parametrize("name", ["", "a.b", 'a"b', "Outbox", "ä", "x" * 51])
+def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        Outbox(name)
+
+
+# While it runs
+
+
+def test_it_is_told_at_once_and_ends_at_once(source: Source) -> None:
+    with Forwarder(source.publisher, source.queue, poll=3600) as forwarder:
+        forwarder.start()
+        for number in range(5):
+            with source.connect() as connection:
+                rewrite(connection, "a")
+            eventually(lambda number=number: len(source.told()) == number + 1)  # type: ignore[misc]
+    assert source.waiting() == []
+
+
+def test_another_takes_over(source: Source) -> None:
+    others = [Forwarder(source.publisher, PostgreSQLQueue(source.conninfo)) for _ in range(2)]
+    with source.connect() as connection, others[0]:
+        with others[1]:
+            rewrite(connection, "a")
+            connection.commit()
+            eventually(lambda: source.told() == [("a", 1)])
+        rewrite(connection, "a")
+        connection.commit()
+        eventually(lambda: source.told() == [("a", 1), ("a", 2)])
+
+
+def test_after_a_crash_of_the_database_it_goes_on(
+    source: Source, postgresql_server: PostgreSQL, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Forwarder(source.publisher, source.queue):
+        with source.connect() as connection:
+            rewrite(connection, "a")
+        eventually(lambda: source.told() == [("a", 1)])
+        postgresql_server.crash()
+        eventually(lambda: "changes wait in the outbox" in caplog.text)
+        with pytest.raises(StorageError):
+            Forwarder(source.publisher, PostgreSQLQueue(source.conninfo)).forward()
+        postgresql_server.start()
+        with source.connect() as connection:
+            rewrite(connection, "a")
+        eventually(lambda: source.told() == [("a", 1), ("a", 2)])

@@ -1,0 +1,142 @@
+"""The outbox by SQLAlchemy, in PostgreSQL and in SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, MetaData, create_engine
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.pool import NullPool
+
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.outbox import Forwarder
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
+from tests.publisher.helpers import BASE, QUICK, eventually
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Record(Base):
+    __tablename__ = "records"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    body: Mapped[str]
+
+
+OUTBOX = SQLAlchemyOutbox(Base.metadata)
+
+
+@pytest.fixture
+def on_postgresql(postgresql: str) -> str:
+    return postgresql.replace("postgresql:", "postgresql+psycopg:")
+
+
+@pytest.fixture(params=["PostgreSQL", "SQLite"])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
+    url = f"sqlite:///{tmp_path}/source.sqlite"
+    if request.param == "PostgreSQL":
+        url = request.getfixturevalue("on_postgresql")
+    engine = create_engine(url, poolclass=NullPool)
+    Base.metadata.create_all(engine)
+    return engine
+
+
+@pytest.fixture
+def publisher(tmp_path: Path) -> Iterator[Publisher]:
+    with Publisher(tmp_path / "state", BASE, options=QUICK) as publisher:
+        yield publisher
+
+
+def told(publisher: Publisher) -> list[str]:
+    with publisher.source.open_journal() as journal:
+        return [f"{one.change} {one.uri.removeprefix(BASE)}" for one in journal.changes(0)]
+
+
+def test_it_is_told_what_is_committed_and_nothing_else(
+    engine: Engine, publisher: Publisher
+) -> None:
+    forwarder = Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX))
+    with Session(engine) as session:
+        session.add(Record(name="a", body="1"))
+        OUTBOX.created(session, BASE + "a", length=1)
+        assert not session.new, "the data is written before the news of it"
+        session.commit()
+        OUTBOX.updated(session, BASE + "a", length=2)
+        session.rollback()
+    with engine.begin() as connection:
+        OUTBOX.deleted(connection, BASE + "a")
+    assert forwarder.forward() == 2
+    assert forwarder.forward() == 0
+    assert told(publisher) == ["created a", "deleted a"]
+
+
+def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher: Publisher) -> None:
+    with engine.begin() as connection:
+        connection.execute(OUTBOX.table.insert(), [{"entry": "no JSON"}])
+        OUTBOX.updated(connection, BASE + "a")
+    forwarder = Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX))
+    assert (forwarder.forward(), forwarder.forward()) == (2, 0)
+    assert told(publisher) == ["updated a"]
+    with engine.begin() as connection:
+        ((_, entry, refused),) = connection.execute(OUTBOX.table.select()).all()
+    assert entry == "no JSON"
+    assert refused
+
+
+def test_it_looks_while_it_runs_and_ends_at_once(engine: Engine, publisher: Publisher) -> None:
+    with Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX), poll=3600):
+        with engine.begin() as connection:
+            OUTBOX.updated(connection, BASE + "a")
+        eventually(lambda: told(publisher) == ["updated a"])
+
+
+def test_in_postgresql_the_other_queue_is_told_at_once(
+    on_postgresql: str, postgresql: str, publisher: Publisher
+) -> None:
+    engine = create_engine(on_postgresql, poolclass=NullPool)
+    Base.metadata.create_all(engine)
+    with Forwarder(publisher, PostgreSQLQueue(postgresql), poll=3600):
+        for count in range(1, 4):
+            with engine.begin() as connection:
+                OUTBOX.updated(connection, BASE + "a")
+            eventually(lambda count=count: len(told(publisher)) == count)  # type: ignore[misc]
+
+
+async def test_it_is_recorded_in_asyncio_too(on_postgresql: str, publisher: Publisher) -> None:
+    asynchronous = create_async_engine(on_postgresql, poolclass=NullPool)
+    async with asynchronous.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+        await OUTBOX.aupdated(connection, BASE + "a")
+    async with AsyncSession(asynchronous) as session:
+        session.add(Record(name="b", body="1"))
+        await OUTBOX.acreated(session, BASE + "b")
+        await session.commit()
+    engine = create_engine(on_postgresql, poolclass=NullPool)
+    Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX)).forward()
+    assert told(publisher) == ["updated a", "created b"]
+
+
+def test_nothing_is_recorded_in_autocommit_mode(engine: Engine) -> None:
+    alone = engine.execution_options(isolation_level="AUTOCOMMIT")
+    with (
+        alone.connect() as connection,
+        pytest.raises(ConfigurationError, match="begin a transaction"),
+    ):
+        OUTBOX.updated(connection, BASE + "a")
+
+
+def test_a_database_that_is_away_is_told_without_a_statement(publisher: Publisher) -> None:
+    engine = create_engine("sqlite:////nowhere/source.sqlite", poolclass=NullPool)
+    with pytest.raises(StorageError, match=r"^the outbox rsnotify_outbox: unable to open"):
+        Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX)).forward()
+
+
+def test_the_name_of_the_table_is_checked() -> None:
+    with pytest.raises(ConfigurationError):
+        SQLAlchemyOutbox(MetaData(), "a b")
