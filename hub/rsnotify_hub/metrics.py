@@ -40,6 +40,18 @@ REST = 10
 _PREFIX = "rsnotify_hub_"
 
 
+class Bridged(Struct, frozen=True):
+    """How it stands with an MQTT broker.
+
+    Args:
+        connected: Whether there is a connection.
+        behind: How many topics it has not got all of.
+    """
+
+    connected: bool
+    behind: int
+
+
 class Readings(Struct, frozen=True, kw_only=True):
     """What is looked at.
 
@@ -55,6 +67,7 @@ class Readings(Struct, frozen=True, kw_only=True):
         websocket_queue: Bytes that wait in all of them.
         delivery_queue: WebSub deliveries that wait for their turn.
         commit_queue: Writes that wait for the next transaction.
+        mqtt: How it stands with the MQTT broker; None where there is none.
     """
 
     version: str
@@ -67,6 +80,7 @@ class Readings(Struct, frozen=True, kw_only=True):
     websocket_queue: int
     delivery_queue: int
     commit_queue: int
+    mqtt: Bridged | None = None
 
 
 def families(readings: Readings) -> Iterator[Metric]:
@@ -85,6 +99,9 @@ def families(readings: Readings) -> Iterator[Metric]:
         "delivery_queue", "WebSub deliveries that wait for their turn", readings.delivery_queue
     )
     yield _gauge("commit_queue", "Writes that wait for the next transaction", readings.commit_queue)
+    mqtt = readings.mqtt or Bridged(False, 0)
+    yield _gauge("mqtt_connected", "Whether the MQTT broker is connected", mqtt.connected)
+    yield _gauge("mqtt_topics_behind", "Topics that the MQTT broker lacks a part of", mqtt.behind)
 
 
 def _accepted(statistics: Statistics) -> Iterator[Metric]:

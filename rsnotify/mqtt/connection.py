@@ -183,7 +183,8 @@ class Connection:
 
     def acknowledge(self, message: Message) -> None:
         """Say that a message need not come again; in the order in which they came."""
-        self._client.ack(message.id, 1)
+        if message.id is not None:
+            self._client.ack(message.id, 1)
 
     async def lost(self) -> None:
         """Wait until the connection is lost.

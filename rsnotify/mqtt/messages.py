@@ -20,7 +20,7 @@ class Message(Struct, frozen=True):
         retained: Whether it is what the broker had kept when one subscribed.
         content_type: The media type, if it says so.
         channel: The URI of the channel, if it says so.
-        id: What it is acknowledged by.
+        id: What it is acknowledged by; None where it is not, since it was sent with QoS 0.
     """
 
     topic: str
@@ -28,7 +28,7 @@ class Message(Struct, frozen=True):
     retained: bool
     content_type: str | None
     channel: str | None
-    id: int
+    id: int | None
 
 
 def read_message(found: MQTTMessage) -> Message:
@@ -45,7 +45,7 @@ def read_message(found: MQTTMessage) -> Message:
         retained=bool(found.retain),
         content_type=getattr(properties, "ContentType", None),
         channel=next((value for name, value in users if name == CHANNEL), None),
-        id=found.mid,
+        id=found.mid if found.qos > 0 else None,
     )
 
 

@@ -219,6 +219,17 @@ async def test_a_lost_connection_fails_what_is_under_way(mosquitto: Mosquitto) -
                 await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
 
 
+async def test_a_broker_that_answers_nothing_any_more_is_missed(
+    mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rsnotify.mqtt.connection.KEEPALIVE", 1)
+    async with connect(parse_broker(mosquitto.url)) as connection:
+        mosquitto.pause()
+        async with asyncio.timeout(PATIENCE):
+            with pytest.raises(Unavailable, match="it does not answer"):
+                await connection.lost()
+
+
 async def test_who_waits_for_room_hears_of_the_end(mosquitto: Mosquitto) -> None:
     async def flood(connection: Connection) -> None:
         while True:

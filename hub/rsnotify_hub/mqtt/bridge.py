@@ -23,6 +23,7 @@ from rsnotify_hub.configuration import Configuration, login_of
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.store import Entry, Store
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.metrics import Bridged
 from rsnotify_hub.mqtt.inbox import Inbox
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.mqtt.sending import Sending
@@ -43,9 +44,6 @@ class Bridge:
         configuration: The other settings.
         store: Keeps how far the broker has each topic.
         statistics: Where deliveries are counted.
-
-    Attributes:
-        connected: Whether there is a connection.
     """
 
     def __init__(
@@ -61,10 +59,10 @@ class Bridge:
         self._task: asyncio.Task[None] | None = None
         self._told = False
 
-    @property
-    def connected(self) -> bool:
-        """Tell whether there is a connection."""
-        return self._sending is not None
+    def reading(self, topics: Topics) -> Bridged:
+        """Tell how it stands."""
+        behind = sum(self._places.lacks(topics, state.topic) for state in topics.states())
+        return Bridged(self._sending is not None, behind)
 
     async def start(self, topics: Topics, intake: Intake) -> None:
         """Begin.
@@ -104,7 +102,7 @@ class Bridge:
             except Exception:
                 # A fault of ours must not end the way to the broker for good.
                 log.exception("the connection to the MQTT broker failed; it is tried again")
-            failures = 1 if self.connected else failures + 1
+            failures = 1 if self._sending is not None else failures + 1
             self._sending = None
             await asyncio.sleep(self._retry.delay(failures, self._random))
 

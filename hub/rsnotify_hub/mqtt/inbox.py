@@ -84,6 +84,8 @@ class Inbox:
     async def _publish(self, message: Message) -> asyncio.Future[None] | None:
         """Begin to keep a message; None for one that is refused, which no later try mends."""
         try:
+            if message.id is None:
+                raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
             channel = self._channel(message)
             if len(message.payload) > self._most:
                 raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {self._most} bytes")

@@ -41,6 +41,10 @@ class Places:
         """Return the position up to which the broker has a topic."""
         return self._positions.get(topic, 0)
 
+    def lacks(self, topics: Topics, topic: str) -> bool:
+        """Tell whether a log goes on beyond what the broker has."""
+        return self.of(topic) < topics.position(topic)
+
     def move(self, topic: str, position: int) -> None:
         """Note that the broker has more."""
         self._positions[topic] = position

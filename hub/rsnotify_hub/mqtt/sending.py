@@ -59,16 +59,13 @@ class Sending:
 
     def wake(self, topic: str) -> None:
         """Send what is lacking of a topic, unless that is under way."""
-        if topic not in self._tasks and self._lacks(topic):
+        if topic not in self._tasks and self._places.lacks(self._topics, topic):
             self._tasks[topic] = asyncio.create_task(self._send(topic))
-
-    def _lacks(self, topic: str) -> bool:
-        return self._places.of(topic) < self._topics.position(topic)
 
     async def _send(self, topic: str) -> None:
         failures = 0
         try:
-            while self._lacks(topic):
+            while self._places.lacks(self._topics, topic):
                 try:
                     async with self._room:
                         await self._send_page(topic)

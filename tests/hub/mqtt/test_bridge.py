@@ -192,3 +192,18 @@ async def test_what_it_does_is_counted(
         _, metrics = await hub.get("metrics")
     size = len(fragment(0, 1) + fragment(1, 2))
     assert f'rsnotify_hub_delivered_bytes_total{{way="mqtt"}} {size}.0' in metrics
+    assert "rsnotify_hub_mqtt_connected 1.0" in metrics
+    assert "rsnotify_hub_mqtt_topics_behind 0.0" in metrics
+
+
+async def test_what_a_broker_lacks_is_counted(
+    run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch
+) -> None:
+    await mosquitto.stop()
+    async with run_hub(mqtt_url=mosquitto.url) as hub:
+        await watch.line("the MQTT broker is away")
+        for topic in (TOPIC, TOPIC + "?of=another"):
+            await hub.accepted(fragment(0, 1), topic=topic)
+        _, metrics = await hub.get("metrics")
+    assert "rsnotify_hub_mqtt_connected 0.0" in metrics
+    assert "rsnotify_hub_mqtt_topics_behind 2.0" in metrics

@@ -107,6 +107,16 @@ async def test_what_is_not_of_its_channel_is_refused(
     assert await hub.topics() == []
 
 
+async def test_what_nobody_would_acknowledge_is_refused(
+    hub: Client, listen: Listen, watch: LogWatch
+) -> None:
+    async with listen() as ear:
+        ear.connection._client.publish(inbox(TOPIC), fragment(0, 1), qos=0)
+        await watch.line("refused what came over MQTT", "QoS 0")
+        await say(ear, fragment(1, 2))
+        assert (await ear.next()).payload == fragment(1, 2)
+
+
 async def test_without_channels_the_hub_takes_nothing(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
