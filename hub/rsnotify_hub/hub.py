@@ -188,7 +188,7 @@ class Hub:
             websocket_queue=self.websockets.queued(),
             delivery_queue=self._callbacks.waiting(),
             commit_queue=self.store.queued(),
-            mqtt=self._bridge and self._bridge.reading(self._topics),
+            mqtt=self._bridge.reading(self._topics) if self._bridge else None,
         )
 
     async def keep_house(self) -> None:
