@@ -1,0 +1,68 @@
+"""What a topic says of itself (WebSub §4)."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsnotify.errors import NotFound
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.websub.discovery import Found, discover
+from tests.subscriber.websub.blog import Blog
+
+SITEMAP = (
+    '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"'
+    ' xmlns:rs="http://www.openarchives.org/rs/terms/">'
+    '<rs:ln rel="hub" href="https://hub.example/"/><rs:ln rel="self" href="/list.xml"/></urlset>'
+)
+
+
+async def found(blog: Blog, path: str = "") -> Found:
+    async with Sessions(blog.topic) as sessions:
+        return await discover(sessions, blog.topic + path)
+
+
+async def test_hubs_by_https_come_first_and_others_keep_their_order(blog: Blog) -> None:
+    hubs = ["http://a.example/", "wss://b.example/", "https://c.example/", "http://d.example/"]
+    blog.headers = [("Link", f'<{hub}>; rel="hub"') for hub in [*hubs, hubs[0]]]
+    assert (await found(blog)).hubs == (
+        "https://c.example/",
+        "http://a.example/",
+        "http://d.example/",
+    )
+
+
+async def test_a_topic_that_does_not_name_itself_is_where_it_is(blog: Blog) -> None:
+    blog.link(hub="https://hub.example/")
+    assert (await found(blog)).topic == blog.topic
+    blog.moves["/blog"] = (301, "/elsewhere")
+    assert (await found(blog)).topic == blog.site + "/elsewhere"
+
+
+async def test_links_are_relative_to_where_the_topic_is(blog: Blog) -> None:
+    blog.moves["/blog"] = (302, "/a/b/")
+    blog.link(self="../c", hub="hub")
+    assert await found(blog) == Found(blog.site + "/a/c", (blog.site + "/a/b/hub",))
+
+
+async def test_a_sitemap_may_have_its_links_inside(blog: Blog) -> None:
+    blog.link()
+    blog.body, blog.type = SITEMAP, "application/xml"
+    assert await found(blog) == Found(blog.site + "/list.xml", ("https://hub.example/",))
+
+
+async def test_headers_and_body_complete_each_other(blog: Blog) -> None:
+    blog.link(self="https://a.example/")
+    blog.body, blog.type = SITEMAP, "application/xml"
+    assert await found(blog) == Found("https://a.example/", ("https://hub.example/",))
+
+
+async def test_what_is_neither_page_nor_feed_is_not_searched(blog: Blog) -> None:
+    blog.link()
+    blog.body, blog.type = SITEMAP, "text/plain"
+    assert await found(blog) == Found(blog.topic, ())
+
+
+async def test_a_topic_that_is_not_there_has_no_hub(blog: Blog) -> None:
+    blog.moves["/blog"] = (404, "")
+    with pytest.raises(NotFound):
+        await found(blog)
