@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from tests.end_to_end import history, replay
 
 
@@ -29,10 +27,8 @@ async def test_a_destination_that_only_polls_ends_equal_without_any_hub(tmp_path
     assert await replay.replay(tmp_path, steps, hub=False, follow=follow)
 
 
-@pytest.mark.parametrize("hub", [True, False])
 async def test_a_destination_ends_equal_by_mqtt_though_all_but_the_source_are_killed(
-    tmp_path: Path, hub: bool
+    tmp_path: Path,
 ) -> None:
     steps = list(history.make_up(300, seed=10))
-    follow = replay.by("mqtt")
-    assert await replay.replay(tmp_path, steps, hub=hub, broker=True, follow=follow)
+    assert await replay.replay(tmp_path, steps, broker=True, follow=replay.by("mqtt"))

@@ -163,7 +163,8 @@ async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
     async with Mosquitto(tmp_path / "strict", users={"source": "right"}) as broker:
         ear = Ear(broker)
         hub = parse_hub(broker.url, login=Login(user="source", password="canary"))
-        async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=QUICK) as publisher:
+        options = replace(QUICK, grace=0)
+        async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=options) as publisher:
             publisher.updated(BASE + "a")
             async with asyncio.timeout(PATIENCE):
                 while broker.count("not authorised") < 2:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Sequence
 from random import Random
 
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.mqtt.connection import CLEAN, Connection, Session, connect
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import inbox, parse_broker
@@ -108,7 +108,11 @@ class Bridge:
 
     def _tell(self, error: RsnotifyError) -> None:
         level = logging.INFO if self._told else logging.WARNING
-        log.log(level, "the MQTT broker is away, what is published waits in the log: %s", error)
+        if isinstance(error, StorageError):
+            text = "what Sources publish over MQTT waits at the broker: %s"
+        else:
+            text = "the MQTT broker is away, what is published waits in the log: %s"
+        log.log(level, text, error)
         self._told = True
 
     async def _connect(self, topics: Topics, intake: Intake) -> None:
