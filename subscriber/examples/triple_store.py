@@ -1,0 +1,148 @@
+"""An aggregator of linked data: a triple store in step with a Source, to be queried.
+
+    python subscriber/examples/triple_store.py http://127.0.0.1:8000/ store --port 8010
+    curl -G http://127.0.0.1:8010/sparql --data-urlencode 'query=SELECT * { ?s ?p ?o } LIMIT 9'
+
+Each resource is a named graph, called as its URI. The documents themselves are kept beside the
+store, so that a patch (an RDF Patch here) can be applied to them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from aiohttp import web
+from pyoxigraph import (
+    NamedNode,
+    Quad,
+    QueryResultsFormat,
+    QueryTriples,
+    RdfFormat,
+    Store,
+    parse,
+)
+
+from rsnotify_subscriber import FolderMirror, Received, Subscriber
+
+log = logging.getLogger(__name__)
+
+
+class TripleStore:
+    """Keeps a graph for each resource; a handler.
+
+    Args:
+        folder: Where the store and the documents are kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.store = Store(str(folder / "store"))
+        self._mirror = FolderMirror(folder / "documents")
+
+    def prepare(self, base: str, temporary: Path) -> None:
+        """Hear where the resources begin."""
+        self._mirror.prepare(base, temporary)
+
+    def held_content(self, uri: str) -> Path | None:
+        """Return the document of a resource, for patches."""
+        return self._mirror.held_content(uri)
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        """Put changes into the store, durably; twice does no harm."""
+        await asyncio.to_thread(self.apply_blocking, changes)
+
+    def apply_blocking(self, changes: Sequence[Received]) -> None:
+        """Do so in a thread."""
+        for change in changes:
+            self._replace(NamedNode(change.uri), set(quads_of(change)))
+        self.store.flush()
+        self._mirror.apply_blocking(changes)
+
+    def _replace(self, graph: NamedNode, new: set[Quad]) -> None:
+        """Touch only those triples that are different."""
+        old = set(self.store.quads_for_pattern(None, None, None, graph))
+        self.store.extend(new - old)
+        for quad in old - new:
+            self.store.remove(quad)
+
+
+def quads_of(change: Received) -> list[Quad]:
+    """Read what a resource holds now; nothing if it is gone, or is no RDF."""
+    if change.content is None:
+        return []
+    document, graph = change.content.read_bytes(), NamedNode(change.uri)
+    kind = RdfFormat.from_media_type(change.resource.type or "") or RdfFormat.TURTLE
+    try:
+        # Blank nodes of one document are none of another's.
+        read = parse(document, kind, base_iri=change.uri, rename_blank_nodes=True)
+        return [Quad(one.subject, one.predicate, one.object, graph) for one in read]
+    except (SyntaxError, ValueError) as error:
+        log.warning("%s is left out, as it cannot be read: %s", change.uri, error)
+        return []
+
+
+def patched(before: bytes, patch: bytes) -> bytes:
+    """Apply an RDF Patch to a document that has a triple a line, sorted."""
+    lines = set(before.splitlines(keepends=True))
+    for line in patch.splitlines(keepends=True):
+        (lines.add if line.startswith(b"A ") else lines.discard)(line[2:])
+    return b"".join(sorted(lines))
+
+
+STORE = web.AppKey("store", Store)
+PATCHES = {"application/rdf-patch": patched}
+
+
+async def answer(request: web.Request) -> web.Response:
+    """Answer a query in SPARQL about all graphs together."""
+    try:
+        query = request.query["query"]
+        body, kind = await asyncio.to_thread(found, request.app[STORE], query)
+    except (KeyError, SyntaxError) as error:
+        raise web.HTTPBadRequest(text=f"say ?query=…, in SPARQL: {error}\n") from error
+    return web.Response(body=body, content_type=kind)
+
+
+def found(store: Store, query: str) -> tuple[bytes, str]:
+    """Return what a query finds, and the media type of that."""
+    results = store.query(query, use_default_graph_as_union=True)
+    if isinstance(results, QueryTriples):
+        return results.serialize(None, RdfFormat.TURTLE), "text/turtle"
+    return results.serialize(None, QueryResultsFormat.JSON), "application/sparql-results+json"
+
+
+async def follow(arguments: argparse.Namespace) -> None:
+    """Follow and answer until interrupted."""
+    triples = TripleStore(arguments.folder)
+    app = web.Application()
+    app[STORE] = triples.store
+    app.router.add_get("/sparql", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", arguments.port).start()
+        print(f"queries are answered at http://127.0.0.1:{arguments.port}/sparql", flush=True)
+        state = arguments.folder / "state"
+        await Subscriber(arguments.url, triples, state=state, patches=PATCHES).run()
+    finally:
+        await runner.cleanup()
+
+
+def main() -> None:
+    """Read the arguments, and follow."""
+    parser = argparse.ArgumentParser(description="Keep a triple store in step with a Source.")
+    parser.add_argument("url", help="the Source")
+    parser.add_argument("folder", type=Path, help="where the store is kept")
+    parser.add_argument("--port", type=int, default=8010, help="where queries are answered")
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with suppress(KeyboardInterrupt):
+        asyncio.run(follow(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
