@@ -369,7 +369,7 @@ def test_a_base_url_with_a_password_is_refused_without_telling_it(folder: Path) 
 
 
 def test_a_bad_hub_is_refused(folder: Path) -> None:
-    assert "is no hub" in refused(folder, hub=["mqtt://x"])
+    assert "is no hub" in refused(folder, hub=["amqp://x"])
 
 
 def test_a_port_in_use_is_refused(folder: Path) -> None:
