@@ -37,7 +37,7 @@ def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
     family, kind, protocol, _, address = info
     reason = refusal(str(address[0]))
     if reason is not None:
-        raise PermissionError(f"{address[0]} is not dialled: {reason}")
+        raise PermissionError(f"its address is not dialled: {reason}")
     return socket.socket(family, kind, protocol)
 
 
@@ -123,4 +123,6 @@ def reason_of(error: Exception) -> str:
         if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError):
             return cause.strerror or str(cause)
         cause = cause.__cause__
+    if isinstance(error, aiohttp.InvalidURL):
+        return "its URL cannot be requested"
     return type(error).__name__

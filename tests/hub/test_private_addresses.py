@@ -16,8 +16,8 @@ from tests.hub.helpers import TOPIC, Callback, LogWatch, fragment
         ("[::ffff:127.0.0.1]", "loopback"),
         ("0.0.0.0", "this network"),
         # Other spellings of 127.0.0.1, which the HTTP client itself refuses.
-        ("2130706433", "InvalidUrl"),
-        ("127.1", "InvalidUrl"),
+        ("2130706433", "cannot be requested"),
+        ("127.1", "cannot be requested"),
     ],
 )
 async def test_a_private_callback_is_not_dialled(

@@ -136,10 +136,9 @@ class _Teller:
             return
         passed = asyncio.get_running_loop().time() - self._started
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:.1f} ms"
-        place = "in step" if status.level else f"{status.pending} on the way"
         text = (
             f"{passed:5.0f} s   Source: {self._observations.changes} changes   Destination: "
-            f"{status.applied} applied, {place}, lag {lag}, push {status.push or 'away'}"
+            f"{status.applied} applied, {_place(status)}, lag {lag}, push {status.push or 'away'}"
         )
         if sys.stdout.isatty():
             typer.echo(f"\r\x1b[2K{text}", nl=False)
@@ -151,6 +150,13 @@ class _Teller:
         self._ended = True
         if sys.stdout.isatty():
             typer.echo()
+
+
+def _place(status: Status) -> str:
+    if not status.level:
+        return f"{status.pending} on the way"
+    # Without push a Destination knows what its last poll told, and no more.
+    return "in step" if status.push == "up" else "level at its last poll"
 
 
 async def _become_level(scene: Scene) -> None:

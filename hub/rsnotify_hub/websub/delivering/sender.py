@@ -291,7 +291,9 @@ class Sender:
         self._count(Outcome.FAILED)
         self.recent_failures.append((delivery.id, topic, delivery.host, failure))
         facts = _facts(delivery, answer)
-        log.warning("the callback at %(host)s %(reason)s", facts, extra=facts)
+        # Warn once of a callback that fails; what follows is for those who look closely.
+        level = logging.WARNING if delivery.failures == 1 else logging.INFO
+        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
         if delivery.has_failed_for(self._give_up_seconds, now):
             delivery.give_up(now)
             self._count(Outcome.GIVEN_UP)
