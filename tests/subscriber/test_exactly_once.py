@@ -151,6 +151,30 @@ def change(source: SmallSource, random: Random, step: int) -> None:
         source.put(name, b"%d" % step)
 
 
+BREAK = """
+CREATE FUNCTION end_it() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$;
+CREATE TRIGGER end_it BEFORE INSERT OR UPDATE ON rsnotify.facts FOR EACH ROW
+    WHEN (NEW.name = 'progress') EXECUTE FUNCTION end_it();
+"""
+
+
+async def test_an_effect_without_its_t_is_undone(source: SmallSource, database: Database) -> None:
+    source.put("a", b"1")
+    await catch_up(source, database)
+    with psycopg.connect(database.conninfo) as connection:
+        connection.execute(BREAK)
+    source.put("a", b"2")
+    with pytest.raises(StorageError):
+        await catch_up(source, database)
+    assert database.copy(source) == {"a": b"1"}
+    with psycopg.connect(database.conninfo) as connection:
+        connection.execute("DROP TRIGGER end_it ON rsnotify.facts")
+    await catch_up(source, database)
+    assert database.copy(source) == source.contents
+    assert database.had_no_double()
+
+
 async def test_after_a_crash_of_the_database_one_goes_on_from_what_it_had(
     source: SmallSource, database: Database, postgresql_server: PostgreSQL
 ) -> None:
