@@ -35,6 +35,8 @@ class Blog:
         self.requests: list[dict[str, str]] = []
         self.asks: dict[str, str] = {}
         self.status = 202
+        self.answering = asyncio.Event()  # requests are answered, once asked back about
+        self.answering.set()
         self.reason = ""
         self.confirmed: dict[str, dict[str, str]] = {}  # by callback
         self.changed = asyncio.Condition()
@@ -85,6 +87,7 @@ class Blog:
         form = {name: str(value) for name, value in (await request.post()).items()}
         if self.status == 202:
             await self._ask_back(form)
+        await self.answering.wait()
         async with self.changed:
             self.requests.append({**form, "path": request.path_qs})
             self.changed.notify_all()
@@ -102,10 +105,12 @@ class Blog:
         async with self.session.get(callback, params=query) as response:
             if response.status // 100 != 2 or await response.text() != challenge:
                 return
-        if form["hub.mode"] == "subscribe":
-            self.confirmed[callback] = form
-        else:
-            del self.confirmed[callback]
+        async with self.changed:
+            if form["hub.mode"] == "subscribe":
+                self.confirmed[callback] = form
+            else:
+                del self.confirmed[callback]
+            self.changed.notify_all()
 
     async def publish(self, body: bytes, *, signed: str = "sha256") -> list[int]:
         """Deliver to all; return what they answered."""

@@ -19,6 +19,7 @@ from rsnotify.retry import Retry
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.websub.inbox import Silence
+from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from tests.subscriber.source import Server
 from tests.subscriber.websub import blog as blogs
 from tests.subscriber.websub.blog import Blog
@@ -278,6 +279,19 @@ async def test_a_secret_that_is_sent_by_https_is_not_sent_on_by_http(blog: Blog)
                 pass
     await runner.cleanup()
     assert blog.requests == []
+
+
+async def test_a_hub_is_left_though_we_gave_up_before_it_answered(blog: Blog, desk: Desk) -> None:
+    blog.answering.clear()
+    async with Sessions(blog.topic) as sessions:
+        transport = WebSubTransport(blog.topic, (), sessions=sessions, callbacks=desk.callbacks)
+        task = asyncio.create_task(transport.receive(None, Recorder()))
+        await blog.until_confirmed(1)
+        task.cancel()
+        await blog.until_confirmed(0)
+        blog.answering.set()
+        await asyncio.wait({task})
+    assert len(desk.callbacks) == 0
 
 
 async def test_an_error_in_who_listens_is_not_taken_for_the_hubs(blog: Blog, desk: Desk) -> None:

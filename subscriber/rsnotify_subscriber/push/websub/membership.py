@@ -119,19 +119,23 @@ class Membership:
 
     async def _join(self, hub: str, topic: str) -> Member:
         member = Member(hub, self._callbacks.open(topic, self._inbox))
+        self._members.append(member)  # also one that is given up halfway has to be left
         try:
             await self._ask(member, Mode.SUBSCRIBE)
             async with asyncio.timeout(self._patience):
                 await member.callback.until(lambda one: one.is_active or one.is_over)
             member.check()
         except TimeoutError:
-            self._callbacks.close(member.callback)
+            self._forget(member)
             raise Unavailable(hub, self._unasked()) from None
-        except BaseException:
-            self._callbacks.close(member.callback)
+        except FetchError:
+            self._forget(member)
             raise
-        self._members.append(member)
         return member
+
+    def _forget(self, member: Member) -> None:
+        self._callbacks.close(member.callback)
+        self._members.remove(member)
 
     def _unasked(self) -> str:
         where = self._callbacks.url
@@ -155,8 +159,7 @@ class Membership:
                 async with asyncio.timeout(seconds):
                     await self._ask(member, Mode.UNSUBSCRIBE)
                     await member.callback.until(lambda one: one.is_over)
-        self._callbacks.close(member.callback)
-        self._members.remove(member)
+        self._forget(member)
 
     async def leave_all(self, seconds: float) -> None:
         """Unsubscribe everywhere, as far as that can be done in some seconds."""
