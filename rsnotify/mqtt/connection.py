@@ -10,41 +10,27 @@ makes a new one. So nothing is kept here that a lost connection could leave in d
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Any
 
-from msgspec import Struct
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
-from websockets.exceptions import WebSocketException
 
 from rsnotify.errors import RsnotifyError, Unavailable
-from rsnotify.mqtt.carriers import Dial, Wire, open_wire
-from rsnotify.mqtt.login import ANONYMOUS, Login
-from rsnotify.mqtt.messages import (
-    Message,
-    connect_properties,
-    publish_properties,
-    read_message,
-)
+from rsnotify.mqtt.carriers import Wire
+from rsnotify.mqtt.messages import Message, publish_properties, read_message
 from rsnotify.mqtt.names import Broker
 
 #: How long a broker may take to answer, in seconds.
 TIMEOUT = 10.0
-#: Seconds between pings; a broker that has not answered one by the next is gone.
-KEEPALIVE = 10
 #: Messages on their way that nobody has acknowledged, in either direction.
 WINDOW = 100
 #: The longest message that is taken.
 LONGEST = 50_000_000
 
 _MISC_SECONDS = 1.0
-#: A topic, properties and lengths beside the payload of a message.
-_HEAD = 65_536
 _TOO_LARGE = 0x95
 
 
@@ -62,24 +48,8 @@ class Refused(Unavailable):
         self.too_large = too_large
 
 
-class Session(Struct, frozen=True):
-    """What the broker keeps while one is away: subscriptions, and messages not yet delivered.
-
-    Args:
-        client_id: The name of the session, for one connection at a time; empty for none.
-        expiry: How long it is kept, in seconds; with MQTT 3.1.1 as long as the broker likes.
-    """
-
-    client_id: str = ""
-    expiry: int = 0
-
-
-#: A session that begins and ends with its connection.
-CLEAN = Session()
-
-
 class Connection:
-    """A connection to a broker; made by `connect`.
+    """A connection to a broker; made by `rsnotify.mqtt.connecting.connect`.
 
     Args:
         broker: The broker.
@@ -334,101 +304,3 @@ def _heard(future: asyncio.Future[None]) -> None:
     """Look at a failure, so that nobody complains where nobody waited for it."""
     if not future.cancelled():
         future.exception()
-
-
-class _Protocol(Client):
-    """paho, over a wire that is there already."""
-
-    def __init__(self, wire: Wire, **options: Any) -> None:
-        super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
-        self._wire = wire
-
-    def _create_socket(self) -> Any:
-        return self._wire
-
-
-@asynccontextmanager
-async def connect(
-    broker: Broker,
-    login: Login = ANONYMOUS,
-    *,
-    session: Session = CLEAN,
-    version: str = "5",
-    dial: Dial | None = None,
-    take: Callable[[Message], None] = lambda _: None,
-    by_hand: bool = False,
-) -> AsyncIterator[Connection]:
-    """Connect to a broker.
-
-    Args:
-        broker: Which.
-        login: Who one is.
-        session: What the broker keeps while one is away.
-        version: The version of MQTT, `5` or `3.1.1`.
-        dial: Makes the connection of TCP; None connects to any address.
-        take: Called with each message, in the order of the broker.
-        by_hand: Whether messages are acknowledged by `Connection.acknowledge`.
-
-    Returns:
-        A context with the connection; leaving it says goodbye.
-
-    Raises:
-        Unavailable: The broker cannot be reached, or does not let one in.
-        ConfigurationError: A file of the login cannot be used.
-    """
-    wire = await _wire(broker, login, dial)
-    client = _client(wire, login, session, version, by_hand=by_hand)
-    connection = Connection(broker, client, wire, take)
-    try:
-        async with _answering(broker):
-            _send_connect(client, broker, session, version)
-            await connection.begin()
-        yield connection
-    finally:
-        await connection.end()
-
-
-async def _wire(broker: Broker, login: Login, dial: Dial | None) -> Wire:
-    tls = login.context() if broker.tls else None
-    try:
-        async with _answering(broker):
-            return await open_wire(broker, tls, dial, most=LONGEST + _HEAD)
-    except ssl.SSLCertVerificationError as error:
-        reason = f"its certificate is not to be trusted: {error.verify_message}"
-        raise Unavailable(broker.url, reason) from None
-    except (OSError, WebSocketException) as error:
-        reason = f"cannot connect: {error or type(error).__name__}"
-        raise Unavailable(broker.url, reason) from error
-
-
-@asynccontextmanager
-async def _answering(broker: Broker) -> AsyncIterator[None]:
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            yield
-    except TimeoutError:
-        raise Unavailable(broker.url, "no answer in time") from None
-
-
-def _client(wire: Wire, login: Login, session: Session, version: str, *, by_hand: bool) -> Client:
-    options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
-    if version != "5":
-        options = {
-            "protocol": MQTTProtocolVersion.MQTTv311,
-            "clean_session": not session.client_id,
-        }
-    client = _Protocol(wire, client_id=session.client_id, manual_ack=by_hand, **options)
-    client.max_inflight_messages_set(0)  # the window is ours
-    if login.user is not None:
-        client.username_pw_set(login.user, login.password)
-    return client
-
-
-def _send_connect(client: Client, broker: Broker, session: Session, version: str) -> None:
-    more: dict[str, Any] = {}
-    if version == "5":
-        properties = connect_properties(
-            expiry=session.expiry if session.client_id else 0, most=LONGEST, window=WINDOW
-        )
-        more = {"clean_start": not session.client_id, "properties": properties}
-    client.connect(broker.host, broker.port, KEEPALIVE, **more)

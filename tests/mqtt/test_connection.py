@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
-from rsnotify.mqtt.connection import Connection, Refused, Session, connect
+from rsnotify.mqtt.connecting import Session, connect
+from rsnotify.mqtt.connection import Connection, Refused
 from rsnotify.mqtt.login import Login
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import parse_broker
@@ -222,7 +223,7 @@ async def test_a_lost_connection_fails_what_is_under_way(mosquitto: Mosquitto) -
 async def test_a_broker_that_answers_nothing_any_more_is_missed(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify.mqtt.connection.KEEPALIVE", 1)
+    monkeypatch.setattr("rsnotify.mqtt.connecting.KEEPALIVE", 1)
     async with connect(parse_broker(mosquitto.url)) as connection:
         mosquitto.pause()
         async with asyncio.timeout(PATIENCE):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document
-from rsnotify.mqtt.connection import Session, connect
+from rsnotify.mqtt.connecting import Session, connect
 from rsnotify.mqtt.login import Login
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import channel_name, parse_broker

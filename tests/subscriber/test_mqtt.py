@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress
-from rsnotify.mqtt.connection import connect
+from rsnotify.mqtt.connecting import connect
 from rsnotify.mqtt.login import Login
 from rsnotify.mqtt.names import parse_broker
 from rsnotify_subscriber import PushState, Subscriber, Via

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from random import Random
 
 from rsnotify.errors import RsnotifyError, StorageError
-from rsnotify.mqtt.connection import CLEAN, Connection, Session, connect
+from rsnotify.mqtt.connecting import CLEAN, Session, connect
+from rsnotify.mqtt.connection import Connection
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import inbox, parse_broker
 from rsnotify.retry import Retry

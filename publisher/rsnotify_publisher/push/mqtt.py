@@ -10,7 +10,8 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from rsnotify.mqtt.connection import Connection, Refused, connect
+from rsnotify.mqtt.connecting import connect
+from rsnotify.mqtt.connection import Connection, Refused
 from rsnotify.mqtt.names import parse_broker
 from rsnotify_publisher.push.fragments import Fragment, Fragments
 from rsnotify_publisher.push.hubs import Hub

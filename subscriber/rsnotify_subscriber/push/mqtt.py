@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError, RefusedAddress
-from rsnotify.mqtt.connection import CLEAN, Session, connect
+from rsnotify.mqtt.connecting import CLEAN, Session, connect
 from rsnotify.mqtt.login import ANONYMOUS, Login
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import Broker, parse_broker

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rsnotify.mqtt.connection import CLEAN, Connection, Session, connect
+from rsnotify.mqtt.connecting import CLEAN, Session, connect
+from rsnotify.mqtt.connection import Connection
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import parse_broker
 from tests.hub.helpers import PATIENCE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rsnotify.mqtt.connection import Session
+from rsnotify.mqtt.connecting import Session
 from rsnotify.mqtt.names import channel_name
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
