@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from pathlib import Path
 from random import Random
 
 import aiohttp
 import pytest
-import trustme
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +20,7 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.websub.inbox import Silence
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
+from tests.certificates import Authority
 from tests.subscriber.source import Server
 from tests.subscriber.websub import blog as blogs
 from tests.subscriber.websub.blog import Blog
@@ -255,12 +256,13 @@ async def test_see_other_is_no_place_to_send_a_form_to(blog: Blog, desk: Desk) -
             pass
 
 
-async def test_a_secret_that_is_sent_by_https_is_not_sent_on_by_http(blog: Blog) -> None:
-    authority = trustme.CA()
+async def test_a_secret_that_is_sent_by_https_is_not_sent_on_by_http(
+    blog: Blog, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
     secured = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    authority.issue_cert("127.0.0.1").configure_cert(secured)
-    trusting = ssl.create_default_context()
-    authority.configure_trust(trusting)
+    secured.load_cert_chain(*authority.certificate("hub.test"))
+    trusting = ssl.create_default_context(cafile=authority.file)
 
     async def move(request: web.Request) -> web.Response:
         return web.Response(status=307, headers={"Location": blog.hub})
