@@ -66,9 +66,10 @@ class TripleStore:
     def _replace(self, graph: NamedNode, new: set[Quad]) -> None:
         """Touch only those triples that are different."""
         old = set(self.store.quads_for_pattern(None, None, None, graph))
-        self.store.extend(new - old)
         for quad in old - new:
             self.store.remove(quad)
+        # Last: what was removed may be the same triple in another spelling, as 1.5 is of 1.50.
+        self.store.extend(new - old)
 
 
 def quads_of(change: Received) -> list[Quad]:
