@@ -145,7 +145,11 @@ def test_a_member_is_given_piece_by_piece(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\x05\x06", b"<html/>", zipped(None, {"a": GOOD})[:-30]])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"PK\x05\x06", b"<html/>", zipped(None, {"a": GOOD})[:-30]],
+    ids=["nothing", "no more than a mark", "a page", "the end missing"],
+)
 def test_what_is_no_zip_is_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(MalformedDocument, match="no usable ZIP"):
         opened(tmp_path, data)
