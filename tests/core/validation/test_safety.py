@@ -80,6 +80,13 @@ def test_of_what_is_cut_off_nothing_is_said_that_only_its_end_would_show(text: s
     assert [finding.rule for finding in validate(text.encode())] == ["not-well-formed"]
 
 
+@pytest.mark.parametrize("encoding", ["U-F-8", "shift_jis", "hex", "idna", "punycode", "cp037"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_an_encoding_that_nobody_reads_is_one_finding(encoding: str, mark: bytes) -> None:
+    data = mark + f'<?xml version="1.0" encoding="{encoding}"?><urlset/>'.encode()
+    assert "not-well-formed" in [finding.rule for finding in validate(data)]
+
+
 @given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
 def test_no_input_makes_it_raise(data: bytes) -> None:
     assert validate(data)
