@@ -160,6 +160,12 @@ class ElementReader:
         except expat.ExpatError as error:
             self.ended = True
             self._broken("not-well-formed", "document", expat.ErrorString(error.code))
+        except (LookupError, ValueError) as error:
+            # So Python speaks of a declared encoding that it cannot give to Expat.
+            if self._entry_name:
+                raise
+            self.ended = True
+            self._broken("not-well-formed", "document", f"its encoding cannot be read: {error}")
         except _Stop:
             self.ended = True
 
