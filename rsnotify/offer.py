@@ -31,14 +31,6 @@ class Offer(Struct, frozen=True):
     channel: str | None = None
     hubs: tuple[str, ...] = ()
 
-    def hub(self, *schemes: str) -> str | None:
-        """Return the first way in to a hub whose URI has one of these schemes."""
-        return next(iter(self.hubs_by(*schemes)), None)
-
-    def hubs_by(self, *schemes: str) -> tuple[str, ...]:
-        """Return all ways in to hubs whose URI has one of these schemes."""
-        return tuple(hub for hub in self.hubs if hub.partition(":")[0] in schemes)
-
 
 def read_offer(capability_list: Document, uri: str) -> Offer:
     """Read a Capability List. Capabilities that rsnotify does not know are passed over.

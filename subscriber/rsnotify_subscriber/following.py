@@ -39,7 +39,7 @@ from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.discovery import rediscover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.push.push import Push
-from rsnotify_subscriber.push.transport import Transport
+from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.received import Handler, Holding, Within
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import PushState, Status, Tally
@@ -69,7 +69,7 @@ class Following:
         fetcher: Fetches.
         handler: Applies.
         pace: How fast, and how much at once.
-        transport: Gives the way to the hub of an offer, if one is to be used.
+        ways: By which ways changes can be heard of.
         moved: Is called whenever the status may have changed.
         once: Whether to end when level.
         on_committed: Called with changes once they are durable.
@@ -83,7 +83,7 @@ class Following:
         fetcher: Fetcher,
         handler: Handler | Within,
         pace: Pace,
-        transport: Callable[[Offer], Transport | None],
+        ways: Ways,
         moved: Callable[[], None],
         *,
         once: bool,
@@ -94,7 +94,7 @@ class Following:
         self._state = state
         self._fetcher = fetcher
         self._pace = pace
-        self._transport = transport
+        self._ways = ways
         self._moved = moved
         self._once = once
         self._on_committed = on_committed
@@ -314,10 +314,10 @@ class Following:
         """Connect to the hub that is offered now, and to no other."""
         if self._push_task is not None:
             self._push_task.cancel()
-        transport = self._transport(self._identity.offer)
+        ways = self._ways.to_changes(self._identity.offer)
         self._push = self._push_task = None
-        if transport is not None:
-            self._push = Push(transport, self, lambda: self._follower.since, self._random)
+        if ways:
+            self._push = Push(ways[0].transport(), self, lambda: self._follower.since, self._random)
             self._push_task = self._tasks.spawn(self._push.run())
 
     # Rediscovery

@@ -13,7 +13,6 @@ import msgspec
 from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.mediatypes import is_media_type
-from rsnotify.mqtt.names import SCHEMES
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
@@ -24,12 +23,10 @@ from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import CONNECTIONS, Sessions
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.patching import Patch
-from rsnotify_subscriber.push.choosing import NAMES, Via, Way, choose
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
-from rsnotify_subscriber.push.transport import Transport
-from rsnotify_subscriber.push.websocket import WebSocketTransport
+from rsnotify_subscriber.push.choosing import NAMES, Via
+from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
+from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from rsnotify_subscriber.received import Each, Handler, Prepared, Received, Within
 from rsnotify_subscriber.state import Identity, State
 from rsnotify_subscriber.status import Status
@@ -100,14 +97,7 @@ class Subscriber:
         self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
         self._place = state.absolute() if isinstance(state, Path) else state
         self._via = via
-        self._ways: dict[Via, Way] = {  # the best first
-            Via.WEBSOCKET: self._websocket,
-            Via.MQTT: self._mqtt,
-            Via.WEBSUB: self._websub,
-        }
-        self._callbacks = callbacks
         mqtt.check()
-        self._brokered = mqtt
         if via is Via.WEBSUB and callbacks is None:
             raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
         self._pace = pace or Pace()
@@ -123,6 +113,7 @@ class Subscriber:
         self._sessions = Sessions(
             url, allow_private_addresses=allow_private_addresses, per_host=per_host
         )
+        self._ways = Ways(via, self._sessions, callbacks, mqtt)
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._over = False
@@ -209,7 +200,7 @@ class Subscriber:
     async def _follow(
         self, identity: Identity, state: State, fetcher: Fetcher, *, once: bool
     ) -> None:
-        if self._via in NAMES and self._transport(identity.offer) is None:
+        if self._via in NAMES and not self._ways.to_changes(identity.offer):
             raise ConfigurationError(f"{self._url} offers no hub that speaks {NAMES[self._via]}")
         self._following = Following(
             identity,
@@ -217,7 +208,7 @@ class Subscriber:
             fetcher,
             self._handler,
             self._pace,
-            self._transport,
+            self._ways,
             self._tell,
             once=once,
             on_committed=self._on_committed,
@@ -225,29 +216,6 @@ class Subscriber:
         )
         if not self._stopping.is_set():
             await self._following.run()
-
-    def _transport(self, offer: Offer) -> Transport | None:
-        return choose(self._via, self._ways, offer)
-
-    def _websocket(self, offer: Offer) -> Transport | None:
-        hub = offer.hub("wss", "ws")
-        if hub is None or offer.channel is None:
-            return None
-        return WebSocketTransport(hub, offer.channel, trusts=self._sessions.trusts)
-
-    def _mqtt(self, offer: Offer) -> Transport | None:
-        broker = self._brokered.broker(offer.hubs_by(*SCHEMES))
-        if broker is None or offer.channel is None:
-            return None
-        return MqttTransport(broker, offer.channel, self._brokered, trusts=self._sessions.trusts)
-
-    def _websub(self, offer: Offer) -> Transport | None:
-        topic = offer.channel or offer.change_list
-        hubs = offer.hubs_by("https") + offer.hubs_by("http")  # WebSub §8.2
-        # Where no document names a hub, the topic may; this is looked for only when it is asked.
-        if self._callbacks is None or topic is None or not (hubs or self._via is Via.WEBSUB):
-            return None
-        return WebSubTransport(topic, hubs, sessions=self._sessions, callbacks=self._callbacks)
 
     # Which Source
 

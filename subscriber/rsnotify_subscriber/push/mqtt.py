@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -60,18 +60,13 @@ class Brokered(Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"{self.version!r} is no version of MQTT; use 5 or 3.1.1")
         self.login.check()
 
-    def broker(self, offered: tuple[str, ...]) -> Broker | None:
-        """Return the broker to use.
+    def brokers(self, offered: Sequence[str]) -> list[str]:
+        """Return the URLs of the brokers that can be used.
 
         Args:
-            offered: The URLs of those that the Source names.
+            offered: The URLs of those that the Source names, some of which we may not know.
         """
-        for url in (self.url,) if self.url is not None else offered:
-            try:
-                return parse_broker(url)
-            except ConfigurationError:
-                continue  # a Source may name what we do not know
-        return None
+        return [self.url] if self.url is not None else list(filter(_is_known, offered))
 
 
 #: Whatever broker the Source names, as nobody in particular.
@@ -136,3 +131,11 @@ class MqttTransport:
             return await dial(host, port, trusted=trusted)
         except NotPublic as error:
             raise RefusedAddress(self._broker.url, str(error.strerror)) from None
+
+
+def _is_known(url: str) -> bool:
+    try:
+        parse_broker(url)
+    except ConfigurationError:
+        return False
+    return True

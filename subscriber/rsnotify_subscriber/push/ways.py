@@ -1,0 +1,124 @@
+"""By which ways a Destination can hear of the changes of a topic, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from rsnotify.mqtt.names import SCHEMES, parse_broker
+from rsnotify.offer import Offer
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.push.mqtt import Brokered, MqttTransport
+from rsnotify_subscriber.push.transport import Transport
+from rsnotify_subscriber.push.websocket import WebSocketTransport
+from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.transport import WebSubTransport
+
+
+class Way(Struct, frozen=True):
+    """One way to hear of the changes of a topic. Two that are the same are equal.
+
+    Args:
+        kind: What is spoken.
+        topic: The URI of the topic.
+        hubs: The hubs that may be spoken to; a WebSub hub may also be named by the topic.
+        make: Makes the transport of such a way.
+    """
+
+    kind: Via
+    topic: str
+    hubs: tuple[str, ...]
+    make: Callable[[Way], Transport]
+
+    @property
+    def hub(self) -> str:
+        """The hub's URI, as it is named; the topic's where the topic has to be asked for it."""
+        return next(iter(self.hubs), self.topic)
+
+    def transport(self) -> Transport:
+        """Make what speaks to the hub."""
+        return self.make(self)
+
+
+class Ways:
+    """What one Destination can use, for any of a Source's topics.
+
+    Args:
+        via: What the user wants.
+        sessions: The HTTP client sessions; they also tell which hosts are trusted.
+        callbacks: Where hubs reach us; None where they do not.
+        brokered: How one hears of changes through MQTT brokers.
+    """
+
+    def __init__(
+        self, via: Via, sessions: Sessions, callbacks: Callbacks | None, brokered: Brokered
+    ) -> None:
+        self._via = via
+        self._sessions = sessions
+        self._callbacks = callbacks
+        self._brokered = brokered
+
+    def to_changes(self, offer: Offer) -> list[Way]:
+        """Return the ways to the changes of a set; none where only polling tells of them."""
+        if offer.channel is not None:
+            return self.of(offer.channel, offer.hubs)
+        # Where no document names a hub, the topic may; this is looked for only when it is asked.
+        return self._to_websub(offer.change_list, ()) if offer.change_list is not None else []
+
+    def of(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+        """Return the ways to a topic, the best first.
+
+        Args:
+            topic: Its URI.
+            hubs: The hubs that a document names for it.
+        """
+        return [
+            *self._to_websockets(topic, hubs),
+            *self._to_brokers(topic, hubs),
+            *self._to_websub(topic, hubs),
+        ]
+
+    def _wants(self, kind: Via) -> bool:
+        return self._via in (Via.AUTO, kind)
+
+    # Each kind
+
+    def _to_websockets(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+        if not self._wants(Via.WEBSOCKET):
+            return []
+        named = _by(hubs, "wss", "ws")
+        return [Way(Via.WEBSOCKET, topic, (hub,), self._websocket) for hub in named]
+
+    def _to_brokers(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+        if not self._wants(Via.MQTT):
+            return []
+        brokers = self._brokered.brokers(_by(hubs, *SCHEMES))
+        return [Way(Via.MQTT, topic, (url,), self._mqtt) for url in brokers]
+
+    def _to_websub(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+        """Return the one way by WebSub, as it is the topic that says who its hubs are."""
+        if not self._wants(Via.WEBSUB) or self._callbacks is None:
+            return []
+        named = _by(hubs, "https") + _by(hubs, "http")  # WebSub §8.2
+        if not named and self._via is not Via.WEBSUB:
+            return []
+        return [Way(Via.WEBSUB, topic, named, self._websub)]
+
+    def _websocket(self, way: Way) -> Transport:
+        return WebSocketTransport(way.hub, way.topic, trusts=self._sessions.trusts)
+
+    def _mqtt(self, way: Way) -> Transport:
+        broker = parse_broker(way.hub)
+        return MqttTransport(broker, way.topic, self._brokered, trusts=self._sessions.trusts)
+
+    def _websub(self, way: Way) -> Transport:
+        assert self._callbacks is not None
+        return WebSubTransport(
+            way.topic, way.hubs, sessions=self._sessions, callbacks=self._callbacks
+        )
+
+
+def _by(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
+    return tuple(hub for hub in dict.fromkeys(hubs) if hub.partition(":")[0] in schemes)
