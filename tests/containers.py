@@ -15,14 +15,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import yaml
 from msgspec import Struct, field
 
+from tests.running import PATIENCE, Running
+
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 30
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
@@ -164,15 +166,25 @@ class Machine:
     def __init__(self, folder: Path, places: Mapping[str, str]) -> None:
         self.folder = folder
         self.places = dict(places)
-        self._running: list[subprocess.Popen[str]] = []
+        self._running: list[Running] = []
 
     def here(self, text: str) -> str:
         """Put what stands here into a text of a container."""
-        for there, here in self.places.items():
-            text = text.replace(there, here)
+        # All at once: what stands here may look like something of a container.
+        text = self._there().sub(lambda found: self.places[found.group()], text)
         if os.getuid() != 0:  # only the administrator can give files away, or run as another
             text = text.replace("-o 10001 -g 10001", f"-o {os.getuid()} -g {os.getgid()}")
         return text
+
+    def _there(self) -> re.Pattern[str]:
+        """Match the texts of containers, the longest first, and ports only as whole words: the
+        digits of one may stand in any secret.
+        """
+        patterns = [
+            rf"\b{text}\b" if text.isdecimal() else re.escape(text)
+            for text in sorted(self.places, key=len, reverse=True)
+        ]
+        return re.compile("|".join(patterns))
 
     def build(self, instructions: Sequence[Instruction]) -> None:
         """Do what a Dockerfile says, in its order; its stages share the folder."""
@@ -190,17 +202,13 @@ class Machine:
                 command = ["sh", "-ec", self.here(one.text)]
                 subprocess.run(command, cwd=place, env={**os.environ, "PATH": path}, check=True)
 
-    def start(self, image: Image, service: Mapping[str, Any]) -> subprocess.Popen[str]:
-        """Start a service; what it prints is read from its `stdout`."""
+    def start(self, image: Image, service: Mapping[str, Any]) -> Running:
+        """Start a service."""
         entrypoint = service.get("entrypoint", image.entrypoint)
         command = service.get("command", [] if "entrypoint" in service else image.command)
-        process = subprocess.Popen(
+        process = Running(
             self._command([*entrypoint, *command], service.get("user", image.user)),
-            env=self.environment(image, service),
-            cwd="/",
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            self.environment(image, service),
         )
         self._running.append(process)
         return process
@@ -224,19 +232,15 @@ class Machine:
         }
 
     def stop(self) -> None:
-        """End what still runs.
+        """End what still runs, and show what it said.
 
         Raises:
             TimeoutExpired: Something did not end in order, and was killed.
         """
-        for process in self._running:
-            process.terminate()
-        try:
+        with ExitStack() as stack:
             for process in self._running:
-                process.communicate(timeout=PATIENCE)
-        finally:
-            for process in self._running:
-                process.kill()
+                stack.callback(process.show)
+                stack.callback(process.stop)
             self._running.clear()
 
     def _command(self, words: Sequence[str], owner: str) -> list[str]:

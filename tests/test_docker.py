@@ -7,10 +7,7 @@ import queue
 import re
 import secrets
 import shutil
-import signal
-import subprocess
 import tempfile
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,7 +21,6 @@ from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 from rsnotify.commands.processes import free_port
 from rsnotify.mqtt.names import channel_name
 from tests.containers import (
-    PATIENCE,
     ROOT,
     Image,
     Machine,
@@ -35,6 +31,7 @@ from tests.containers import (
     read_environment,
     services,
 )
+from tests.running import PATIENCE, Running
 
 INSTRUCTIONS = read_dockerfile(ROOT / "hub/Dockerfile")
 EXAMPLE = read_environment(ROOT / ".env.example")
@@ -103,22 +100,6 @@ def installed(built: Installed) -> Iterator[Installed]:
     built.machine.stop()
 
 
-def says(process: subprocess.Popen[str], text: str) -> str:
-    """Wait until a process prints a line with this text, and return the line."""
-    assert process.stdout is not None
-    watchdog = threading.Timer(PATIENCE, process.kill)
-    watchdog.start()
-    try:
-        lines = []
-        for line in process.stdout:
-            lines.append(line)
-            if text in line:
-                return line
-        raise AssertionError(f"it never said {text!r}: {lines}")
-    finally:
-        watchdog.cancel()
-
-
 def test_the_build_is_sent_the_packages_and_nothing_else() -> None:
     sent = list(context(ROOT))
     top = {path.parts[0] for path in sent}
@@ -166,19 +147,27 @@ def test_what_is_kept_is_in_volumes() -> None:
     assert image_of(INSTRUCTIONS).volumes == ["/data"]
 
 
+def test_a_port_is_put_in_for_a_port_only_and_once(tmp_path: Path) -> None:
+    places = {"//hub:8080": "//127.0.0.1:48000", "8080": "48000", "8000": "40000"}
+    machine = Machine(tmp_path, places)
+    secret = "f8080a8000" + "8000" * 4
+    assert machine.here(f"--port 8080 {secret} http://hub:8080/ http://127.0.0.1:8000/x") == (
+        f"--port 48000 {secret} http://127.0.0.1:48000/ http://127.0.0.1:40000/x"
+    )
+
+
 def test_the_hub_of_the_image_runs_and_keeps_what_it_accepted(installed: Installed) -> None:
     service = services(SETTINGS)["hub"]
     topic = SETTINGS["SOURCE_TOPICS"] + "channel.xml"
     for _ in range(2):
         process = installed.machine.start(installed.image, service)
-        says(process, "listening on")
+        process.says("listening on")
         assert installed.machine.run(installed.image.health, installed.image, service) == 0
         with urllib.request.urlopen(f"http://127.0.0.1:{installed.hub}/") as dashboard:
             assert b"<title>rsnotify hub</title>" in dashboard.read()
         assert installed.publish(topic, "not the token") == 403
         assert installed.publish(topic, SETTINGS["SOURCE_TOKEN"]) == 202
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 0
+        assert process.stop() == 0
     assert installed.machine.run(installed.image.health, installed.image, service) != 0
     owners = {path.stat().st_uid for path in installed.data.rglob("*")}
     assert owners == {os.getuid() or int(installed.image.user.split(":")[0])}
@@ -189,10 +178,9 @@ def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(
 ) -> None:
     settings = {"RSNOTIFY_PUBLIC_URL": "https://hub.example/"}
     process = installed.machine.start(installed.image, {"environment": settings})
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert "publish" in output
-    assert "Traceback" not in output
+    assert process.ends() == 2
+    assert "publish" in process.output()
+    assert "Traceback" not in process.output()
 
 
 def test_more_sources_stand_in_a_file_as_the_readme_says(installed: Installed) -> None:
@@ -211,7 +199,7 @@ def test_more_sources_stand_in_a_file_as_the_readme_says(installed: Installed) -
     )
     service = services(SETTINGS)["hub"]
     service = service | {"environment": service["environment"] | more["environment"]}
-    says(installed.machine.start(installed.image, service), "listening on")
+    installed.machine.start(installed.image, service).says("listening on")
     for topic, expected in (("http://other.example/x", 202), ("http://source:8000/x", 403)):
         assert installed.publish(topic, "the token of another") == expected
 
@@ -219,9 +207,9 @@ def test_more_sources_stand_in_a_file_as_the_readme_says(installed: Installed) -
 def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed) -> None:
     every = services(SETTINGS)
     machine, image = installed.machine, installed.image
-    says(machine.start(image, every["hub"]), "listening on")
-    says(machine.start(image, every["source"]), "serving")
-    says(machine.start(image, every["destination"]), "push up")
+    machine.start(image, every["hub"]).says("listening on")
+    machine.start(image, every["source"]).says("serving")
+    machine.start(image, every["destination"]).says("push up")
     copy = installed.data / "copy/protocol.md"
     assert copy.read_text() == (ROOT / "docs/protocol.md").read_text()
 
@@ -260,7 +248,7 @@ class Broker:
             if os.getuid() == 0:
                 os.chown(folder / name, 1883, 1883)
 
-    def start(self, **variables: str) -> subprocess.Popen[str]:
+    def start(self, **variables: str) -> Running:
         """Start it, with some variables changed."""
         environment = self.service["environment"] | {"PATH": PATH} | variables
         return self.machine.start(Image(), self.service | {"environment": environment})
@@ -315,7 +303,7 @@ def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_mo
     broker: Broker,
 ) -> None:
     process = broker.start()
-    says(process, "running")
+    process.says("running")
     hub, subscriber = broker.connect(*HUB), broker.connect(*SUBSCRIBER)
     for topic in ("rsnotify/one", "#", "$SYS/#", "other/one"):
         subscriber.subscribe(topic)
@@ -338,11 +326,11 @@ def test_at_the_broker_the_hub_writes_and_a_subscriber_reads_and_neither_does_mo
 def test_the_hub_of_the_image_brings_everything_to_the_broker(
     installed: Installed, broker: Broker
 ) -> None:
-    says(broker.start(), "running")
+    broker.start().says("running")
     installed.machine.places["//mosquitto:1883"] = f"//127.0.0.1:{broker.port}"
     subscriber = broker.connect(*SUBSCRIBER)
     subscriber.subscribe("rsnotify/#")
-    says(installed.machine.start(installed.image, services(SETTINGS)["hub"]), "listening on")
+    installed.machine.start(installed.image, services(SETTINGS)["hub"]).says("listening on")
     topic = SETTINGS["SOURCE_TOPICS"] + "mqtt.xml"
     assert installed.publish(topic, SETTINGS["SOURCE_TOKEN"]) == 202
     name, heard = channel_name(installed.machine.here(topic)), ("", b"")
@@ -354,13 +342,12 @@ def test_the_hub_of_the_image_brings_everything_to_the_broker(
 
 def test_what_the_hub_wrote_last_outlives_the_broker(broker: Broker) -> None:
     process = broker.start()
-    says(process, "running")
+    process.says("running")
     hub = broker.connect(*HUB)
     assert hub.publish("rsnotify/one", b"kept") == "No matching subscribers"
     hub.close()
-    process.terminate()
-    assert process.wait(PATIENCE) == 0
-    says(broker.start(), "running")
+    assert process.stop() == 0
+    broker.start().says("running")
     subscriber = broker.connect(*SUBSCRIBER)
     subscriber.subscribe("rsnotify/#")
     assert subscriber.received.get(timeout=PATIENCE) == ("rsnotify/one", b"kept")
@@ -368,7 +355,7 @@ def test_what_the_hub_wrote_last_outlives_the_broker(broker: Broker) -> None:
 
 
 def test_the_broker_knows_nobody_else_and_keeps_no_password(broker: Broker) -> None:
-    says(broker.start(), "running")
+    broker.start().says("running")
     for user, password in ((None, None), ("hub", "wrong"), ("subscriber", HUB[1])):
         party = broker.connect(user, password)
         assert party.welcome == "Not authorized"
@@ -383,7 +370,6 @@ def test_the_broker_does_not_start_with_a_password_that_is_none(
     broker: Broker, password: str
 ) -> None:
     process = broker.start(MQTT_HUB_PASSWORD=password)
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 2
-    assert "MQTT_HUB_PASSWORD" in output
-    assert password not in output or not password
+    assert process.ends() == 2
+    assert "MQTT_HUB_PASSWORD" in process.output()
+    assert password not in process.output() or not password

@@ -1,0 +1,90 @@
+"""A process whose every line is read, so that it never waits for a reader, and is shown."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+
+PATIENCE = 30
+
+
+class Running:
+    """A process that runs.
+
+    Args:
+        command: What runs.
+        environment: All of its variables.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd="/",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._lines: list[str] = []
+        self._ended = False
+        self._news = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._add(line)
+        self._process.stdout.close()
+        self._add(None)
+
+    def _add(self, line: str | None) -> None:
+        with self._news:
+            if line is None:
+                self._ended = True
+            else:
+                self._lines.append(line)
+            self._news.notify_all()
+
+    def output(self) -> str:
+        """Return what it printed so far."""
+        with self._news:
+            return "".join(self._lines)
+
+    def says(self, text: str) -> None:
+        """Wait until it has printed a line with this text."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or self._has_said(text), PATIENCE)
+            assert self._has_said(text), f"it never said {text!r}: {self._lines}"
+
+    def _has_said(self, text: str) -> bool:
+        return any(text in line for line in self._lines)
+
+    def stop(self) -> int:
+        """Ask it to end, and return its exit code.
+
+        Raises:
+            TimeoutExpired: It did not end, and was killed.
+        """
+        self._process.terminate()
+        return self.ends()
+
+    def ends(self) -> int:
+        """Wait until it has ended, and return its exit code.
+
+        Raises:
+            TimeoutExpired: It did not end, and was killed.
+        """
+        try:
+            code = self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+        self._reader.join(PATIENCE)
+        return code
+
+    def show(self) -> None:
+        """Print what it printed: pytest keeps that for a test that fails."""
+        print(f"--- {' '.join(self._command)}\n{self.output()}")
