@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from rsnotify.host.settings import read_text
 from rsnotify.mqtt.login import Login
 from rsnotify_hub.settings.checks import (
     check_digests,
@@ -20,7 +21,7 @@ from rsnotify_hub.settings.checks import (
     check_public_url,
 )
 from rsnotify_hub.settings.conversion import blaming, convert
-from rsnotify_hub.settings.layers import Environment, File, Layer, Options, misspelt, read_text
+from rsnotify_hub.settings.layers import Environment, File, Layer, Options, misspelt
 
 # More is a slip of the pen, and more than SQLite counts.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]

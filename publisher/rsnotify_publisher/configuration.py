@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.host.settings import decode_settings, read_text
 from rsnotify.mqtt.login import Login
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hubs import Hub, check_token, parse_hubs
@@ -121,7 +122,7 @@ def load_configuration(path: Path | None, **settings: Any) -> Configuration:
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
     """
-    found = _read(path) if path is not None else {}
+    found = decode_settings(path, read_text(path)) if path is not None else {}
     options = _given(settings.pop("options", {}))
     found |= _given(settings)
     try:
@@ -140,13 +141,3 @@ def load_configuration(path: Path | None, **settings: Any) -> Configuration:
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    decode = msgspec.json.decode if path.suffix == ".json" else msgspec.toml.decode
-    try:
-        return decode(path.read_bytes(), type=dict[str, Any])
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read {path}: {error}") from None

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.settings.lines import line_of
 from rsnotify_hub.configuration import (
     Configuration,
     ConfigurationSource,
@@ -21,7 +22,6 @@ from rsnotify_hub.configuration import (
     load_configuration,
 )
 from rsnotify_hub.settings.layers import Environment
-from rsnotify_hub.settings.lines import line_of
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "x" * 16

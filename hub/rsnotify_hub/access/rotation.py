@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.host.settings import Looking
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.configuration import Configuration, ConfigurationSource
 
 log = logging.getLogger("rsnotify.hub.access")
 
-#: How often it is looked whether a file has changed, in seconds.
-_LOOK_SECONDS = 0.5
-
-_State = tuple[tuple[int, int, int] | None, ...]
-
 
 class Rotation:
     """Looks after the files, and gives the gate new grants.
-
-    Looking is surer than being told: files are mounted into containers, and replaced by links.
 
     Args:
         gate: Whose grants they are.
@@ -37,21 +29,13 @@ class Rotation:
         self._gate = gate
         self._source = source
         self._configuration = configuration
-        self._files = source.files(configuration)
-        # Not known: a file may have changed since it was read.
-        self._read: _State | None = None
+        self._looking = Looking(source.files(configuration))
 
     async def run(self) -> None:
         """Look until cancelled."""
-        before: _State | None = None
-        while self._files:
-            await asyncio.sleep(_LOOK_SECONDS)
-            now = _state(self._files)
-            # A file that is still being written may say something that was never meant.
-            if now != self._read and now == before:
-                self._read = now
-                await self._take_up()
-            before = now
+        while self._looking.files:
+            await self._looking.changed()
+            await self._take_up()
 
     async def _take_up(self) -> None:
         try:
@@ -70,19 +54,5 @@ class Rotation:
         # Whoever took the last token away did not mean to let everybody in.
         anonymous = self._gate.grants.anonymous
         self._gate.grants = grants_of(configuration, anonymous=anonymous)
-        files = self._source.files(configuration)
-        if files != self._files:
-            self._files, self._read = files, None
+        self._looking.look_at(self._source.files(configuration))
         log.info("the grants were read anew")
-
-
-def _state(files: Iterable[str]) -> _State:
-    return tuple(_state_of(Path(file)) for file in files)
-
-
-def _state_of(file: Path) -> tuple[int, int, int] | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

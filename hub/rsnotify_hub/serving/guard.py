@@ -21,9 +21,9 @@ from typing import cast
 
 from aiohttp import StreamReader
 
+from rsnotify.host.openfiles import allow_files
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.serving.network import allow_files
 from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.serving.watch import Wait, Watch
 from rsnotify_hub.statistics import Statistics

@@ -11,11 +11,6 @@ from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
 
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None  # type: ignore[assignment]
-
 #: How many connections the system keeps that were not yet taken.
 BACKLOG = 1024
 
@@ -46,24 +41,6 @@ def url_of(listener: socket.socket) -> str:
     if ip_address(host).is_unspecified:
         host = socket.gethostname()
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def allow_files(wanted: int) -> int:
-    """Let this process open more files at once, as far as the system lets it.
-
-    Args:
-        wanted: How many it may come to need.
-
-    Returns:
-        How many it may open.
-    """
-    if resource is None:
-        return wanted
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return wanted if soft == resource.RLIM_INFINITY else soft
 
 
 class ProtocolSite(web.BaseSite):

@@ -9,10 +9,11 @@ from urllib.parse import urlsplit
 from rsnotify.errors import ConfigurationError
 from rsnotify.mqtt.login import Login
 from rsnotify.mqtt.names import parse_broker
+from rsnotify.settings.lines import Path
+from rsnotify.settings.wrong import WrongSetting
 from rsnotify_hub.access.json_web_tokens import is_key
 from rsnotify_hub.access.prefixes import may_lead_elsewhere
 from rsnotify_hub.refusals import Refusal
-from rsnotify_hub.settings.lines import Path
 from rsnotify_hub.settings.tokens import digest
 from rsnotify_hub.urls import check_url
 
@@ -21,20 +22,6 @@ EXAMPLES = frozenset({digest("a long random secret")})
 
 #: RFC 7518 §3.2: a key of an HMAC is at least as long as its output.
 _HMAC_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
-
-
-class WrongSetting(Exception):
-    """A setting is wrong.
-
-    Args:
-        path: The way to it.
-        reason: What is wrong, and what to do.
-    """
-
-    def __init__(self, path: Path, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(path, reason)
 
 
 def check_digests(name: str, digests: Iterable[str]) -> None:

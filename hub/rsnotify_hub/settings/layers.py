@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from pathlib import Path as FilePath
 from typing import Any, Protocol
 
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.settings.lines import Path, line_of
+from rsnotify.host.settings import decode_settings, read_text
+from rsnotify.settings.lines import Path, line_of
 from rsnotify_hub.settings.tokens import find_secrets, with_digests
 
 PREFIX = "RSNOTIFY_"
@@ -47,7 +47,7 @@ class File:
     def __init__(self, path: str) -> None:
         self._path = path
         self._text = read_text(path)
-        self.settings = _decode_file(path, self._text)
+        self.settings = decode_settings(path, self._text)
         for where, instead in find_secrets(self.settings):
             raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
 
@@ -121,28 +121,6 @@ class Options:
     def place(self, path: Path) -> str:
         """Name the option."""
         return f"the option --{str(path[0]).replace('_', '-')}"
-
-
-def read_text(path: str) -> str:
-    """Read a file.
-
-    Raises:
-        ConfigurationError: It cannot be read.
-    """
-    try:
-        return FilePath(path).read_text("utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"cannot read {path}: it is not UTF-8") from None
-
-
-def _decode_file(path: str, text: str) -> dict[str, Any]:
-    decode = msgspec.json.decode if path.endswith(".json") else msgspec.toml.decode
-    try:
-        return decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise ConfigurationError(f"cannot read {path}: {error}") from None
 
 
 def _variable(name: str) -> str:

@@ -1,0 +1,1 @@
+"""What is wrong with settings, and where in their file it stands."""
