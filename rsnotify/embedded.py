@@ -7,6 +7,7 @@ root or below RSS's `channel`: what an entry links to is not said of the whole.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,7 @@ def xml_links(body: bytes) -> Links:
     return whole.found
 
 
-class _Inside(_ParserTarget):
+class _Inside(ABC, _ParserTarget):
     """Finds links where they may stand; what lxml calls for each element."""
 
     def __init__(self) -> None:
@@ -79,8 +80,9 @@ class _Inside(_ParserTarget):
             self.found += [(relation.lower(), target) for relation in relations if target]
         self._inside.append(tag)
 
+    @abstractmethod
     def _is_link(self, tag: str, inside: list[str]) -> bool:
-        raise NotImplementedError
+        """Tell whether an element inside these is a link that counts."""
 
     def end(self, tag: str) -> None:
         self._inside.pop()
