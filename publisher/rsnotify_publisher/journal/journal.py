@@ -22,7 +22,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import Capability, ChangeType
 from rsnotify_publisher.changes import Record, as_listed
-from rsnotify_publisher.journal.catalogue import Catalogue, Volume
+from rsnotify_publisher.journal.catalogue import Volume
+from rsnotify_publisher.journal.notices import Notices
 from rsnotify_publisher.journal.storage import State
 
 _encode = json.Encoder().encode
@@ -31,7 +32,7 @@ _decode = json.Decoder(Resource).decode
 _PAGE = 1_000
 
 
-class Journal(Catalogue):
+class Journal(Notices):
     """What may be asked of the journal, and entered.
 
     A method that says "within a transaction" belongs inside `transaction()`, where what

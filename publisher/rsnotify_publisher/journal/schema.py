@@ -8,7 +8,7 @@ from msgspec import json
 
 from rsnotify.datetimes import from_microseconds
 
-VERSION = 2
+VERSION = 3
 _VOLUMES = """
 CREATE TABLE volumes (             -- finished documents, see `Volume`
     kind TEXT NOT NULL,
@@ -21,6 +21,14 @@ CREATE TABLE volumes (             -- finished documents, see `Volume`
     PRIMARY KEY (kind, begins)
 ) WITHOUT ROWID;
 CREATE TABLE discarded (file TEXT PRIMARY KEY, at INTEGER NOT NULL) WITHOUT ROWID;
+"""
+_NOTICES = """
+CREATE TABLE notices (             -- what is told of documents: the first row is where they begin
+    at INTEGER PRIMARY KEY,
+    entry BLOB NOT NULL
+);
+CREATE TABLE told (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);  -- cursors in notices
+CREATE TABLE versions (document TEXT PRIMARY KEY, version TEXT NOT NULL) WITHOUT ROWID;
 """
 TABLES = f"""
 CREATE TABLE state (
@@ -37,11 +45,30 @@ CREATE TABLE resources (
 ) WITHOUT ROWID;
 CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
 {_VOLUMES}
+{_NOTICES}
 """
 
 
-def migrate(database: sqlite3.Connection) -> None:
-    """Bring a journal of version 1 to this one; inside a transaction."""
+def migrate(database: sqlite3.Connection, version: int) -> None:
+    """Bring a journal of an earlier version to this one; inside a transaction."""
+    if version < 2:
+        _add_volumes(database)
+    _add_notices(database)
+    database.execute(f"PRAGMA user_version={VERSION}")
+
+
+def begin_notices(database: sqlite3.Connection) -> None:
+    """Let notices begin where the journal stands; inside a transaction."""
+    database.execute("INSERT INTO notices SELECT max(last_change, promised), '' FROM state")
+
+
+def _add_notices(database: sqlite3.Connection) -> None:
+    for statement in _NOTICES.split(";")[:3]:
+        database.execute(statement)
+    begin_notices(database)
+
+
+def _add_volumes(database: sqlite3.Connection) -> None:
     execute = database.execute
     for statement in _VOLUMES.split(";")[:2]:
         execute(statement)
@@ -54,7 +81,6 @@ def migrate(database: sqlite3.Connection) -> None:
         row = ("changelist", begin, end, True, 0, 0, json.encode([_name(begin, end)]).decode())
         execute("INSERT INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     execute("DROP TABLE closed_lists")
-    execute(f"PRAGMA user_version={VERSION}")
 
 
 def _name(begin: int, end: int) -> str:

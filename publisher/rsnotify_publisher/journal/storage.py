@@ -73,7 +73,7 @@ class Storage:
                     self._create(base_url)
                 elif self._version() < schema.VERSION:
                     with self.transaction():
-                        schema.migrate(self._db)
+                        schema.migrate(self._db, self._version())
         if self._version() != schema.VERSION:
             raise StorageError(
                 f"{self._path} was written by a later version of rsnotify; use that one"
@@ -96,6 +96,7 @@ class Storage:
         self._db.execute(
             "INSERT INTO state VALUES (?, ?, ?, ?, ?, TRUE)", (base_url, now, now, now, now)
         )
+        schema.begin_notices(self._db)
         self._db.execute("COMMIT")
 
     def expect_writes(self) -> None:
