@@ -19,8 +19,9 @@ from rsnotify.retry import Retry
 from rsnotify.selection import Selection
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.discovery import base_of, discover
+from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
-from rsnotify_subscriber.fetching.sessions import CONNECTIONS, Sessions
+from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.push.choosing import NAMES, Via
@@ -87,7 +88,7 @@ class Subscriber:
         prefer: str | Sequence[str] = (),
         exact: bool = False,
         patches: Mapping[str, Patch] | None = None,
-        per_host: int = CONNECTIONS,
+        per_host: int = PER_HOST,
         largest: int = LARGEST,
         allow_private_addresses: bool = False,
         callbacks: Callbacks | None = None,

@@ -1,4 +1,4 @@
-"""HTTP with the guard of DESIGN §6: what a document names may not lead into a private network.
+"""HTTP for one subscriber: what a document names may not lead into a private network.
 
 The host that the user named himself is dialled wherever it is; any other is dialled only at
 public addresses. The address *dialled* is checked, not the name, since a name may change its
@@ -9,88 +9,64 @@ anew at each step.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from importlib.metadata import version
-from typing import Any
 
 import aiohttp
 from yarl import URL
 
-from rsnotify.addresses import refusal
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.links import resolve
-from rsnotify.retry import LONGEST_WISH
+from rsnotify_subscriber.fetching.connections import MOST, PER_HOST, Connections, NotPublic
 from rsnotify_subscriber.fetching.responses import retry_after
 
 REDIRECTS = 5
-#: Connections to one host at a time: enough to hide latency, and no load to speak of.
-CONNECTIONS = 32
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
 _AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
 _BUSY_STATUSES = frozenset({429, 503})
 _MOVED = frozenset({301, 302, 303, 307, 308})
 
 
-class NotPublic(OSError):
-    """An address was not dialled because it is not public."""
-
-    def __init__(self) -> None:
-        # The same text for each address of a host: aiohttp then hands this very error on.
-        super().__init__(
-            errno.EACCES,
-            "it is at a loopback, private or otherwise not public address, which is not dialled "
-            "unless private addresses are allowed",
-        )
-
-
-def guarded_socket(info: Any) -> socket.socket:
-    """Make a socket for an address as `getaddrinfo` gives it.
-
-    Raises:
-        NotPublic: The address is not dialled for a stranger.
-    """
-    family, kind, protocol, _, address = info
-    if refusal(address[0]) is not None:
-        raise NotPublic
-    return socket.socket(family, kind, protocol)
-
-
 class Sessions:
-    """The HTTP client sessions of one subscriber; an async context manager.
+    """What one subscriber asks for over HTTP; an async context manager.
 
     Args:
         named: The URI that the user gave, or ""; its host may be anywhere.
         allow_private_addresses: Whether documents, too, may name any address.
-        per_host: Connections to one host at a time.
+        per_host: Connections to one host at a time; with `shared`, requests to all hosts.
+        shared: The connections, if others use them too: somebody else opens and closes them.
 
     Raises:
         FetchError: What the user gave is no http or https URI.
     """
 
     def __init__(
-        self, named: str, *, allow_private_addresses: bool = False, per_host: int = CONNECTIONS
+        self,
+        named: str,
+        *,
+        allow_private_addresses: bool = False,
+        per_host: int = PER_HOST,
+        shared: Connections | None = None,
     ) -> None:
         self._named_host = _url(named, named).host if named else None
         self._allow_private_addresses = allow_private_addresses
-        self._per_host = per_host
-        self._resting: dict[URL, float] = {}
+        self._most = per_host if shared is not None else MOST
+        self._shared = shared
+        self._connections = shared or Connections(per_host=per_host)
 
     async def __aenter__(self) -> Sessions:
-        self._plain = _session(aiohttp.TCPConnector(limit_per_host=self._per_host))
-        self._guarded = _session(
-            aiohttp.TCPConnector(limit_per_host=self._per_host, socket_factory=guarded_socket)
-        )
+        # Whoever shares connections gets no more than a part of them.
+        self._room = asyncio.Semaphore(self._most)
+        if self._shared is None:
+            await self._connections.__aenter__()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._plain.close()
-        await self._guarded.close()
+    async def __aexit__(self, *exception: object) -> None:
+        if self._shared is None:
+            await self._connections.__aexit__(*exception)
 
     def trusts(self, host: str | None) -> bool:
         """Tell whether this host may be dialled at any address."""
@@ -107,7 +83,7 @@ class Sessions:
             Unavailable: There was no answer, or it broke off, or the host asked lately to be
                 left alone for a while.
         """
-        async with self._told(uri), self._answer(uri, headers=headers) as response:
+        async with self._told(uri), self._room, self._answer(uri, headers=headers) as response:
             yield response
 
     @asynccontextmanager
@@ -119,7 +95,7 @@ class Sessions:
         Raises:
             FetchError: As `get`.
         """
-        async with self._told(uri), self._answer(uri, form=form) as response:
+        async with self._told(uri), self._room, self._answer(uri, form=form) as response:
             yield response
 
     @asynccontextmanager
@@ -150,9 +126,8 @@ class Sessions:
             if form is not None and uri.startswith("https:") and url.scheme == "http":
                 raise RefusedAddress(uri, "it redirects a form from https to http")
             self._leave_alone(uri, url)
-            session = self._plain if self.trusts(url.host) else self._guarded
-            async with session.request(
-                method, url, headers=headers, data=form, allow_redirects=False
+            async with self._connections.request(
+                method, url, anywhere=self.trusts(url.host), headers=headers, data=form
             ) as response:
                 self._note_rest(url, response)
                 location = response.headers.get("Location")
@@ -164,27 +139,14 @@ class Sessions:
 
     def _leave_alone(self, asked: str, url: URL) -> None:
         """Ask no host that asked to be left alone; others are asked meanwhile."""
-        rest = self._resting.get(url.origin(), 0.0) - asyncio.get_running_loop().time()
+        rest = self._connections.rest_of(url)
         if rest > 0:
             raise Unavailable(asked, f"{url.host} asked to be left alone for a while", rest)
 
     def _note_rest(self, url: URL, response: aiohttp.ClientResponse) -> None:
         wish = retry_after(response) if response.status in _BUSY_STATUSES else None
         if wish is not None:
-            now = asyncio.get_running_loop().time()
-            self._resting = {host: end for host, end in self._resting.items() if end > now}
-            self._resting[url.origin()] = now + min(wish, LONGEST_WISH)
-
-
-def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        timeout=_TIMEOUT,
-        # Inflated by ourselves, in pieces of bounded size.
-        auto_decompress=False,
-        headers={"User-Agent": f"rsnotify/{version('rsnotify')}"},
-    )
+            self._connections.let_rest(url, wish)
 
 
 def _unreachable(error: aiohttp.ClientConnectorError) -> str:

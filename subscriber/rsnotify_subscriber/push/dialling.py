@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from rsnotify_subscriber.fetching.sessions import guarded_socket
+from rsnotify_subscriber.fetching.connections import guarded_socket
 
 #: How long it may take, in seconds.
 TIMEOUT = 10.0

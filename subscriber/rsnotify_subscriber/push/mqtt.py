@@ -19,7 +19,7 @@ from rsnotify.mqtt.connecting import CLEAN, Session, connect
 from rsnotify.mqtt.login import ANONYMOUS, Login
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import Broker, parse_broker
-from rsnotify_subscriber.fetching.sessions import NotPublic
+from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import dial
 from rsnotify_subscriber.push.transport import Listener
 

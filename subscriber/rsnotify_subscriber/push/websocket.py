@@ -14,7 +14,7 @@ from websockets.exceptions import WebSocketException
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.vocabulary import MAX_BYTES
-from rsnotify_subscriber.fetching.sessions import NotPublic
+from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import TIMEOUT, dial
 from rsnotify_subscriber.push.transport import Listener
 

@@ -7,7 +7,6 @@ import ssl
 from pathlib import Path
 from random import Random
 
-import aiohttp
 import pytest
 from aiohttp import web
 from hypothesis import given
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.retry import Retry
+from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.websub.inbox import Silence
@@ -273,9 +273,7 @@ async def test_a_secret_that_is_sent_by_https_is_not_sent_on_by_http(
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=secured).start()
     hub = f"https://127.0.0.1:{runner.addresses[0][1]}/hub"
-    async with Sessions(hub) as sessions:
-        await sessions._plain.close()
-        sessions._plain = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trusting))
+    async with Connections(tls=trusting) as trusted, Sessions(hub, shared=trusted) as sessions:
         with pytest.raises(RefusedAddress, match="from https to http"):
             async with sessions.post(hub, {"hub.secret": "canary"}):
                 pass

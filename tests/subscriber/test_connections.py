@@ -1,0 +1,110 @@
+"""What subscribers of one process share of HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from aiohttp import web
+
+from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify_subscriber.fetching.connections import Connections
+from rsnotify_subscriber.fetching.sessions import Sessions
+from tests.subscriber.source import SmallSource, status
+
+
+class Crowd:
+    """Requests that a server holds until it lets them go."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.gone = 0
+        self.most = 0
+        self.open = asyncio.Event()
+        self.changed = asyncio.Condition()
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        async with self.changed:
+            self.paths.append(request.path)
+            self.most = max(self.most, len(self.paths) - self.gone)
+            self.changed.notify_all()
+        await self.open.wait()
+        self.gone += 1
+        return web.Response()
+
+    async def until(self, *paths: str) -> None:
+        async with asyncio.timeout(30), self.changed:
+            await self.changed.wait_for(lambda: sorted(self.paths) == sorted(paths))
+
+
+@pytest.fixture
+def crowd(source: SmallSource) -> Crowd:
+    crowd = Crowd()
+    for name in "ab":
+        for number in range(8):
+            source.answers[f"/{name}{number}"] = crowd.answer
+    return crowd
+
+
+def ask(sessions: Sessions, uri: str) -> asyncio.Task[None]:
+    async def get() -> None:
+        async with sessions.get(uri, {}):
+            pass
+
+    return asyncio.create_task(get())
+
+
+async def test_no_more_is_asked_at_once_than_all_together_may(
+    source: SmallSource, crowd: Crowd
+) -> None:
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(Connections(most=3))
+        tasks = []
+        for name in "ab":
+            one = await stack.enter_async_context(Sessions(source.url, shared=shared))
+            tasks += [ask(one, f"{source.site}{name}{number}") for number in range(8)]
+        await crowd.until("/a0", "/a1", "/a2")
+        crowd.open.set()
+        await asyncio.gather(*tasks)
+        assert (len(crowd.paths), crowd.most) == (16, 3)
+
+
+async def test_who_asks_for_much_leaves_room_for_the_others(
+    source: SmallSource, crowd: Crowd
+) -> None:
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(Connections(most=3))
+        greedy, other = [
+            await stack.enter_async_context(Sessions(source.url, per_host=2, shared=shared))
+            for _ in range(2)
+        ]
+        tasks = [ask(greedy, f"{source.site}a{number}") for number in range(8)]
+        await crowd.until("/a0", "/a1")
+        tasks.append(ask(other, f"{source.site}b0"))
+        await crowd.until("/a0", "/a1", "/b0")
+        crowd.open.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_a_connection_to_a_private_address_is_nobody_elses(source: SmallSource) -> None:
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(Connections())
+        own = await stack.enter_async_context(Sessions(source.url, shared=shared))
+        stranger = await stack.enter_async_context(Sessions("http://a.example/", shared=shared))
+        await ask(own, source.url)
+        with pytest.raises(RefusedAddress):
+            await ask(stranger, source.url)
+
+
+async def test_a_host_that_asked_one_to_wait_is_left_alone_by_all(source: SmallSource) -> None:
+    source.answers["/busy"] = status(503, headers={"Retry-After": "60"})
+    async with AsyncExitStack() as stack:
+        shared = await stack.enter_async_context(Connections())
+        one, other = [
+            await stack.enter_async_context(Sessions(source.url, shared=shared)) for _ in range(2)
+        ]
+        await ask(one, source.site + "busy")
+        with pytest.raises(Unavailable, match="left alone"):
+            await ask(other, source.url)
+    assert source.gets["/data/capabilitylist.xml"] == 0
