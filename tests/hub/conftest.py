@@ -11,6 +11,7 @@ import pytest
 
 from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.serving.application import serve
+from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, callback_server
 
 RunHub = Callable[..., AbstractAsyncContextManager[Client]]
@@ -67,3 +68,9 @@ async def hub(run_hub: RunHub) -> AsyncIterator[Client]:
 async def callback() -> AsyncIterator[Callback]:
     async with callback_server() as server:
         yield server
+
+
+@pytest.fixture
+async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
+    async with opened_channel(tmp_path, clock) as opened:
+        yield opened

@@ -1,16 +1,14 @@
-"""Deliveries that fail, wait, are given up and taken up again; and what an administrator does."""
+"""Deliveries that fail, wait, are given up and taken up again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from email.utils import format_datetime
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from msgspec.structs import replace
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import Outcome, Way
@@ -24,17 +22,10 @@ from tests.hub.helpers import (
     Callback,
     Clock,
     LogWatch,
-    at,
     callback_server,
     fragment,
     seconds_of,
 )
-
-
-@pytest.fixture
-async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
-    async with opened_channel(tmp_path, clock) as opened:
-        yield opened
 
 
 async def test_a_failure_says_what_the_callback_answered(
@@ -150,208 +141,6 @@ async def test_nobody_may_ask_for_more_than_the_longest_wait(
         await deliveries.publish(1)
         await deliveries.until(lambda: delivery.retry_at is not None)
         assert delivery.retry_at == clock.now + timedelta(seconds=50)
-
-
-async def test_a_renewal_does_not_wait_for_the_next_try(
-    tmp_path: Path, callback: Callback, clock: Clock
-):
-    callback.answers = [500]
-    async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
-        await deliveries.until(lambda: delivery.retry_at is not None)
-        await callback.delivery()
-        assert await deliveries.subscribed(callback, secret="new") is delivery
-        headers, body = await callback.delivery()
-        assert body == fragment(0, 1)
-        assert "X-Hub-Signature" in headers
-
-
-async def test_redelivering_tries_at_once(tmp_path: Path, callback: Callback, clock: Clock):
-    callback.answers = [500]
-    async with opened_channel(tmp_path, clock, retry_seconds=600) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        await deliveries.publish(1)
-        await callback.delivery()
-        await deliveries.until(lambda: delivery.retry_at is not None)
-        assert await deliveries.channel.redeliver(delivery.id)
-        assert (await callback.delivery())[1] == fragment(0, 1)
-        await deliveries.until(lambda: delivery.state is State.ACTIVE)
-
-
-async def test_what_was_delivered_is_delivered_again_from_an_instant(
-    deliveries: Deliveries, callback: Callback
-):
-    delivery = await deliveries.subscribed(callback)
-    for second in (1, 2, 3, 4):
-        await deliveries.publish(second)
-        await callback.delivery()
-    await deliveries.until(lambda: delivery.behind_since is None)
-    assert await deliveries.channel.redeliver(delivery.id, since=at(2))
-    assert seconds_of((await callback.delivery())[1]) == [3, 4]
-    await deliveries.until(lambda: delivery.behind_since is None)
-    end = delivery.subscription.position
-    assert await deliveries.channel.redeliver(delivery.id, since=at(4))
-    assert delivery.subscription.position == end
-    assert callback.deliveries.empty()
-
-
-async def test_redelivering_overtakes_a_delivery_that_is_under_way(
-    deliveries: Deliveries, callback: Callback
-):
-    delivery = await deliveries.subscribed(callback)
-    await deliveries.publish(1)
-    await callback.delivery()
-    await deliveries.until(lambda: delivery.behind_since is None)
-    callback.open.clear()
-    await deliveries.publish(2)
-    await callback.delivery()
-    assert await deliveries.channel.redeliver(delivery.id, since=at(0))
-    assert seconds_of((await callback.delivery())[1]) == [1, 2]
-    callback.open.set()
-    await deliveries.until(lambda: delivery.behind_since is None)
-    assert callback.deliveries.empty()
-
-
-async def test_a_suspended_subscription_waits_also_over_a_restart(
-    tmp_path: Path, callback: Callback, clock: Clock
-):
-    async with opened_channel(tmp_path, clock) as deliveries:
-        delivery = await deliveries.subscribed(callback)
-        assert await deliveries.channel.suspend(delivery.id)
-        await deliveries.publish(1, 2)
-        assert delivery.state is State.SUSPENDED
-        assert delivery.behind_since == clock.now
-        await deliveries.subscribed(callback, secret="renewed")
-        assert delivery.state is State.SUSPENDED
-    async with opened_channel(tmp_path, clock) as deliveries:
-        found = deliveries.channel.get(delivery.id)
-        assert found is not None
-        assert found.state is State.SUSPENDED
-        assert await deliveries.channel.redeliver(delivery.id)
-        assert callback.requests == 0
-        assert await deliveries.channel.resume(delivery.id)
-        assert seconds_of((await callback.delivery())[1]) == [1, 2]
-
-
-async def test_suspending_breaks_off_what_is_under_way(deliveries: Deliveries, callback: Callback):
-    delivery = await deliveries.subscribed(callback)
-    callback.open.clear()
-    await deliveries.publish(1)
-    await callback.delivery()
-    assert await deliveries.channel.suspend(delivery.id)
-    callback.open.set()
-    assert await deliveries.channel.resume(delivery.id)
-    assert (await callback.delivery())[1] == fragment(0, 1)
-    await deliveries.until(lambda: delivery.behind_since is None)
-
-
-async def test_who_is_dropped_is_told_why(deliveries: Deliveries, callback: Callback):
-    delivery = await deliveries.subscribed(callback)
-    assert await deliveries.channel.drop(delivery.id, "it was dropped, sorry")
-    intent = await callback.intent()
-    assert (intent["hub.mode"], intent["hub.topic"]) == ("denied", TOPIC)
-    assert intent["hub.reason"] == "it was dropped, sorry"
-    assert deliveries.channel.all() == []
-    assert await deliveries.store.subscriptions() == []
-    await deliveries.publish(1)
-    assert delivery.turn is None
-    assert callback.deliveries.empty()
-
-
-async def test_what_is_not_there_cannot_be_changed(deliveries: Deliveries):
-    channel = deliveries.channel
-    assert not await channel.redeliver("0" * 32)
-    assert not await channel.suspend("0" * 32)
-    assert not await channel.resume("0" * 32)
-    assert not await channel.drop("0" * 32, "why")
-    assert channel.get("0" * 32) is None
-
-
-async def test_what_ends_while_it_is_changed_stays_ended(
-    deliveries: Deliveries, callback: Callback
-):
-    delivery = await deliveries.subscribed(callback)
-    dropped, suspended = await asyncio.gather(
-        deliveries.channel.drop(delivery.id, "over"), deliveries.channel.suspend(delivery.id)
-    )
-    assert (dropped, suspended) == (True, False)
-    assert await deliveries.store.subscriptions() == []
-
-
-async def test_a_renewal_while_its_old_lease_is_ended_keeps_the_subscription(
-    deliveries: Deliveries, callback: Callback, clock: Clock
-):
-    delivery = await deliveries.subscribed(callback)
-    clock.advance(days=11)
-    renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=10))
-    await asyncio.gather(deliveries.channel.put(renewed), deliveries.channel.expire())
-    assert deliveries.channel.all() == [delivery]
-    assert await deliveries.store.subscriptions() == [renewed]
-
-
-@pytest.mark.parametrize("gone", [False, True], ids=["lease", "410"])
-async def test_a_renewal_while_a_delivery_would_end_it_is_delivered_to(
-    deliveries: Deliveries,
-    callback: Callback,
-    clock: Clock,
-    watch: LogWatch,
-    monkeypatch: pytest.MonkeyPatch,
-    gone: bool,
-):
-    delivery = await deliveries.subscribed(callback)
-    save, saving = deliveries.store.save, asyncio.Event()
-
-    async def save_late(subscription: Subscription) -> None:
-        await saving.wait()
-        await save(subscription)
-
-    monkeypatch.setattr(deliveries.store, "save", save_late)
-    callback.answers = [410] if gone else []
-    clock.advance(days=0 if gone else 11)
-    renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=12))
-    renewing = asyncio.create_task(deliveries.channel.put(renewed))
-    await deliveries.until(delivery.changing.locked)
-    await deliveries.publish(1)
-    await watch.line("a subscription of", "ends")
-    saving.set()
-    await renewing
-    for _ in range(1 + gone):
-        assert (await callback.delivery())[1] == fragment(0, 1)
-    await deliveries.until(lambda: delivery.behind_since is None)
-    assert deliveries.channel.all() == [delivery]
-
-
-async def test_who_subscribes_while_it_is_ended_twice_stays_subscribed(
-    deliveries: Deliveries, callback: Callback
-):
-    delivery, channel = await deliveries.subscribed(callback), deliveries.channel
-
-    async def end_and_begin() -> None:
-        await channel.remove(TOPIC, callback.url)
-        await channel.put(delivery.subscription)
-
-    await asyncio.gather(end_and_begin(), channel.remove(TOPIC, callback.url))
-    assert await deliveries.store.subscriptions() == [delivery.subscription]
-    assert [each.subscription for each in channel.all()] == [delivery.subscription]
-
-
-async def test_what_has_ended_before_it_could_be_redelivered_is_not(
-    deliveries: Deliveries, callback: Callback, monkeypatch: pytest.MonkeyPatch
-):
-    delivery = await deliveries.subscribed(callback)
-    await deliveries.publish(1)
-    await callback.delivery()
-    await deliveries.until(lambda: delivery.behind_since is None)
-    read = deliveries.topics.read
-
-    async def read_late(*args: object, **options: object) -> object:
-        await deliveries.channel.remove(TOPIC, callback.url)
-        return await read(*args, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(deliveries.topics, "read", read_late)
-    assert not await deliveries.channel.redeliver(delivery.id, since=at(0))
-    assert (delivery.turn, callback.requests) == (None, 1)
 
 
 async def test_a_log_that_cannot_be_read_is_no_failure_of_the_callback(

@@ -23,7 +23,7 @@ from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
-from tests.hub.test_store import FOREVER, Listener, made, opened
+from tests.hub.storing import FOREVER, Listener, made, opened
 
 PAGE = "https://blog.example/"
 PARTS = [made(0, 1), made(1, 2), made(2, until=3), made(2, 4), made(4, 5), made(5, 6)]

@@ -9,8 +9,8 @@ from typing import Any
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
+from tests.hub.storing import FOREVER, made, opened
 from tests.hub.test_failing_store import Disk
-from tests.hub.test_store import FOREVER, made, opened
 
 
 async def fill(folder: Path, entries: int) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from rsnotify.datetimes import to_microseconds
-from rsnotify.errors import ConfigurationError, StorageError, WrongDocument
-from rsnotify_hub.log.contents import read_content
-from rsnotify_hub.log.fragments import Fragment, read_fragment
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_hub.log.planning import plan
 from rsnotify_hub.log.recent import RECENT_BYTES
 from rsnotify_hub.log.sqlite_log import Retention
@@ -23,62 +21,8 @@ from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.store import Entry, Waiting
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import Subscription
-from tests.hub.helpers import TOPIC, Clock, at, fragment
-
-FOREVER = Retention(size=10**9, age=timedelta(days=365))
-
-
-def made(from_: float, *seconds: float, until: float | None = None, padding: int = 0) -> Fragment:
-    return read_fragment(fragment(from_, *seconds, until=until, padding=padding))
-
-
-class Listener:
-    """A channel that remembers."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[Entry]] = []
-
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
-        self.batches.append(list(entries))
-
-    def subscribers(self, topic: str) -> int:
-        return 1
-
-    @property
-    def fragments(self) -> list[Fragment]:
-        return [entry.fragment for batch in self.batches for entry in batch]
-
-
-@asynccontextmanager
-async def opened(
-    folder: Path, clock: Clock, retention: Retention = FOREVER
-) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(folder, retention, clock)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-@asynccontextmanager
-async def logs(
-    folder: Path, clock: Clock, retention: Retention = FOREVER
-) -> AsyncIterator[tuple[Topics, Listener]]:
-    async with opened(folder, clock, retention) as store:
-        listener = Listener()
-        topics = Topics(store, (listener,))
-        topics.start(await store.logs())
-        yield topics, listener
-        await topics.close()
-
-
-async def kept(topics: Topics, after: int = 0, since: float | None = None) -> list[Fragment]:
-    found: list[Fragment] = []
-    start = None if since is None else at(since)
-    while entries := await topics.read(TOPIC, after=after, since=start):
-        found += [entry.fragment for entry in entries]
-        after = entries[-1].position
-    return found
+from tests.hub.helpers import TOPIC, Clock, at
+from tests.hub.storing import FOREVER, Listener, kept, logs, made, opened
 
 
 async def test_a_log_is_the_same_after_reopening(tmp_path: Path, clock: Clock):
@@ -276,84 +220,6 @@ async def test_a_channel_that_fails_stops_neither_publishing_nor_the_others(
         topics = Topics(store, (Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
-
-
-def content(body: bytes, second: float = 100) -> Fragment:
-    return read_content(body, content_type="text/plain", received=at(second))
-
-
-async def test_a_newer_whole_content_takes_the_place_of_the_older(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        for body in (b"one", b"two", b"two", b"one"):
-            await topics.publish(TOPIC, content(body))
-        assert [each.body for each in listener.fragments] == [b"one", b"two", b"one"]
-        assert [each.body for each in await kept(topics)] == [b"one"]
-        assert [each.body for each in await kept(topics, since=0)] == [b"one"]
-    async with logs(tmp_path, clock) as (topics, listener):
-        await topics.publish(TOPIC, content(b"one"))
-        assert listener.fragments == []
-        state = topics.state(TOPIC)
-        assert state is not None
-        assert (state.whole, state.kept, state.size) == (True, 1, 3)
-        assert [each.body for each in await kept(topics)] == [b"one"]
-
-
-async def test_of_whole_contents_at_once_only_the_last_is_kept(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        bodies = [b"%d" % number for number in range(50)]
-        await asyncio.gather(*[topics.publish(TOPIC, content(body)) for body in bodies])
-        assert listener.fragments[-1].body == b"49"
-        assert len(listener.fragments) < 5
-
-
-async def test_whole_contents_stand_in_the_order_they_came_whatever_the_clock_says(
-    tmp_path: Path, clock: Clock
-):
-    async with logs(tmp_path, clock) as (topics, listener):
-        for body, second in ((b"one", 9), (b"two", 9), (b"three", 1)):
-            await topics.publish(TOPIC, content(body, second))
-        times = [each.until for each in listener.fragments]
-        assert times == [at(9), at(9.000001), at(9.000002)]
-        assert [each.body for each in await kept(topics, since=9)] == [b"three"]
-
-
-async def test_a_whole_content_outlives_the_age_of_changes(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock, Retention(size=1, age=timedelta(hours=1))) as (topics, _):
-        await topics.publish(TOPIC, content(b"one"))
-        clock.advance(days=9)
-        await topics.trim()
-        assert [each.body for each in await kept(topics)] == [b"one"]
-
-
-async def test_a_topic_of_changes_takes_no_whole_content(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, _):
-        await topics.publish(TOPIC, made(0, 1))
-        with pytest.raises(WrongDocument, match="about changes"):
-            await topics.publish(TOPIC, content(b"an error page"))
-        assert await kept(topics) == [made(0, 1)]
-
-
-async def test_nor_does_it_where_both_come_at_once(tmp_path: Path, clock: Clock):
-    page, changes = content(b"an error page"), [made(0, 1), made(1, 2)]
-    async with logs(tmp_path, clock) as (topics, listener):
-        results = await asyncio.gather(
-            *[topics.publish(TOPIC, each) for each in (changes[0], page, changes[1])],
-            return_exceptions=True,
-        )
-        assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
-        assert await kept(topics) == listener.fragments == changes
-
-
-async def test_a_topic_may_turn_to_changes(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock) as (topics, listener):
-        await topics.publish(TOPIC, content(b"a page"))
-        for part in (made(0, 1), made(1, 2)):
-            await topics.publish(TOPIC, part)
-        assert await kept(topics) == [made(0, 1), made(1, 2)]
-        assert len(listener.fragments) == 3
-        state = topics.state(TOPIC)
-        assert state is not None
-        assert not state.whole
 
 
 async def test_a_deleted_log_begins_anew(tmp_path: Path, clock: Clock):

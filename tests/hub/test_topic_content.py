@@ -17,7 +17,7 @@ from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.websub.pinging.pings import Pings
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
-from tests.hub.test_store import opened
+from tests.hub.storing import opened
 
 HTML = "text/html; charset=utf-8"
 XHTML = (

@@ -1,0 +1,94 @@
+"""Whole contents in a log: what gives way to what, and what may not stand beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from rsnotify.errors import WrongDocument
+from rsnotify_hub.log.contents import read_content
+from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.sqlite_log import Retention
+from tests.hub.helpers import TOPIC, Clock, at
+from tests.hub.storing import kept, logs, made
+
+
+def content(body: bytes, second: float = 100) -> Fragment:
+    return read_content(body, content_type="text/plain", received=at(second))
+
+
+async def test_a_newer_whole_content_takes_the_place_of_the_older(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        for body in (b"one", b"two", b"two", b"one"):
+            await topics.publish(TOPIC, content(body))
+        assert [each.body for each in listener.fragments] == [b"one", b"two", b"one"]
+        assert [each.body for each in await kept(topics)] == [b"one"]
+        assert [each.body for each in await kept(topics, since=0)] == [b"one"]
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, content(b"one"))
+        assert listener.fragments == []
+        state = topics.state(TOPIC)
+        assert state is not None
+        assert (state.whole, state.kept, state.size) == (True, 1, 3)
+        assert [each.body for each in await kept(topics)] == [b"one"]
+
+
+async def test_of_whole_contents_at_once_only_the_last_is_kept(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        bodies = [b"%d" % number for number in range(50)]
+        await asyncio.gather(*[topics.publish(TOPIC, content(body)) for body in bodies])
+        assert listener.fragments[-1].body == b"49"
+        assert len(listener.fragments) < 5
+
+
+async def test_whole_contents_stand_in_the_order_they_came_whatever_the_clock_says(
+    tmp_path: Path, clock: Clock
+):
+    async with logs(tmp_path, clock) as (topics, listener):
+        for body, second in ((b"one", 9), (b"two", 9), (b"three", 1)):
+            await topics.publish(TOPIC, content(body, second))
+        times = [each.until for each in listener.fragments]
+        assert times == [at(9), at(9.000001), at(9.000002)]
+        assert [each.body for each in await kept(topics, since=9)] == [b"three"]
+
+
+async def test_a_whole_content_outlives_the_age_of_changes(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock, Retention(size=1, age=timedelta(hours=1))) as (topics, _):
+        await topics.publish(TOPIC, content(b"one"))
+        clock.advance(days=9)
+        await topics.trim()
+        assert [each.body for each in await kept(topics)] == [b"one"]
+
+
+async def test_a_topic_of_changes_takes_no_whole_content(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(0, 1))
+        with pytest.raises(WrongDocument, match="about changes"):
+            await topics.publish(TOPIC, content(b"an error page"))
+        assert await kept(topics) == [made(0, 1)]
+
+
+async def test_nor_does_it_where_both_come_at_once(tmp_path: Path, clock: Clock):
+    page, changes = content(b"an error page"), [made(0, 1), made(1, 2)]
+    async with logs(tmp_path, clock) as (topics, listener):
+        results = await asyncio.gather(
+            *[topics.publish(TOPIC, each) for each in (changes[0], page, changes[1])],
+            return_exceptions=True,
+        )
+        assert [type(each) for each in results] == [type(None), WrongDocument, type(None)]
+        assert await kept(topics) == listener.fragments == changes
+
+
+async def test_a_topic_may_turn_to_changes(tmp_path: Path, clock: Clock):
+    async with logs(tmp_path, clock) as (topics, listener):
+        await topics.publish(TOPIC, content(b"a page"))
+        for part in (made(0, 1), made(1, 2)):
+            await topics.publish(TOPIC, part)
+        assert await kept(topics) == [made(0, 1), made(1, 2)]
+        assert len(listener.fragments) == 3
+        state = topics.state(TOPIC)
+        assert state is not None
+        assert not state.whole
