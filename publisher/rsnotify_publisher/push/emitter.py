@@ -23,10 +23,14 @@ class Emitter:
     Args:
         topic: The URI of the channel.
         feeds: Each hub with its feed.
+        what: What waits in the journal while a hub is away.
     """
 
-    def __init__(self, topic: str, feeds: Sequence[tuple[Hub, Feed]]) -> None:
+    def __init__(
+        self, topic: str, feeds: Sequence[tuple[Hub, Feed]], *, what: str = "changes"
+    ) -> None:
         self._topic = topic
+        self._what = what
         self._feeds = feeds
         self._random = Random()
 
@@ -58,18 +62,17 @@ class Emitter:
             try:
                 await _in_a_task(feed_hub(hub, self._topic, feed))
             except RsnotifyError as error:
-                _report(error, failures if feed.cursor == before else 0)
+                self._report(error, failures if feed.cursor == before else 0)
                 wait = error.retry_after or 0.0
             except Exception:  # an error of our own must not end the feeding of a hub for good
                 _log.exception("feeding %s failed; it is tried again", hub.uri)
             failures = 1 if feed.cursor > before else failures + 1
             await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
 
-
-def _report(error: RsnotifyError, failures: int) -> None:
-    """Warn once of a hub that is away; what follows is only for those who look closely."""
-    level = logging.INFO if failures else logging.WARNING
-    _log.log(level, "%s; changes wait in the journal until it is back", error)
+    def _report(self, error: RsnotifyError, failures: int) -> None:
+        """Warn once of a hub that is away; what follows is only for those who look closely."""
+        level = logging.INFO if failures else logging.WARNING
+        _log.log(level, "%s; %s wait in the journal until it is back", error, self._what)
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:

@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.model import Resource
-from rsnotify_publisher.journal import Journal, State
+from rsnotify_publisher.journal import State
 from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline
 
 Contents = Callable[[Sequence[str]], Mapping[str, bytes]]
+
+
+class Chronicle(Protocol):
+    """What a feed follows: the journal's changes, or its notices of documents. Instants in µs."""
+
+    def state(self) -> State:
+        """Tell where it stands."""
+
+    def last_change_at(self, instant: int) -> int:
+        """Return the datetime of the last change at or before an instant, or where it begins."""
+
+    def changes(self, after: int, limit: int) -> list[Resource]:
+        """Read the changes later than `after`, oldest first, at most `limit`."""
 
 
 def resume_at(through: int | None, cursor: int, state: State) -> int:
@@ -34,10 +48,10 @@ def resume_at(through: int | None, cursor: int, state: State) -> int:
 
 
 class Feed:
-    """Feeds one hub from the journal.
+    """Feeds one hub.
 
     Args:
-        journal: Read in the event loop's thread.
+        journal: What there is to tell; read in the event loop's thread.
         cursor: Through which instant the hub is known to have everything.
         writer: Writes the fragments.
         promise: Makes a promise durable, and tells where the journal then stands.
@@ -48,7 +62,7 @@ class Feed:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: Chronicle,
         cursor: int,
         writer: FragmentWriter,
         promise: Callable[[], Awaitable[State]],

@@ -43,22 +43,25 @@ class FragmentWriter:
     """Writes the fragments of one Source.
 
     Args:
-        capability_list: The URI that fragments point `up` to.
+        up: The URI that fragments point `up` to.
         max_entries: Changes in one fragment.
         max_bytes: Bytes in one fragment, unless a single change is larger.
         profile: How changes are written.
+        capability: What the fragments are.
     """
 
     def __init__(
         self,
-        capability_list: str,
+        up: str,
         *,
         max_entries: int,
         max_bytes: int,
         profile: Profile = Profile.V1_1,
+        capability: str = Capability.CHANGE_NOTIFICATION,
     ) -> None:
         self._profile = profile
-        self._links = (Link(Rel.UP, capability_list),)
+        self._capability = capability
+        self._links = (Link(Rel.UP, up),)
         self._max_entries = max_entries
         self._max_bytes = max_bytes
 
@@ -96,7 +99,7 @@ class FragmentWriter:
         return entries < self._max_entries and size <= self._max_bytes
 
     def _fragment(self, from_: Instant, until: Instant, entries: list[bytes]) -> Fragment:
-        head = Document(Capability.CHANGE_NOTIFICATION, from_=from_, until=until, links=self._links)
+        head = Document(self._capability, from_=from_, until=until, links=self._links)
         return Fragment(from_, until, b"".join([opening(head), *entries, closing(head)]))
 
 
