@@ -70,6 +70,7 @@ from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.schedule import Schedule
 from rsnotify.vocabulary import ChangeType
+from rsnotify.ways import carries
 from rsnotify.worklist import Worklist
 
 
@@ -105,6 +106,7 @@ class Follower:
             offer, self._knowledge, self._worklist, self._actions, self._schedule, pace
         )
         self._gap_due: float | None = None
+        self._listeners = 0
 
     # What there is to see
 
@@ -128,6 +130,11 @@ class Follower:
         if not self._climb.settled:
             return False
         return not (self._worklist or self._knowledge.gap or self._knowledge.hole)
+
+    @property
+    def gap(self) -> bool:
+        """Whether something was pushed that does not join what is known."""
+        return self._knowledge.gap
 
     @property
     def stuck(self) -> bool:
@@ -199,15 +206,25 @@ class Follower:
             coverage = fragment_coverage(document)
         except DocumentError as error:
             return self.fragment_unreadable(error, now)
+        # One time for all: they are of one host, and its connections can be used again.
+        later = now + self._chance()
         for change in self._knowledge.push(coverage):
-            self._worklist.add(change)
+            self._worklist.add(change, due=None if later == now or carries(change) else later)
         if coverage.from_ is None:
-            self._schedule.soon(now + self._pace.gap_grace)
+            self._schedule.soon(later + self._pace.gap_grace)
         elif not self._knowledge.gap:
             self._gap_due = None
         elif self._gap_due is None and not self._climb.busy:
-            self._gap_due = now + self._pace.gap_grace
+            self._gap_due = later + self._pace.gap_grace
         return self._take(now)
+
+    def audience(self, listeners: int) -> None:
+        """Hear how many hear the fragments that arrive here."""
+        self._listeners = listeners
+
+    def _chance(self) -> float:
+        """Return how long to wait before asking for what everybody has just heard of."""
+        return self._random.uniform(0.0, self._pace.spread_among(self._listeners))
 
     def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that something was pushed which is no fragment."""

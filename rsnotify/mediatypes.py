@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import mimetypes
 import re
+from collections.abc import Sequence
+
+from rsnotify.model import Resource
 
 # Python's own table, not the machine's, so that a name has the same type everywhere.
 _TYPES = mimetypes.MimeTypes()
@@ -36,7 +39,7 @@ def guess(uri: str) -> str | None:
 
 def extension(media_type: str) -> str:
     """Return how names of this media type usually end, with the dot; empty if that is open."""
-    kind = _bare(media_type)
+    kind = essence(media_type)
     usual = _TYPES.guess_all_extensions(kind)
     plain = "." + kind.rpartition("/")[2]
     return plain if plain in usual else next(iter(usual), "")
@@ -44,7 +47,7 @@ def extension(media_type: str) -> str:
 
 def is_media_type(text: str) -> bool:
     """Tell whether this has the form of a media type, or of a pattern for some."""
-    return _MEDIA_TYPE.fullmatch(_bare(text)) is not None
+    return _MEDIA_TYPE.fullmatch(essence(text)) is not None
 
 
 def falls_under(media_type: str, pattern: str) -> bool:
@@ -54,10 +57,23 @@ def falls_under(media_type: str, pattern: str) -> bool:
         media_type: As in `text/html; charset=utf-8`; parameters and case do not matter.
         pattern: A media type, or `text/*`, or `*/*`.
     """
-    kind, _, sub = _bare(media_type).partition("/")
-    wanted, _, wanted_sub = _bare(pattern).partition("/")
+    kind, _, sub = essence(media_type).partition("/")
+    wanted, _, wanted_sub = essence(pattern).partition("/")
     return wanted in (kind, "*") and wanted_sub in (sub, "*")
 
 
-def _bare(media_type: str) -> str:
+def may_be(resource: Resource, patterns: Sequence[str]) -> bool:
+    """Tell whether a resource may be of a type that one of some patterns names.
+
+    Its entry tells the type, or else the name in its URI; what neither tells may be any. Where
+    there are no patterns, all types will do.
+    """
+    if not patterns:
+        return True
+    kind = resource.type or guess(resource.uri)
+    return kind is None or any(falls_under(kind, pattern) for pattern in patterns)
+
+
+def essence(media_type: str) -> str:
+    """Return a media type without its parameters, in lower case."""
     return media_type.partition(";")[0].strip().lower()

@@ -6,6 +6,13 @@ from msgspec import Struct
 
 from rsnotify.retry import Retry
 
+#: So many listeners need no spreading.
+_FEW = 100
+#: How many of them are to ask a Source in a second.
+_EACH_SECOND = 200
+#: However many they are, a change should not wait for longer, in seconds.
+_LONGEST_SPREAD = 30.0
+
 
 class Pace(Struct, frozen=True):
     """What a user may tune. Times are in seconds.
@@ -22,6 +29,9 @@ class Pace(Struct, frozen=True):
         lag_tries: How often a Change List is asked again for what push announced.
         baseline_after: After so many failures in a row other documents are tried, and where
             changes could not be read, a baseline.
+        spread: Within which time after a fragment what it names is asked for, by chance, so that
+            not all who hear it ask at once; None goes by how many those are, where that is told.
+            What came with its content waits for nothing.
         retry: How failures are tried again.
     """
 
@@ -34,4 +44,15 @@ class Pace(Struct, frozen=True):
     gone_after: float = 600.0
     lag_tries: int = 8
     baseline_after: int = 3
+    spread: float | None = None
     retry: Retry = Retry()
+
+    def spread_among(self, listeners: int) -> float:
+        """Return within which time what a fragment names is asked for.
+
+        Args:
+            listeners: How many hear the same, as far as is known.
+        """
+        if self.spread is not None:
+            return self.spread
+        return 0.0 if listeners <= _FEW else min(listeners / _EACH_SECOND, _LONGEST_SPREAD)

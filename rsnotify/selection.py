@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError
-from rsnotify.mediatypes import falls_under, guess, is_media_type
+from rsnotify.mediatypes import is_media_type, may_be
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType, Rel
 
@@ -68,7 +68,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         """Tell whether an entry speaks of a resource that is selected."""
         return (
             self._wants_uri(resource.uri)
-            and self._wants_type(resource)
+            and may_be(resource, self.types)
             and self._wants_collection(resource)
         )
 
@@ -91,12 +91,6 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         if self.only and not any(_compiled(one).fullmatch(uri) for one in self.only):
             return False
         return not any(_compiled(one).fullmatch(uri) for one in self.excluded)
-
-    def _wants_type(self, resource: Resource) -> bool:
-        if not self.types:
-            return True
-        kind = resource.type or guess(resource.uri)
-        return kind is None or any(falls_under(kind, pattern) for pattern in self.types)
 
     def _wants_collection(self, resource: Resource) -> bool:
         return not self.collections or any(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
 import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant
+from rsnotify.mediatypes import essence
 from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import Rel
+from rsnotify.vocabulary import ChangeType, Rel
 
 #: A link without `pri` comes last (core §7).
 _LAST = 999_999
@@ -51,13 +53,21 @@ class Wanted(Struct, frozen=True):
     alternate: Link | None = None
 
 
-def wanted(change: Change, prefer: Sequence[str] = (), *, exact: bool = False) -> Wanted:
+def wanted(
+    change: Change,
+    prefer: Sequence[str] = (),
+    *,
+    exact: bool = False,
+    random: Random | None = None,
+) -> Wanted:
     """Tell what to bring for a change that is no deletion.
 
     Args:
         change: The change.
         prefer: Media types, the best first; if none of them is offered, `loc` is wanted.
         exact: Whether a URI of this very version goes before those of the current one.
+        random: Mixes mirrors of one priority, so that not everybody asks the same; None keeps
+            the order of the document.
     """
     resource = change.resource
     alternate = preferred(resource, prefer)
@@ -68,11 +78,16 @@ def wanted(change: Change, prefer: Sequence[str] = (), *, exact: bool = False) -
     return Wanted(
         resource,
         home,
-        _places(resource, home, exact),
+        _places(resource, home, exact, random),
         inline=tuple(link.href for link in _links(resource, Rel.DUPLICATE) if _is_data(link)),
         package=change.package,
         patches=_links(resource, Rel.PATCH),
     )
+
+
+def carries(change: Change) -> bool:
+    """Tell whether a change may need no GET, by what its entry has inline."""
+    return change.change is ChangeType.DELETED or any(map(_is_data, change.resource.links))
 
 
 def wanted_link(link: Link, package: str | None = None) -> Wanted:
@@ -105,11 +120,11 @@ def preferred(resource: Resource, prefer: Sequence[str]) -> Link | None:
     if not prefer:
         return None
     offered = _links(resource, Rel.ALTERNATE)
-    for wish in map(_essence, prefer):
-        if resource.type is not None and _essence(resource.type) == wish:
+    for wish in map(essence, prefer):
+        if resource.type is not None and essence(resource.type) == wish:
             return None
         for link in offered:
-            if link.type is not None and _essence(link.type) == wish:
+            if link.type is not None and essence(link.type) == wish:
                 return link
     return None
 
@@ -140,12 +155,14 @@ def _linked(
     )
 
 
-def _places(resource: Resource, home: Place, exact: bool) -> tuple[Place, ...]:
+def _places(
+    resource: Resource, home: Place, exact: bool, random: Random | None
+) -> tuple[Place, ...]:
     """Order the places: mirrors that state a priority, `loc`, the other mirrors (core §14.2).
 
     A mirror is not the Source. Where no hash tells whether it is up to date it is not asked.
     """
-    mirrors = _links(resource, Rel.DUPLICATE) if resource.hash is not None else ()
+    mirrors = _links(resource, Rel.DUPLICATE, random) if resource.hash is not None else ()
     first = [Place(link.href) for link in mirrors if _is_web(link) and link.pri is not None]
     last = [Place(link.href) for link in mirrors if _is_web(link) and link.pri is None]
     current = (*first, home, *last)
@@ -163,8 +180,10 @@ def _versions(resource: Resource) -> tuple[Place, ...]:
     return tuple(mementos)
 
 
-def _links(resource: Resource, rel: str) -> tuple[Link, ...]:
+def _links(resource: Resource, rel: str, random: Random | None = None) -> tuple[Link, ...]:
     found = [link for link in resource.links if link.rel == rel]
+    if random is not None:
+        random.shuffle(found)
     return tuple(sorted(found, key=lambda link: link.pri or _LAST))
 
 
@@ -174,7 +193,3 @@ def _is_data(link: Link) -> bool:
 
 def _is_web(link: Link) -> bool:
     return link.href.partition(":")[0].lower() in ("http", "https")
-
-
-def _essence(media_type: str) -> str:
-    return media_type.partition(";")[0].strip().lower()

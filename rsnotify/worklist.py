@@ -53,31 +53,45 @@ class Worklist:
         """How many resources are owed whose latest change has not failed so far."""
         return len(self._owed) - self._failing
 
-    def add(self, change: Change, since: Instant | None = None, *, parked: bool = False) -> None:
-        """Owe a change. It supersedes an earlier one of its resource.
+    def add(
+        self,
+        change: Change,
+        since: Instant | None = None,
+        *,
+        parked: bool = False,
+        due: float | None = None,
+    ) -> None:
+        """Owe a change. It supersedes an earlier one of its resource, and waits no longer.
 
         Args:
             change: The change.
             parked: Whether to wait for `release`, as a later change may be about to come.
             since: The instant that T must not reach before this is applied, if that is not
                 the change's own: an entry of a Resource List may have changed at any time.
+            due: When it may be handed out, if not at once.
         """
         since = since or change.at
         owed = self._owed.get(change.uri)
         if owed is None:
             self._owed[change.uri] = _Owed(change, since)
             heappush(self._since, (since, change.uri))
-            (self._parked if parked else self._ready).append(change.uri)
+            self._line_up(change.uri, parked, due)
             return
         if since < owed.since:
             owed.since = since
             heappush(self._since, (since, change.uri))
         if change.at >= owed.change.at:
             if owed.attempts and not owed.handed_out:
-                self._ready.append(change.uri)  # what is new need not wait out the old failure
+                self._line_up(change.uri, False, due)  # not to wait out the old failure
             self._failing -= owed.attempts > 0
             owed.change = change
             owed.attempts = 0
+
+    def _line_up(self, uri: str, parked: bool, due: float | None) -> None:
+        if due is not None:
+            heappush(self._delayed, (due, uri))
+        else:
+            (self._parked if parked else self._ready).append(uri)
 
     @property
     def parked(self) -> int:

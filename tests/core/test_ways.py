@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import pytest
@@ -40,6 +41,15 @@ def test_mirrors_with_a_priority_come_before_loc_and_the_others_after_it() -> No
     names = ["first", "second", "last"]
     assert hosts == [*(f"{name}.example" for name in names), "source.example", "late.example"]
     assert what.home.uri == LOC
+
+
+def test_mirrors_of_one_priority_are_asked_in_any_order() -> None:
+    links = (mirror("a", 1), mirror("b", 1), mirror("c", 2), mirror("d"), mirror("e"))
+    seen = {
+        tuple(uri.split("/")[2][0] for uri in uris(wanted(change(*links, hash=HASH), random=each)))
+        for each in map(Random, range(50))
+    }
+    assert seen == {tuple(f"{first}cs{last}") for first in ("ab", "ba") for last in ("de", "ed")}
 
 
 def test_a_mirror_is_not_asked_for_what_cannot_be_checked() -> None:

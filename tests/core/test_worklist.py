@@ -109,3 +109,12 @@ def test_an_older_change_does_not_supersede_a_newer_one_but_counts_for_t() -> No
     work.add(change("a", 3))
     assert work.take(10, now=0) == [change("a", 5)]
     assert work.low_water() == START + timedelta(seconds=3)
+
+
+def test_a_change_may_wait_for_its_time_and_a_later_one_does_not_put_it_off() -> None:
+    work = worklist()
+    work.add(change("a", 1), due=5.0)
+    work.add(change("a", 2), due=9.0)
+    assert work.wakeup() == 5.0
+    assert work.take(10, now=4.9) == []
+    assert work.take(10, now=5.0) == [change("a", 2)]

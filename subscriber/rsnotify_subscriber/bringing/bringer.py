@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Protocol
 
 import msgspec
@@ -84,12 +85,14 @@ class Bringer:
         self._fetcher = fetcher
         self._wishes = wishes
         self._packages = packages
+        self._random = Random()
         self._resting: dict[str, float] = {}
         self._patcher = Patcher(holding, wishes.patches) if holding is not None else None
 
     def wanted(self, change: Change) -> Wanted:
         """Tell what is to be brought for a change that is no deletion."""
-        return wanted(change, self._wishes.prefer, exact=self._wishes.exact)
+        wishes = self._wishes
+        return wanted(change, wishes.prefer, exact=wishes.exact, random=self._random)
 
     def at_hand(self, wanted: Wanted) -> Content | None:
         """Return content that came with the document, verified; None if it is to be brought."""

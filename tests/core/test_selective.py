@@ -1,0 +1,111 @@
+"""What a Destination asks of a hub: no less than it wants, and the same by the same name."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.model import Resource
+from rsnotify.selection import Selection
+from rsnotify.selective import EVERYTHING, LONGEST, MOST, Select, asked_by
+from rsnotify.vocabulary import ChangeType
+
+CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
+BASE = "https://source.example/data/"
+TOPIC = BASE + "channel.xml"
+
+URIS = st.lists(st.sampled_from(["maps", "a", "b.ttl", "c.html", "d"]), min_size=1, max_size=3).map(
+    lambda parts: BASE + "/".join(parts)
+)
+PATTERNS = st.one_of(
+    URIS,
+    URIS.map(lambda uri: uri + "*"),
+    URIS.map(lambda uri: uri.replace("a", "*")),
+    st.sampled_from([BASE, "*.ttl", "maps/", "*", "*://source.example/*", BASE + "maps/*.ttl"]),
+)
+TYPES = st.sampled_from(["text/turtle", "text/*", "*/*", "Text/HTML; charset=utf-8", "image/png"])
+CHANGES = st.sampled_from(list(ChangeType))
+SELECTIONS = st.builds(
+    Selection,
+    only=st.lists(PATTERNS, max_size=3).map(tuple),
+    excluded=st.lists(PATTERNS, max_size=1).map(tuple),
+    types=st.lists(TYPES, max_size=2).map(tuple),
+    changes=st.lists(CHANGES, max_size=2).map(tuple),
+)
+ENTRIES = st.builds(
+    Resource, URIS, change=CHANGES, type=st.none() | st.sampled_from(["text/turtle", "image/png"])
+)
+
+
+@given(SELECTIONS, ENTRIES)
+def test_no_less_is_asked_for_than_is_wanted(selection: Selection, entry: Resource) -> None:
+    if selection.wants(entry) and (not selection.changes or entry.change in selection.changes):
+        assert asked_by(selection).admits(entry)
+
+
+@pytest.mark.parametrize(
+    ("selection", "asked"),
+    [
+        (Selection(), EVERYTHING),
+        (Selection(only=(BASE + "maps/",)), Select(prefixes=(BASE + "maps/",))),
+        (Selection(only=(BASE + "maps/*.ttl",)), Select(prefixes=(BASE + "maps/",))),
+        (Selection(only=(BASE + "maps/", "*.ttl")), EVERYTHING),
+        (Selection(only=("maps/",), types=("text/turtle",)), Select(types=("text/turtle",))),
+        (Selection(excluded=(BASE,)), EVERYTHING),
+        (Selection(only=tuple(f"{BASE}{n}" for n in range(MOST + 1))), EVERYTHING),
+    ],
+)
+def test_what_a_hub_cannot_tell_is_left_to_the_destination(
+    selection: Selection, asked: Select
+) -> None:
+    assert asked_by(selection) == asked
+
+
+def test_a_deletion_is_sent_whatever_its_type() -> None:
+    turtle = Select(types=("text/turtle",))
+    assert turtle.admits(Resource(BASE + "a.html", change=DELETED))
+    assert not turtle.admits(Resource(BASE + "a.html", change=UPDATED))
+    assert turtle.admits(Resource(BASE + "a", change=UPDATED))
+
+
+def test_the_same_wish_has_the_same_text_however_it_is_written() -> None:
+    one = Select(
+        (BASE + "b", BASE + "a/x", BASE + "a/"), ("Text/Turtle; q=1", "text/*"), (UPDATED,)
+    )
+    other = Select((BASE + "a/", BASE + "b"), ("text/*", "text/turtle"), (UPDATED, UPDATED))
+    assert one.canonical() == other.canonical()
+    assert one.canonical().text == (
+        b'{"prefixes":["https://source.example/data/a/","https://source.example/data/b"],'
+        b'"types":["text/*","text/turtle"],"changes":["updated"]}'
+    )
+
+
+def test_all_types_and_all_changes_are_no_restriction() -> None:
+    assert not Select(types=("*/*", "text/html"), changes=tuple(ChangeType)).canonical()
+
+
+def test_a_name_is_made_of_the_topic_and_the_text() -> None:
+    text = '{"changes":["deleted"]}'
+    expected = sha256(f"{TOPIC}\n{text}".encode()).hexdigest()[:32]
+    assert Select(changes=(DELETED,)).canonical().digest(TOPIC) == expected
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        Select(prefixes=("maps/",)),
+        Select(prefixes=('https://source.example/"',)),
+        Select(prefixes=("https://source.example/ ",)),
+        Select(prefixes=("",)),
+        Select(prefixes=tuple(f"{BASE}{n}" for n in range(MOST + 1))),
+        Select(prefixes=(BASE + "x" * LONGEST,)),
+        Select(types=("turtle",)),
+    ],
+)
+def test_what_is_no_wish_is_refused(select: Select) -> None:
+    with pytest.raises(ConfigurationError):
+        select.canonical()
