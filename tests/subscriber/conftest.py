@@ -9,6 +9,7 @@ import pytest
 
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
+from rsnotify.selection import Selection
 from rsnotify_subscriber import FolderMirror, Subscriber, default_state
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource
@@ -17,6 +18,8 @@ from tests.subscriber.source import SmallSource
 PACE = Pace(
     poll=0.1, poll_with_push=0.5, gap_grace=0.02, gone_after=0.05, retry=Retry(first=0.01, most=0.2)
 )
+#: Another selection than none: everything is compared with the Resource List anew.
+ANEW = Selection(excluded=("nothing",))
 
 
 @pytest.fixture

@@ -108,6 +108,11 @@ class SmallSource:
         self.described[name] = entry
         return entry
 
+    def list_only(self, *entries: Resource) -> None:
+        """Let the Resource List have these entries."""
+        document = replace(self._resource_list(), resources=entries)
+        self.answers["/data/resourcelist.xml"] = body(write_document(document))
+
     def rotate(self) -> None:
         """Close the open Change List, into the archive."""
         until = self.changes[-1].changed_at or self.last

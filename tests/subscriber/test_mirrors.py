@@ -1,0 +1,110 @@
+"""Mirrors of a resource (core §14.2): which are asked, and what holds nothing up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.errors import Unavailable
+from rsnotify.model import Link
+from rsnotify.vocabulary import Rel
+from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.source import SmallSource, path_of, status
+
+ONE_AT_A_TIME = replace(PACE, in_flight=1)
+
+
+@pytest.fixture
+async def mirror() -> AsyncIterator[SmallSource]:
+    """Another server, which documents name."""
+    mirror = SmallSource()
+    await mirror.server.start()
+    yield mirror
+    await mirror.server.stop()
+
+
+def duplicate(mirror: SmallSource, name: str, pri: int | None = 1) -> Link:
+    return Link(Rel.DUPLICATE, mirror.base + name, pri=pri)
+
+
+async def test_a_mirror_with_a_priority_spares_the_source(
+    source: SmallSource, mirror: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    mirror.contents["a"] = b"content"
+    source.put("a", b"content", links=(duplicate(mirror, "a"),))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (0, 1)
+
+
+async def test_a_mirror_that_has_something_else_is_passed_over(
+    source: SmallSource, mirror: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    mirror.contents |= {"late": b"older", "good": b"content"}
+    links = (duplicate(mirror, "none", 1), duplicate(mirror, "late", 2))
+    source.put("a", b"content", links=(*links, duplicate(mirror, "good", 3)))
+    source.put("b", b"content", links=links)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert (source.gets[path_of("a")], source.gets[path_of("b")]) == (0, 1)
+
+
+async def test_a_mirror_that_is_away_holds_nothing_up(
+    source: SmallSource, mirror: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    for name in ("a", "b", "c"):
+        mirror.answers[path_of(name)] = status(500)
+        source.put(name, b"content", links=(duplicate(mirror, name),))
+    await destination.catch_up(pace=ONE_AT_A_TIME)
+    assert destination.equals_source()
+    assert sum(mirror.gets.values()) == 1
+
+
+async def test_a_mirror_that_is_down_is_passed_over(
+    source: SmallSource, mirror: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.put("a", b"content", links=(duplicate(mirror, "a"),))
+    await mirror.server.stop()
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+async def test_the_last_mirrors_are_asked_when_the_source_fails(
+    source: SmallSource, mirror: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    mirror.contents["a"] = b"content"
+    source.answers[path_of("a")] = status(500)
+    source.put("a", b"content", links=(duplicate(mirror, "a", None),))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (1, 1)
+
+
+async def test_the_error_is_that_of_the_resource_itself(
+    source: SmallSource, mirror: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.answers[path_of("a")] = status(503)
+    source.put("a", b"content", links=(duplicate(mirror, "a"), duplicate(mirror, "a", None)))
+    with pytest.raises(Unavailable, match="503") as caught:
+        await destination.catch_up()
+    assert caught.value.uri == source.base + "a"
+
+
+async def test_a_mirror_at_a_private_address_is_not_dialled(
+    source: SmallSource, mirror: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    mirror.contents["a"] = b"content"
+    href = mirror.base.replace("127.0.0.1", "localhost") + "a"
+    source.put("a", b"content", links=(Link(Rel.DUPLICATE, href, pri=1),))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert mirror.gets[path_of("a")] == 0

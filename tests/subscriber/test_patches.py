@@ -1,0 +1,240 @@
+"""Patches (core §14.4): where one is enough, and where the resource is fetched instead."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.coverage import Change
+from rsnotify.model import Link, Resource
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.held import Held
+from tests.subscriber.conftest import Destination
+from tests.subscriber.source import SmallSource, body, path_of, sha256
+
+MERGE_PATCH = "application/merge-patch+json"
+
+
+def inline(patch: bytes, media_type: str = MERGE_PATCH, **fields: Any) -> Link:
+    data = b64encode(patch).decode()
+    href = f"data:{media_type};base64,{data}"
+    return Link(Rel.PATCH, href, type=media_type, length=len(patch), **fields)
+
+
+async def hold(source: SmallSource, destination: Destination, content: bytes) -> None:
+    """Let the Destination hold a resource, and the Source forget that it was asked for it."""
+    source.put("a", content)
+    await destination.catch_up()
+    source.gets.clear()
+
+
+BEFORE = json.dumps({"title": "one", "text": "x" * 200}).encode()
+AFTER = json.dumps({"title": "two", "text": "x" * 200}).encode()
+PATCH = b'{"title": "two"}'
+
+
+@pytest.mark.parametrize(
+    ("media_type", "before", "patch", "after"),
+    [
+        (MERGE_PATCH, BEFORE, PATCH, AFTER),
+        (
+            "application/json-patch+json",
+            BEFORE,
+            b'[{"op": "replace", "path": "/title", "value": "two"}]',
+            AFTER,
+        ),
+        (
+            "application/xml-patch+xml; charset=utf-8",
+            b"<?xml version='1.0'?>\n<doc><a>one</a>" + b"<b/>" * 50 + b"</doc>\n",
+            b'<p:patch xmlns:p="urn:ietf:rfc:7351">'
+            b'<p:replace sel="doc/a/text()">two</p:replace></p:patch>',
+            b"<?xml version='1.0'?>\n<doc><a>two</a>" + b"<b/>" * 50 + b"</doc>\n",
+        ),
+    ],
+)
+async def test_a_patch_is_fetched_instead_of_the_resource(
+    source: SmallSource,
+    destination: Destination,
+    media_type: str,
+    before: bytes,
+    patch: bytes,
+    after: bytes,
+) -> None:
+    await hold(source, destination, before)
+    source.answers["/data/patch"] = body(patch)
+    link = Link(Rel.PATCH, source.base + "patch", type=media_type, hash=sha256(patch))
+    source.put("a", after, links=(link,))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert (source.gets["/data/patch"], source.gets[path_of("a")]) == (1, 0)
+
+
+async def test_a_patch_may_travel_inside_the_document(
+    source: SmallSource, destination: Destination
+) -> None:
+    await hold(source, destination, BEFORE)
+    source.put("a", AFTER, links=(inline(PATCH),))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert source.gets[path_of("a")] == 0
+
+
+async def test_one_patch_follows_the_other(source: SmallSource, destination: Destination) -> None:
+    await hold(source, destination, BEFORE)
+    for number in range(3):
+        after = json.dumps({"title": number, "text": "x" * 200}).encode()
+        source.put("a", after, links=(inline(b'{"title": %d}' % number),))
+        await destination.catch_up()
+        assert destination.equals_source()
+    assert source.gets[path_of("a")] == 0
+
+
+async def test_a_patch_of_another_version_is_of_no_use(
+    source: SmallSource, destination: Destination
+) -> None:
+    await hold(source, destination, BEFORE)
+    source.put("a", b'{"title": "two", "text": "y"}')
+    source.put("a", b'{"title": "three", "text": "y"}', links=(inline(b'{"title": "three"}'),))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert source.gets[path_of("a")] == 1
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        inline(b'{"title": "wrong"}'),
+        inline(b"no JSON"),
+        inline(PATCH, "application/x-unheard-of"),
+        inline(PATCH, hash=sha256(b"another patch")),
+        Link(Rel.PATCH, "http://127.0.0.1:9/patch", type=MERGE_PATCH),
+    ],
+    ids=["wrong", "damaged", "unknown", "unverified", "away"],
+)
+async def test_where_a_patch_fails_the_resource_is_fetched(
+    source: SmallSource, destination: Destination, link: Link
+) -> None:
+    await hold(source, destination, BEFORE)
+    source.put("a", AFTER, links=(link,))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert source.gets[path_of("a")] == 1
+
+
+async def test_what_was_changed_behind_our_back_is_not_patched(
+    source: SmallSource, destination: Destination
+) -> None:
+    called = []
+
+    def function(before: bytes, patch: bytes) -> bytes:
+        called.append(before)
+        return AFTER
+
+    await hold(source, destination, BEFORE)
+    (destination.folder / "a").write_bytes(BEFORE.replace(b"x", b"y"))
+    source.put("a", AFTER, links=(inline(PATCH, "application/x-new"),))
+    await destination.catch_up(patches={"application/x-new": function})
+    assert destination.equals_source()
+    assert (called, source.gets[path_of("a")]) == ([], 1)
+
+
+async def test_without_a_hash_no_patch_is_asked_for(
+    source: SmallSource, destination: Destination
+) -> None:
+    await hold(source, destination, BEFORE)
+    source.put("a", AFTER, links=(Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH),))
+    source.changes[-1] = replace(source.changes[-1], hash=None)
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert (source.gets["/data/patch"], source.gets[path_of("a")]) == (0, 1)
+
+
+async def test_a_patch_larger_than_the_resource_is_not_asked_for(
+    source: SmallSource, destination: Destination
+) -> None:
+    await hold(source, destination, BEFORE)
+    link = Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH, length=10_000)
+    source.put("a", AFTER, links=(link,))
+    await destination.catch_up()
+    assert destination.equals_source()
+    assert (source.gets["/data/patch"], source.gets[path_of("a")]) == (0, 1)
+
+
+async def test_nothing_is_patched_before_something_is_held(
+    source: SmallSource, destination: Destination
+) -> None:
+    await destination.catch_up()
+    source.put("a", AFTER, links=(inline(PATCH),))
+    await destination.catch_up()
+    assert destination.equals_source()
+
+
+async def test_a_user_may_add_a_media_type(source: SmallSource, destination: Destination) -> None:
+    await hold(source, destination, b"one")
+    source.put("a", b"one two", links=(inline(b" two", "application/x-appended"),))
+    patches = {"application/x-appended": lambda before, patch: before + patch}
+    await destination.catch_up(patches=patches)
+    assert destination.equals_source()
+    assert source.gets[path_of("a")] == 0
+
+
+async def test_a_handler_that_holds_nothing_gets_the_whole_resource(
+    source: SmallSource, tmp_path: Path
+) -> None:
+    contents: list[bytes] = []
+
+    async def handle(change: Received) -> None:
+        assert change.content is not None
+        contents.append(change.content.read_bytes())
+
+    source.put("a", BEFORE)
+    await Subscriber(source.url, handle, state=tmp_path / "state").catch_up()
+    source.put("a", AFTER, links=(inline(PATCH),))
+    await Subscriber(source.url, handle, state=tmp_path / "state").catch_up()
+    assert contents == [BEFORE, AFTER]
+
+
+class Packed:
+    """Packages with one member, and what is held."""
+
+    def __init__(self, fetcher: Fetcher, path: str, member: bytes, held: Path) -> None:
+        self._fetcher = fetcher
+        self._member = (path, member)
+        self._held = held
+
+    async def member(self, package: str, entry: Resource) -> Content:
+        path, member = self._member
+        assert entry.path == path
+        return self._fetcher.at_hand(member, entry.hash)
+
+    def held_content(self, uri: str) -> Path | None:
+        return self._held
+
+
+async def test_a_patch_may_be_in_the_package_of_a_change_dump(
+    source: SmallSource, tmp_path: Path
+) -> None:
+    (tmp_path / "held").write_bytes(BEFORE)
+    link = Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH, path="/changes/patch")
+    entry = Resource(source.base + "a", hash=sha256(AFTER), links=(link,))
+    change = Change(entry.uri, ChangeType.UPDATED, datetime.now(UTC), entry, "http://p/dump.zip")
+    held = Held(entry.uri, 0, "created", sha256(BEFORE), len(BEFORE))
+    async with Sessions(source.url) as sessions:
+        fetcher = Fetcher(sessions, tmp_path)
+        packed = Packed(fetcher, "/changes/patch", PATCH, tmp_path / "held")
+        bringer = Bringer(fetcher, packages=packed, holding=packed)
+        content = await bringer.bring(bringer.wanted(change), held)
+    assert content is not None
+    assert content.data == AFTER
+    assert not source.gets
