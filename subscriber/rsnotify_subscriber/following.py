@@ -24,6 +24,7 @@ from rsnotify.actions import (
     Fetch,
     Note,
     Progress,
+    Rung,
     Sweep,
 )
 from rsnotify.coverage import Change
@@ -37,6 +38,7 @@ from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.discovery import rediscover
+from rsnotify_subscriber.events import NOBODY, Announcer, GapSeen, OfferChanged, Pulling, Watch
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.ways import Ways
@@ -71,6 +73,8 @@ class Following:
         pace: How fast, and how much at once.
         ways: By which ways changes can be heard of.
         moved: Is called whenever the status may have changed.
+        most: How many ways are to be up at a time.
+        announce: Is told of events.
         once: Whether to end when level.
         on_committed: Called with changes once they are durable.
         wishes: What is wanted of content, where there is a choice.
@@ -86,6 +90,8 @@ class Following:
         ways: Ways,
         moved: Callable[[], None],
         *,
+        most: int = 1,
+        announce: Announcer = NOBODY,
         once: bool,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
         wishes: Wishes = NO_WISHES,
@@ -96,6 +102,8 @@ class Following:
         self._pace = pace
         self._ways = ways
         self._moved = moved
+        self._announce = announce
+        self._watch = Watch(announce)
         self._once = once
         self._on_committed = on_committed
         self._random = Random()
@@ -113,17 +121,26 @@ class Following:
         )
         self._tally = Tally()
         self._timer: asyncio.TimerHandle | None = None
-        self._push: Push | None = None
-        self._push_task: asyncio.Task[None] | None = None
+        self._pulling = 0
+        self._rung: Rung | None = None
+        self._push = Push(
+            () if once else ways.to_changes(identity.offer),
+            self,
+            lambda: self._follower.since,
+            self._random,
+            most=most,
+            announce=announce,
+        )
         self._rediscovery: asyncio.Task[None] | None = None
         self._errors: dict[str, RsnotifyError] = {}
 
     @property
     def status(self) -> Status:
         """How it is going."""
+        up = self._push.up
         push = PushState.OFF
-        if self._push is not None:
-            push = PushState.UP if self._push.connected else PushState.DOWN
+        if self._push.ways:
+            push = PushState.UP if up else PushState.DOWN
         progress = self._follower.progress
         return Status(
             resources=self._state.resources,
@@ -132,6 +149,7 @@ class Following:
             through=progress.through if progress else None,
             lag_ms=self._tally.lag_ms(),
             push=push,
+            way=tuple(way.hub for way in up),
             level=self._follower.level,
             baseline=self._follower.baselining,
         )
@@ -146,7 +164,7 @@ class Following:
         try:
             self._tasks.spawn(self._keep_saving())
             if not self._once:
-                self._open_push()
+                self._tasks.spawn(self._push.run())
                 self._tasks.spawn(self._keep_rediscovering())
             self._perform(self._follower.start(self._loop.time()))
             try:
@@ -188,6 +206,7 @@ class Following:
             self._timer = self._loop.call_at(due, self._tick)
         if self._packages.at_hand and self._follower.level:
             self._tasks.spawn(self._packages.close())
+        self._watch.look(self._follower)
         self._end_if_caught_up()
         self._moved()
 
@@ -199,6 +218,7 @@ class Following:
             case Apply():
                 self._applier.submit(action.changes)
             case Fetch():
+                self._tell_rung(action)
                 self._tasks.spawn(self._fetch(action))
             case BeginBaseline():
                 self._tasks.spawn(self._in_worker(self._state.begin_baseline))
@@ -214,6 +234,13 @@ class Following:
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._worker, work, *arguments)
 
+    def _tell_rung(self, fetch: Fetch) -> None:
+        """Tell by which kind of document one pulls, once for each kind of a pull."""
+        if not self._pulling or fetch.rung is not self._rung:
+            self._announce(Pulling(fetch.rung, fetch.uri))
+        self._pulling += 1
+        self._rung = fetch.rung
+
     async def _fetch(self, fetch: Fetch) -> None:
         try:
             if fetch.package is None:
@@ -224,6 +251,7 @@ class Following:
             self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
         else:
             self._perform(self._follower.fetched(fetch, document, self._loop.time()))
+        self._pulling -= 1
 
     async def _compare(self, action: Compare) -> None:
         # What is not selected is not seen either, so that the sweep removes it.
@@ -298,6 +326,7 @@ class Following:
 
     def gap(self) -> None:
         """Hear that the hub does not reach back."""
+        self._announce(GapSeen())
         self._perform(self._follower.push_gap(self._loop.time()))
 
     def fragment(self, document: bytes) -> None:
@@ -309,16 +338,6 @@ class Following:
             self._perform(self._follower.fragment_unreadable(error, now))
         else:
             self._perform(self._follower.fragment(read, now))
-
-    def _open_push(self) -> None:
-        """Connect to the hub that is offered now, and to no other."""
-        if self._push_task is not None:
-            self._push_task.cancel()
-        ways = self._ways.to_changes(self._identity.offer)
-        self._push = self._push_task = None
-        if ways:
-            self._push = Push(ways[0].transport(), self, lambda: self._follower.since, self._random)
-            self._push_task = self._tasks.spawn(self._push.run())
 
     # Rediscovery
 
@@ -346,10 +365,10 @@ class Following:
     async def _take_offer(self, before: Identity, offer: Offer) -> None:
         self._identity = msgspec.structs.replace(before, offer=offer)
         await self._in_worker(self._state.keep_identity, self._identity)
+        self._announce(OfferChanged(before.offer, offer))
         self._perform(self._follower.offered(offer, self._loop.time()))
-        way = (before.offer.hubs, before.offer.channel)
-        if not self._once and way != (offer.hubs, offer.channel):
-            self._open_push()
+        if not self._once:
+            self._push.take(self._ways.to_changes(offer))
 
     # Progress that moved without a change being applied
 

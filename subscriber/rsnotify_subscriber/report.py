@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from rsnotify.commands import printable
 from rsnotify.datetimes import format_datetime
 from rsnotify_subscriber.status import Status
 
@@ -34,10 +35,11 @@ def sentence(status: Status) -> str:
     """Write a status as one line."""
     through = format_datetime(status.through) if status.through else "not yet"
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
+    by = f" by {printable(', '.join(status.way))}" if status.way else ""
     level = "in step" if status.level else f"{status.pending} pending"
     return (
         f"{status.resources} resources, {status.applied} changes applied{lag}, "
-        f"{level}, synced through {through}, push {status.push}"
+        f"{level}, synced through {through}, push {status.push}{by}"
     )
 
 
@@ -70,7 +72,7 @@ class LineReport(_Quiet):
 
     def show(self, status: Status) -> None:
         """Write a line if it is time."""
-        facts = (status.push, status.level, status.baseline)
+        facts = (status.push, status.way, status.level, status.baseline)
         self._quiet_for += 1
         if facts != self._last or self._quiet_for >= _LINE_EVERY:
             typer.echo(sentence(status))

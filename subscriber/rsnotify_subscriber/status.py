@@ -35,6 +35,7 @@ class Status(Struct, frozen=True):
         lag_ms: The median age at which changes were applied within the last second, in
             milliseconds; None if there were none.
         push: Whether changes arrive by push.
+        way: The hubs from which they arrive now, the best first; the scheme of each URI says how.
         level: Whether nothing is known to be missing.
         baseline: Whether a baseline is under way.
     """
@@ -45,6 +46,7 @@ class Status(Struct, frozen=True):
     through: Instant | None = None
     lag_ms: float | None = None
     push: PushState = PushState.OFF
+    way: tuple[str, ...] = ()
     level: bool = False
     baseline: bool = False
 

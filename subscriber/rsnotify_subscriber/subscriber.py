@@ -19,6 +19,7 @@ from rsnotify.retry import Retry
 from rsnotify.selection import Selection
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.discovery import base_of, discover
+from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -69,10 +70,12 @@ class Subscriber:
             addresses. The host of `url` may be anywhere.
         callbacks: Where hubs reach us, for WebSub; any number of subscribers may share them.
         mqtt: How one hears of changes through MQTT brokers.
+        hubs: How many ways to hear of changes are kept up at once, of the best that work.
+        on_event: Called, on the event loop, when the state changes (`rsnotify_subscriber.events`).
 
     Raises:
-        ConfigurationError: `selection` or `prefer` can never match, or WebSub is wanted without
-            callbacks.
+        ConfigurationError: `selection` or `prefer` can never match, WebSub is wanted without
+            callbacks, or `hubs` is less than 1.
     """
 
     def __init__(
@@ -93,6 +96,8 @@ class Subscriber:
         allow_private_addresses: bool = False,
         callbacks: Callbacks | None = None,
         mqtt: Brokered = BROKERED,
+        hubs: int = 1,
+        on_event: Callable[[Event], None] | None = None,
     ) -> None:
         self._url = url
         self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
@@ -101,6 +106,10 @@ class Subscriber:
         mqtt.check()
         if via is Via.WEBSUB and callbacks is None:
             raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
+        if hubs < 1:
+            raise ConfigurationError(f"{hubs} hubs at once bring nothing; name 1 or more")
+        self._hubs = hubs
+        self._announce = Announcer(on_event)
         self._pace = pace or Pace()
         self._selection = selection or Selection()
         self._selection.check()
@@ -211,6 +220,8 @@ class Subscriber:
             self._pace,
             self._ways,
             self._tell,
+            most=self._hubs,
+            announce=self._announce,
             once=once,
             on_committed=self._on_committed,
             wishes=self._wishes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -15,6 +16,8 @@ from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
+
+_AS_A_URI = re.compile(r"[\x21-\x7e]+")
 
 
 class Way(Struct, frozen=True):
@@ -121,4 +124,6 @@ class Ways:
 
 
 def _by(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
-    return tuple(hub for hub in dict.fromkeys(hubs) if hub.partition(":")[0] in schemes)
+    """Return those of these schemes, each once, but for what is no URI."""
+    uris = filter(_AS_A_URI.fullmatch, dict.fromkeys(hubs))
+    return tuple(hub for hub in uris if hub.partition(":")[0] in schemes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -58,6 +59,9 @@ class WebSocketTransport:
                 close_timeout=1,
             ) as connection:
                 await connection.send(self._subscription(since))
+                async with asyncio.timeout(TIMEOUT):
+                    while not self._take(await connection.recv(decode=False), listener):
+                        pass
                 while True:
                     self._take(await connection.recv(decode=False), listener)
         except NotPublic as error:
@@ -80,15 +84,17 @@ class WebSocketTransport:
         }
         return msgspec.json.encode(frame).decode()
 
-    def _take(self, message: str | bytes, listener: Listener) -> None:
+    def _take(self, message: str | bytes, listener: Listener) -> bool:
+        """Take a frame; return whether it says that the subscription is there."""
         data = message.encode() if isinstance(message, str) else message
         if not data.startswith(b"{"):
             listener.fragment(data)
-            return
+            return False
         control = msgspec.json.decode(data, type=_Control)
         if control.type == "subscribed":
             listener.up()
         elif control.type == "gap":
             listener.gap()
         elif control.type == "error":
-            raise Unavailable(self._hub, f"the hub refuses: {control.code}: {control.message}")
+            raise Unavailable(self._hub, f"the hub refuses: {control.code!r}: {control.message!r}")
+        return control.type == "subscribed"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ssl
 from pathlib import Path
-from random import Random
 
 import pytest
 from aiohttp import web
@@ -17,7 +16,6 @@ from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.retry import Retry
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.websub.inbox import Silence
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from tests.certificates import Authority
@@ -196,31 +194,6 @@ async def test_a_hub_that_asks_to_be_left_alone_is_left_alone(blog: Blog, desk: 
             pass
     assert caught.value.retry_after == 77
     await server.stop()
-
-
-async def test_a_wish_to_be_left_alone_is_heeded_before_the_next_try() -> None:
-    class Refused:
-        async def receive(self, since: object, listener: object) -> None:
-            raise Unavailable("https://hub.example/", "not now", 3000.0)
-
-    class Events(Recorder):
-        def down(self) -> None:
-            self.fragment(b"down")
-
-    class Waiting(Random):
-        """No jitter, and tells that it was asked for a wait."""
-
-        def random(self) -> float:
-            return 0.0
-
-    events = Events()
-    push = Push(Refused(), events, lambda: None, Waiting())
-    task = asyncio.create_task(push.run())
-    await events.until(lambda: events.documents)
-    done, _ = await asyncio.wait({task}, timeout=0.2)  # else an eighth of a second
-    assert not done
-    assert events.documents == [b"down"]
-    task.cancel()
 
 
 # Where one does not go

@@ -1,0 +1,144 @@
+"""Which ways are to be open: the best that work, and others while those do not.
+
+Theory of operation. A way is closed, tried, up, or it has failed and waits for its next try.
+
+    closed --its turn--> tried --up--> up --held--> worse ones are closed
+                          |             |
+                          |  failed     | lost
+                          v             v
+                         waits <--------+ --backoff over, its turn--> tried
+
+It is a way's turn as long as too few of the better ones are up, or may be in a moment. That may be
+one that was begun with a moment ago, and one that is lost and had held: it is often back at once.
+If it fails then, the next is opened while it waits. An open way is closed when enough better ones
+have held. Each loss after the first makes that take twice as long, so that one which comes and
+goes does not close and open the others as often; one that was up for long is forgiven.
+
+All times are seconds of one clock that never jumps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from math import inf
+from random import Random
+from typing import Generic, TypeVar
+
+from rsnotify.retry import Retry
+
+#: How long a way may take to come up before the next one is begun with too.
+PATIENCE = 2.0
+#: How long a way has to be up before worse ones are closed.
+HOLD = 3.0
+#: How long that is at most, after many losses.
+LONGEST_HOLD = 300.0
+#: After so many times of that a loss is as the first one.
+_FORGIVEN = 20
+_RETRY = Retry(first=0.25, most=30.0)
+
+W = TypeVar("W", bound=Hashable)
+
+
+class _Line(Generic[W]):
+    """What is known of one way."""
+
+    def __init__(self, way: W) -> None:
+        self.way = way
+        self.is_open = False
+        self.is_up = False
+        self.failures = 0
+        self.losses = 0
+        #: When it may be tried again.
+        self.again = -inf
+        #: Until when it may be up in a moment.
+        self.hopeful = -inf
+        #: When it has been up for long enough.
+        self.held = inf
+        self.forgiven = inf
+
+    def open(self, now: float) -> None:
+        self.is_open = True
+        if now - self.again > _RETRY.most:  # what it was like then says nothing any more
+            self.failures = 0
+        if not self.failures:
+            self.hopeful = now + PATIENCE
+
+    def up(self, now: float) -> None:
+        doublings = min(max(self.losses - 1, 0), 64)
+        hold = min(HOLD * 2.0**doublings, LONGEST_HOLD)
+        self.is_open = self.is_up = True
+        self.held, self.forgiven = now + hold, now + _FORGIVEN * hold
+
+    def down(self, now: float, wish: float, random: Random) -> None:
+        self.hopeful = -inf
+        if now >= self.held:
+            self.failures = 0
+            self.hopeful = now + PATIENCE
+        if self.is_up:
+            self.losses = 1 if now >= self.forgiven else self.losses + 1
+        self.failures += 1
+        self.again = now + _RETRY.delay(self.failures, random, at_least=wish)
+        if self.again >= self.hopeful:
+            self.hopeful = -inf
+        self.close()
+
+    def close(self) -> None:
+        self.is_open = self.is_up = False
+        self.held = self.forgiven = inf
+
+    def times(self) -> Iterable[float]:
+        return self.hopeful, self.held, -inf if self.is_open else self.again
+
+
+class Preference(Generic[W]):
+    """Says which ways are to be open. What is kept open elsewhere is told to it.
+
+    Args:
+        ways: The ways, the best first.
+        most: How many are to be up at a time.
+        random: The source of jitter.
+    """
+
+    def __init__(self, ways: Iterable[W], random: Random, *, most: int = 1) -> None:
+        self._lines = [_Line(way) for way in ways]
+        self._random = random
+        self._most = most
+
+    def change(self, ways: Iterable[W]) -> None:
+        """Take other ways; what is known of those that stay is kept."""
+        known = {line.way: line for line in self._lines}
+        self._lines = [known.get(way) or _Line(way) for way in ways]
+
+    def up(self, way: W, now: float) -> None:
+        """Hear that a way is up."""
+        self._line(way).up(now)
+
+    def down(self, way: W, now: float, wish: float = 0.0) -> None:
+        """Hear that a way that was open has failed, or is lost.
+
+        Args:
+            way: Which.
+            now: The time.
+            wish: How long the other side asked to be left alone.
+        """
+        self._line(way).down(now, wish, self._random)
+
+    def tick(self, now: float) -> list[W]:
+        """Return the ways that are to be open from now on, the best first."""
+        sure = near = 0  # better ones that have held; that are up or may be in a moment
+        for line in self._lines:
+            if line.is_open and sure >= self._most:
+                line.close()
+            elif not line.is_open and near < self._most and line.again <= now:
+                line.open(now)
+            sure += line.held <= now
+            near += line.is_up or now < line.hopeful
+        return [line.way for line in self._lines if line.is_open]
+
+    def due(self, now: float) -> float | None:
+        """Return when `tick` may have something else to say, if nothing happens before."""
+        times = (time for line in self._lines for time in line.times())
+        return min((time for time in times if now < time < inf), default=None)
+
+    def _line(self, way: W) -> _Line[W]:
+        return next(line for line in self._lines if line.way == way)
