@@ -7,7 +7,6 @@ hash and length agree with what was announced.
 from __future__ import annotations
 
 import zlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -24,6 +23,7 @@ from rsnotify.reading import SitemapReader, with_resources
 from rsnotify_subscriber.fetching.contents import Collector, Content
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
+from rsnotify_subscriber.fetching.kept import Kept
 from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,
@@ -35,9 +35,6 @@ from rsnotify_subscriber.fetching.responses import (
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
 
-#: Documents with more entries than this are read anew each time rather than kept in memory.
-_KEPT_ENTRIES = 10_000
-_KEPT_DOCUMENTS = 4
 #: Bytes that are taken of content whose length was not announced, unless the user says otherwise.
 LARGEST = 2**30
 #: How much of an HTML page is searched for links, and of a robots.txt, in bytes.
@@ -60,11 +57,6 @@ class Page(Struct, frozen=True):
     error: DocumentError | None = None
 
 
-class _Kept(Struct, frozen=True):
-    document: Document
-    condition: tuple[str, str]
-
-
 class Fetcher:
     """Fetches for one subscriber.
 
@@ -72,14 +64,21 @@ class Fetcher:
         sessions: The HTTP client sessions.
         folder: Where content is written, under names that are not used twice.
         largest: Bytes that are taken of content whose length was not announced.
+        kept: Where small documents are kept; several may share it.
     """
 
-    def __init__(self, sessions: Sessions, folder: Path, largest: int = LARGEST) -> None:
+    def __init__(
+        self,
+        sessions: Sessions,
+        folder: Path,
+        largest: int = LARGEST,
+        kept: Kept | None = None,
+    ) -> None:
         self._sessions = sessions
         self._folder = folder
         self._largest = largest
         self._files = 0
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept = Kept() if kept is None else kept
 
     async def document(self, uri: str) -> Document:
         """GET a document and read it to its end.
@@ -101,16 +100,8 @@ class Fetcher:
                 return kept.document
             check_status(uri, response)
             document = dated(await _read(uri, response), response)
-            self._keep(uri, document, response)
+            self._kept.put(uri, document, validator(response))
             return document
-
-    def _keep(self, uri: str, document: Document, response: aiohttp.ClientResponse) -> None:
-        self._kept.pop(uri, None)
-        condition = validator(response)
-        if condition is not None and len(document.resources) <= _KEPT_ENTRIES:
-            self._kept[uri] = _Kept(document, condition)
-            if len(self._kept) > _KEPT_DOCUMENTS:
-                self._kept.popitem(last=False)
 
     async def page(self, uri: str) -> Page:
         """GET whatever is there, to find out what it is.

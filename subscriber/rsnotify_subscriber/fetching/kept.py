@@ -1,0 +1,68 @@
+"""Documents that are kept in memory, so that a poll that finds nothing new costs a 304."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from msgspec import Struct
+
+from rsnotify.model import Document
+
+#: Documents with more entries than this are read anew each time rather than kept.
+_LARGEST = 10_000
+
+
+class KeptDocument(Struct, frozen=True):
+    """A document as it was last had.
+
+    Args:
+        document: The document.
+        condition: The header field that asks for it only if it has changed.
+    """
+
+    document: Document
+    condition: tuple[str, str]
+
+
+class Kept:
+    """The documents of one subscriber, or of several, by URI; those used last stay.
+
+    Args:
+        documents: How many are kept.
+        entries: How many entries they may have together.
+    """
+
+    def __init__(self, documents: int = 4, entries: int = 4 * _LARGEST) -> None:
+        self._most_documents = documents
+        self._most_entries = entries
+        self._kept: OrderedDict[str, KeptDocument] = OrderedDict()
+        self._entries = 0
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._kept)
+
+    def get(self, uri: str) -> KeptDocument | None:
+        """Return the document of a URI, if it is kept."""
+        if uri in self._kept:
+            self._kept.move_to_end(uri)
+        return self._kept.get(uri)
+
+    def put(self, uri: str, document: Document, condition: tuple[str, str] | None) -> None:
+        """Keep a document in place of what was kept of this URI.
+
+        Args:
+            uri: Its URI.
+            document: The document.
+            condition: The header field that asks for it only if it has changed; None if there
+                is no such, and nothing is kept.
+        """
+        before = self._kept.pop(uri, None)
+        if before is not None:
+            self._entries -= len(before.document.resources)
+        if condition is not None and len(document.resources) <= min(_LARGEST, self._most_entries):
+            self._kept[uri] = KeptDocument(document, condition)
+            self._entries += len(document.resources)
+        while len(self._kept) > self._most_documents or self._entries > self._most_entries:
+            _, oldest = self._kept.popitem(last=False)
+            self._entries -= len(oldest.document.resources)

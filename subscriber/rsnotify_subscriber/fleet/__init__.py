@@ -1,0 +1,1 @@
+"""Following many Sources in one process, within bounds."""
