@@ -20,8 +20,13 @@ class Held:
         self._wanted: Instant | None = None
 
     def hold(self, coverage: Coverage) -> None:
-        """Keep a fragment. One without `from` cannot be beyond a gap."""
+        """Keep a fragment, once by however many ways it comes.
+
+        One without `from` cannot be beyond a gap.
+        """
         assert coverage.from_ is not None
+        if any(coverage == held for _, held in self._fragments):
+            return
         if sum(len(held.changes) for _, held in self._fragments) < self._limit:
             self._fragments.append((coverage.from_, coverage))
             self._fragments.sort(key=lambda held: held[0])

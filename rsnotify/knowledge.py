@@ -43,12 +43,15 @@ class Knowledge:
         self._known: Frontier | None = None
         self._confirmed = Frontier.at(EARLIEST)
         self._through: Instant | None = None
+        #: Where `confirmed` was when all that had been told by then was applied.
+        self._sound = Frontier.at(EARLIEST)
         self._held = Held(hold)
         self.hole: Hole | None = None
         if progress is not None:
             self._through = progress.through
             self._known = Frontier.at(progress.through)
             self._confirmed = Frontier.at(progress.confirmed, progress.seen)
+            self._sound = Frontier.at(progress.confirmed, progress.seen)
 
     @property
     def known(self) -> Instant | None:
@@ -155,6 +158,19 @@ class Knowledge:
             self._through = max(self._through or reached, reached)
         if self._through is None:
             return None
-        if self.confirmed > self._through:
+        sound = self._confirmed_and_applied(low_water)
+        if sound.instant > self._through:
             return Progress(self._through, self._through)
-        return Progress(self._through, self.confirmed, tuple(self._confirmed.seen.elements()))
+        return Progress(self._through, sound.instant, tuple(sound.seen.elements()))
+
+    def _confirmed_and_applied(self, low_water: Instant | None) -> Frontier:
+        """Return what the next run may take for confirmed.
+
+        T is not held up by what the documents tell of a time that it has passed, be it once more
+        or for the first time, as a hub withheld it. But this must come again after a crash.
+        """
+        if low_water is None or low_water > self.confirmed:
+            self._sound = Frontier.at(self.confirmed, self._confirmed.seen.elements())
+        elif low_water > EARLIEST:
+            self._sound.advance(low_water - MICROSECOND)
+        return self._sound

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from rsnotify.actions import Fetch
 from rsnotify.datetimes import MICROSECOND
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document
@@ -156,4 +157,32 @@ def test_a_hub_that_lies_about_from_is_put_right_by_the_next_poll(lie: str) -> N
         destination.tick()
         while destination.pending:
             destination.step()
+    assert destination.content == source.state
+
+
+def test_what_a_hub_withheld_comes_again_though_a_crash_comes_before_it_is_applied() -> None:
+    source = Source()
+    source.list_resources()
+    destination = Destination(source, Random(1))
+    destination.settle()
+    destination.lied_to = True
+    for name in "abc":
+        source.change(name)
+    source.emitted = 2  # a and b are withheld, and from says that nothing is missing
+    told = replace(source.fragment(1), from_=destination.follower.since)
+    destination.push(told)
+    destination.work()
+    destination.tick()
+    while destination.pending:  # documents come, contents do not
+        destination.broken = 0.0 if isinstance(destination.pending[0], Fetch) else 1.0
+        destination.step()
+    source.change("c", deleted=True)
+    destination.push(source.fragment(1))
+    destination.step()
+    assert destination.follower.owed == 2
+    assert destination.progress is not None
+    assert destination.progress.through == told.until
+    destination.broken = 0.0
+    destination.restart()
+    destination.settle()
     assert destination.content == source.state

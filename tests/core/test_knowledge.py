@@ -60,6 +60,17 @@ def test_what_only_push_has_told_is_not_confirmed() -> None:
     assert len(knowledge.pull(change_list_coverage(listed(1, 2)))) == 2
 
 
+def test_what_a_hub_withheld_and_is_still_owed_is_read_again_after_a_crash() -> None:
+    knowledge = knowing(0)
+    knowledge.push(fragment_coverage(listed(3, from_=0)))
+    assert knowledge.progress(None) == Progress(at(3), at(0))
+    knowledge.pull(change_list_coverage(listed(1, 2, 3)))
+    assert knowledge.progress(at(1)) == Progress(at(3), at(1) - STEP)
+    assert knowledge.progress(EARLIEST) == Progress(at(3), at(1) - STEP)
+    assert knowledge.progress(at(2)) == Progress(at(3), at(2) - STEP)
+    assert knowledge.progress(None) == Progress(at(3), at(3), (("http://a/3", "updated", ""),))
+
+
 def test_fragments_beyond_a_gap_are_taken_up_in_order_when_it_is_filled() -> None:
     knowledge = knowing(0)
     assert knowledge.push(fragment_coverage(listed(4, from_=3))) == []
@@ -78,6 +89,16 @@ def test_too_many_fragments_beyond_a_gap_are_let_go_but_remembered_as_announced(
     assert knowledge.known == at(4)
     assert knowledge.gap
     knowledge.pull(change_list_coverage(listed(1, 2, 3, 4, 5)))
+    assert not knowledge.gap
+
+
+def test_a_fragment_beyond_a_gap_that_comes_by_several_ways_is_held_once() -> None:
+    knowledge = Knowledge(Progress(at(0), at(0)), hold=2)
+    for _ in range(3):
+        knowledge.push(fragment_coverage(listed(4, from_=3)))
+    knowledge.push(fragment_coverage(listed(5, from_=4)))
+    knowledge.push(fragment_coverage(listed(1, 2, 3)))
+    assert knowledge.known == at(5)
     assert not knowledge.gap
 
 

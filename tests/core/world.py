@@ -95,16 +95,32 @@ class Destination:
         read = read_document(write_document(document))
         self._begin(self.follower.fragment(read, self.now))
 
+    def push_up(self) -> None:
+        """Let fragments arrive."""
+        self._begin(self.follower.push_up(self.now))
+
+    def push_gap(self) -> None:
+        """Let a hub say that something may be missing."""
+        self._begin(self.follower.push_gap(self.now))
+
+    def push_down(self) -> None:
+        """Let no fragments arrive any more."""
+        self._begin(self.follower.push_down(self.now))
+
     def step(self) -> None:
         """Carry out one action, in any order."""
         if self.pending:
             self._do(self.pending.pop(self.random.randrange(len(self.pending))))
 
+    def work(self) -> None:
+        """Carry out everything there is to do, without letting time pass."""
+        while self.pending:
+            self.step()
+
     def settle(self, rounds: int = 20_000) -> None:
         """Carry out everything, moving the clock on, until the Destination is level."""
         for _ in range(rounds):
-            while self.pending:
-                self.step()
+            self.work()
             if self.follower.level:
                 return
             self.tick()
@@ -115,8 +131,7 @@ class Destination:
         before = len(self.fetches)
         while len(self.fetches) == before:
             self.tick()
-            while self.pending:
-                self.step()
+            self.work()
         self.settle()
 
     def tick(self, seconds: float | None = None) -> None:

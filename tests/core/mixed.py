@@ -1,0 +1,205 @@
+"""One stream by three ways at once, each with faults and a manner of joining of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document
+from tests.core.world import OFFER, Destination, Source
+
+#: Fragments that a hub keeps, so that at times it does not reach back.
+_KEPT = 3
+
+
+class Joining(Enum):
+    """What one gets who joins: all since an instant, the newest fragment, or nothing."""
+
+    LOG = "WebSocket"
+    RETAINED = "MQTT"
+    NOTHING = "WebSub"
+
+
+class Way:
+    """One way from a hub to a Destination, whose messages the test delivers, or does not."""
+
+    def __init__(self, joining: Joining) -> None:
+        self._joining = joining
+        self._log: list[Document] = []
+        self.wire: list[Document] = []
+        self.up = False
+
+    def emit(self, fragment: Document) -> None:
+        """Let the hub have a fragment; it is on its way to who has joined."""
+        self._log.append(fragment)
+        if self.up:
+            self.wire.append(fragment)
+
+    def join(self, since: Instant | None) -> bool:
+        """Join, and return whether the hub says, or cannot deny, that something is missing."""
+        self.up = True
+        if self._joining is Joining.NOTHING or not self._log:
+            return self._joining is not Joining.LOG
+        if self._joining is Joining.RETAINED:
+            self.wire.append(self._log[-1])
+            return False
+        log = self._log[-_KEPT:]
+        if since is not None:
+            self.wire += [one for one in log if one.until is not None and one.until > since]
+        begins = log[0].from_
+        return since is not None and begins is not None and begins > since
+
+    def lose(self) -> None:
+        """Lose the connection, with what is on its way."""
+        self.up = False
+        self.wire.clear()
+
+    def merge(self) -> None:
+        """Merge what waits into one fragment, as for a subscriber that lags."""
+        if self.wire and all(
+            one.until == other.from_ or not other.resources
+            for one, other in zip(self.wire, self.wire[1:], strict=False)
+        ):
+            resources = tuple(entry for one in self.wire for entry in one.resources)
+            whole = replace(self.wire[0], resources=resources, until=self.wire[-1].until)
+            self.wire = [whole]
+
+
+class Mixed:
+    """A Destination that hears the stream of a Source by three ways."""
+
+    def __init__(self, source: Source, destination: Destination) -> None:
+        self.source = source
+        self.destination = destination
+        self.ways = [Way(joining) for joining in Joining]
+        for way in self.ways:
+            self._join(way)
+
+    def emit(self, size: int) -> Document:
+        """Emit a fragment to every hub."""
+        fragment = self.source.fragment(size)
+        for way in self.ways:
+            way.emit(fragment)
+        return fragment
+
+    def _join(self, way: Way) -> None:
+        gap = way.join(self.destination.follower.since)
+        self.destination.push_up()
+        if gap:
+            self.destination.push_gap()
+
+    def _lose(self, way: Way) -> None:
+        way.lose()
+        if not any(way.up for way in self.ways):
+            self.destination.push_down()
+
+    def crash(self) -> None:
+        """Let the Destination begin anew from what it has kept, and join as before."""
+        joined = [way for way in self.ways if way.up]
+        for way in joined:
+            way.lose()
+        self.destination.restart()
+        for way in joined:
+            self._join(way)
+
+    def play(self, step: tuple) -> None:
+        """Take one step of a history."""
+        destination = self.destination
+        match step:
+            case "change", name, deleted, same_instant:
+                self.source.change(name, deleted, same_instant)
+            case "publish", what:
+                getattr(self.source, what)()
+            case "work", count:
+                for _ in range(count):
+                    destination.step()
+            case "wait", seconds:
+                destination.tick(seconds)
+            case ("crash",):
+                self.crash()
+            case what, number, *place:
+                self._play_at(self.ways[number], what, place[0] if place else 0)
+
+    def _play_at(self, way: Way, what: str, place: int) -> None:
+        wire = way.wire
+        match what:
+            case "deliver" if wire:
+                self.destination.push(wire.pop(place % len(wire)))
+            case "double" if wire:
+                self.destination.push(wire[place % len(wire)])
+            case "drop" if wire:
+                wire.pop(place % len(wire))
+            case "merge":
+                way.merge()
+            case "lose" if way.up:
+                self._lose(way)
+            case "regain" if not way.up:
+                self._join(way)
+
+    def finish(self, order: Sequence[int]) -> None:
+        """Let every way come back and deliver what it has, one after the other or by turns."""
+        for way in self.ways:
+            if not way.up:
+                self._join(way)
+        for number in order:
+            self._play_at(self.ways[number], "deliver", 0)
+        for way in self.ways:
+            while way.wire:
+                self.destination.push(way.wire.pop(0))
+        self.destination.settle()
+        self.destination.poll()  # what push said is confirmed
+
+
+def by_one_way(source: Source, destination: Destination, fragment: Document) -> None:
+    """Deliver a fragment as a perfect way would: T follows, and nothing waits for the lists."""
+    destination.push(fragment)
+    destination.work()
+    assert fragment.until is not None
+    assert destination.follower.owed or through(destination) >= fragment.until
+
+
+def through(destination: Destination) -> Instant:
+    """Return T, which must be there."""
+    progress = destination.follower.progress
+    assert progress is not None
+    return progress.through
+
+
+NAMES = st.sampled_from("abcde")
+CHANGES = st.tuples(NAMES, st.booleans())
+WAYS = st.integers(0, len(Joining) - 1)
+CHANGE = st.tuples(st.just("change"), NAMES, st.booleans(), st.booleans())
+EMIT = st.tuples(st.just("emit"), st.integers(1, 4))
+DELIVER = st.tuples(st.sampled_from(["deliver", "deliver", "double"]), WAYS, st.integers(0, 5))
+WORK = st.tuples(st.just("work"), st.integers(1, 6))
+STEPS = st.one_of(
+    # What carries the stream comes more often than what breaks it, or there were none.
+    *(CHANGE, CHANGE, EMIT, EMIT, DELIVER, DELIVER, DELIVER, WORK),
+    st.tuples(st.sampled_from(["drop", "merge", "lose", "regain"]), WAYS),
+    st.tuples(st.just("wait"), st.sampled_from([0.05, 0.3, 2.0])),
+    st.tuples(st.just("publish"), st.sampled_from(["rotate", "list_resources"])),
+    st.tuples(st.just("crash")),
+)
+HISTORIES = st.lists(STEPS, min_size=20, max_size=80)
+
+
+def play_both(mixed: Mixed, single: Destination, steps: list[tuple], order: list[int]) -> None:
+    """Play a history by three faulty ways to one Destination, by a perfect one to another."""
+    source = mixed.source
+    single.settle()
+    for step in steps:
+        if step[0] == "emit":
+            by_one_way(source, single, mixed.emit(step[1]))
+        else:
+            mixed.play(step)
+    mixed.destination.broken = 0.0
+    source.finish(OFFER)
+    for _ in range(2):  # what is left, then a heartbeat
+        by_one_way(source, single, mixed.emit(len(source.history) + 1))
+    mixed.finish(order)
+    single.settle()
+    single.poll()
