@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD, PATIENCE, Preference
+from tests.subscriber.push.world import World
+
+#: More than any wait between two tries, and for what is tried then to have held.
+LONG = 31.0 + HOLD
+
+
+def test_the_best_is_opened_and_no_other() -> None:
+    assert World().run(1000) == "a"
+
+
+def test_what_fails_is_followed_by_the_next_at_once() -> None:
+    world = World(can="c")
+    world.run()
+    assert world.up == {"c"}
+
+
+def test_what_does_not_answer_is_followed_by_the_next_after_a_moment() -> None:
+    world = World(can="b")
+    world.silent = {"a"}
+    assert world.run(PATIENCE - 0.01) == "a"
+    assert world.run(0.02) == "ab"
+    assert world.run(1000) == "ab"  # it may answer yet
+
+
+def test_what_answers_late_is_taken_and_what_was_opened_for_it_is_closed() -> None:
+    world = World(can="b")
+    world.silent = {"a"}
+    world.run(PATIENCE + 1)
+    world.can.add("a")
+    assert world.run() == "ab"
+    assert world.run(HOLD + 0.01) == "a"
+
+
+def test_what_is_lost_after_it_has_held_may_be_back_in_a_moment() -> None:
+    world = World()
+    world.run(HOLD + 1)
+    world.lose("a")
+    assert world.run() == ""
+    assert world.run(1) == "a"
+    assert world.tries == {"a": 2}
+
+
+def test_what_is_not_back_at_the_next_try_is_followed_by_the_next() -> None:
+    world = World()
+    world.run(HOLD + 1)
+    world.can.discard("a")
+    world.run(0.3)
+    assert world.up == {"b"}
+
+
+def test_what_asks_to_be_left_alone_is_not_waited_for() -> None:
+    world = World()
+    world.run(HOLD + 1)
+    world.wish = 60.0
+    world.lose("a")
+    assert world.run() == "b"
+    assert world.run(59) == "b"
+    assert world.run(1 + HOLD) == "a"
+
+
+def test_the_better_way_is_come_back_to_and_the_worse_is_closed_once_it_has_held() -> None:
+    world = World(can="bc")
+    assert world.run(100) == "b"
+    world.can.add("a")
+    while world.run(0.1) != "ab":
+        pass
+    assert world.run(HOLD - 0.2) == "ab"
+    assert world.run(0.3) == "a"
+
+
+def test_what_comes_and_goes_does_not_close_the_next_each_time() -> None:
+    world = World()
+    world.run(HOLD + 1)
+    for _ in range(100):
+        world.can.discard("a")
+        world.run(1)
+        world.can.add("a")
+        world.run(HOLD + 2)
+        assert world.up
+    assert world.tries["b"] < 10
+
+
+def test_what_came_and_went_is_forgiven_once_it_stays() -> None:
+    world = World()
+    for _ in range(20):
+        world.run(1)
+        world.lose("a")
+    assert "b" in world.run(LONG)
+    assert world.run(LONGEST_HOLD) == "a"
+    world.run(20 * LONGEST_HOLD)
+    world.can.discard("a")
+    assert world.run(1) == "b"
+    world.can.add("a")
+    assert world.run(LONG) == "a"
+
+
+def test_what_fails_is_tried_ever_less_often() -> None:
+    world = World(can="b")
+    world.run(3600)
+    assert 3600 / 30 <= world.tries["a"] <= 3600 / 15 + 20
+    assert world.tries["b"] == 1
+
+
+def test_what_failed_long_ago_is_waited_for_as_if_it_never_had() -> None:
+    world = World(can="c")
+    world.run(100)
+    world.can.add("a")
+    assert world.run(1000) == "a"
+    world.silent = {"b"}
+    world.can.discard("a")
+    assert world.run(PATIENCE) == "b"
+    assert world.run(0.3) == "bc"
+
+
+def test_several_are_up_at_once_if_that_is_wanted() -> None:
+    world = World(most=2)
+    assert world.run(100) == "ab"
+    world.can.discard("a")
+    world.run(1)
+    assert world.up == {"b", "c"}
+    world.can.add("a")
+    assert world.run(LONG) == "ab"
+
+
+def test_other_ways_do_not_touch_those_that_stay() -> None:
+    world = World()
+    world.run(HOLD + 1)
+    world.preference.change("dab")
+    world.can.add("d")
+    assert world.run() == "da"
+    assert world.run(HOLD + 0.01) == "d"
+    assert world.tries["a"] == 1
+
+
+def test_without_ways_there_is_nothing_to_wait_for() -> None:
+    preference = Preference[str]((), Random())
+    assert preference.tick(0.0) == []
+    assert preference.due(0.0) is None
+
+
+EVENTS = st.lists(
+    st.tuples(st.sets(st.sampled_from("abcd")), st.sets(st.sampled_from("abcd")), st.floats(0, 40)),
+    max_size=15,
+)
+
+
+@given(EVENTS, st.integers(1, 4))
+def test_whatever_happened_the_best_that_can_be_had_are_up_at_last_and_no_others(
+    events: list[tuple[set[str], set[str], float]], most: int
+) -> None:
+    world = World("abcd", can="abcd", most=most)
+    for can, silent, seconds in events:
+        world.can, world.silent = can, silent
+        world.run(seconds)
+    world.silent = set()
+    world.run(LONG + LONGEST_HOLD)
+    best = sorted(world.can)[:most]
+    assert sorted(world.up) == best
+    if len(best) == most:
+        assert set(world.open) <= set("abcd"[: "abcd".index(best[-1]) + 1])
+
+
+@given(EVENTS, st.integers(1, 4))
+def test_some_way_is_up_whenever_one_can_be_had_for_long_enough(
+    events: list[tuple[set[str], set[str], float]], most: int
+) -> None:
+    world = World("abcd", can="abcd", most=most)
+    for can, world.silent, seconds in events:
+        world.can = can
+        world.run(seconds + LONG)
+        assert bool(world.up) == bool(can)
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_one_that_stays_up_is_never_closed_for_a_worse_one(most: int) -> None:
+    world = World(can="bc", most=most)
+    for seconds in range(200):
+        world.can ^= {"c"} if seconds % 3 else {"a"}
+        world.run(0.7)
+        assert "b" in world.up or "a" in world.up

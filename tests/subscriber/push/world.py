@@ -1,0 +1,72 @@
+"""Ways that can be had or not, around the real `Preference`, on a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from rsnotify_subscriber.push.preference import Preference
+
+
+class World:
+    """Ways named by letters.
+
+    Attributes:
+        can: Those that can be had: they are up as soon as they are open.
+        silent: Those that neither come up nor fail.
+        open: Those that are open.
+        tries: How often each was opened.
+    """
+
+    def __init__(self, ways: str = "abc", *, can: str = "abc", most: int = 1) -> None:
+        self.preference = Preference(ways, Random(0), most=most)
+        self.now = 1000.0
+        self.can = set(can)
+        self.silent: set[str] = set()
+        self.wish = 0.0
+        self.open = ""
+        self.up: set[str] = set()
+        self.tries: dict[str, int] = {}
+
+    def run(self, seconds: float = 0.0) -> str:
+        """Let time pass; return which ways are open then."""
+        until = self.now + seconds
+        self._settle()
+        while (due := self.preference.due(self.now)) is not None and due <= until:
+            assert due > self.now
+            self.now = due
+            self._settle()
+        self.now = until
+        return self.open
+
+    def lose(self, ways: Iterable[str]) -> None:
+        """Let ways be lost that may be back at once."""
+        for way in ways:
+            self._down(way)
+
+    def _settle(self) -> None:
+        """Do what is asked until nothing new comes of it."""
+        self._arrange()
+        while news := [way for way in self.open if self._is_news(way)]:
+            if news[0] in self.can:
+                self.up.add(news[0])
+                self.preference.up(news[0], self.now)
+            else:
+                self._down(news[0])
+            self._arrange()
+
+    def _is_news(self, way: str) -> bool:
+        if way in self.can:
+            return way not in self.up
+        return way in self.up or way not in self.silent
+
+    def _down(self, way: str) -> None:
+        self.up.discard(way)
+        self.open = self.open.replace(way, "")
+        self.preference.down(way, self.now, self.wish)
+
+    def _arrange(self) -> None:
+        before, self.open = self.open, "".join(self.preference.tick(self.now))
+        self.up &= set(self.open)
+        for way in set(self.open) - set(before):
+            self.tries[way] = self.tries.get(way, 0) + 1
