@@ -4,16 +4,14 @@ Destination follows what `sitemap` writes: JavaScript, and nothing in common wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.interop.clients import Node, contents, follow, is_in_step
 from tests.interop.site import Site
-from tests.publisher.helpers import SourceProcess
+from tests.publisher.helpers import Start
 
-Start = Callable[..., SourceProcess]
 NAMES = ["plain.ttl", "with space.ttl", "ümläut.ttl", "a&b.ttl", "deep/er.ttl"]
 
 

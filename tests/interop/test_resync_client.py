@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,15 @@ import pytest
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import MAX_ENTRIES
 from tests.interop.clients import ResyncClient, contents
-from tests.publisher.helpers import SourceProcess, eventually
+from tests.publisher.helpers import Start, eventually, put
 
-Start = Callable[..., SourceProcess]
 OFTEN = ("--resource-list-every", "0.1")
 
 
 def write(folder: Path, *numbers: int, text: str = "first") -> None:
     (folder / "sub").mkdir(exist_ok=True)
     for number in numbers:
-        (folder / "sub" / f"{number}.ttl").write_text(f"<{text}> <b> {number} .")
+        put(folder / "sub" / f"{number}.ttl", f"<{text}> <b> {number} .")
 
 
 @pytest.mark.parametrize(
@@ -38,7 +36,7 @@ def test_it_copies_follows_and_audits(
     assert contents(client.copy) == contents(folder)
     assert client.is_in_sync(process.url)
 
-    (folder / "new.ttl").write_text("<new> <b> <c> .")
+    put(folder / "new.ttl", "<new> <b> <c> .")
     write(folder, 1, text="changed")
     (folder / "sub" / "2.ttl").unlink()
     for change in (("created", "new.ttl"), ("updated", "sub/1.ttl"), ("deleted", "sub/2.ttl")):
@@ -84,7 +82,7 @@ def test_fifty_thousand_resources_are_one_list_and_one_more_makes_an_index(
     assert "same=49999, to create=1, to update=0" in client.baseline(process.url)
     assert missing.read_text() == "7777"
 
-    (folder / "more.ttl").write_text("x")
+    put(folder / "more.ttl", "x")
     eventually(lambda: read_document(process.get("resourcelist.xml")).index)
     assert "same=50000, to create=1, to update=0" in client.baseline(process.url)
     assert (client.copy / "more.ttl").read_text() == "x"

@@ -19,11 +19,14 @@ from aiohttp import WSMsgType, web
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.model import Document
 from rsnotify.reading import read_document
+from rsnotify.vocabulary import Capability
 from rsnotify_publisher import Options
 
 BASE = "http://source.example/data/"
 QUICK = Options(heartbeat=30, refresh=0.02, resource_list_every=0.05, grace=5)
 PATIENCE = 45.0
+#: Any free port.
+PORT = ("--port", "0")
 
 
 class Clock:
@@ -46,6 +49,8 @@ class FakeHub:
 
     def __init__(self) -> None:
         self.fragments: list[Document] = []
+        #: What is told of documents, on a channel of its own.
+        self.notices: list[Document] = []
         self.headers: list[dict[str, str]] = []
         self.connections = 0
         self.through: Instant | None = None
@@ -81,7 +86,8 @@ class FakeHub:
     async def keep(self, body: bytes) -> Document:
         fragment = read_document(body)
         async with self._news:
-            self.fragments.append(fragment)
+            told = fragment.capability == Capability.FRAMEWORK_NOTIFICATION
+            (self.notices if told else self.fragments).append(fragment)
             self._news.notify_all()
         return fragment
 
@@ -221,6 +227,17 @@ class SourceProcess:
     def told(self, change: str, name: str) -> None:
         """Wait until a change stands in the open Change List."""
         eventually(lambda: (change, name) in self.changes())
+
+
+#: Starts `rsnotify source` over a folder.
+Start = Callable[..., SourceProcess]
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file whole at once: in place it might be seen while it is empty."""
+    hidden = path.with_name("." + path.name)
+    hidden.write_text(text)
+    hidden.rename(path)
 
 
 def is_running(pid: int) -> bool:

@@ -84,3 +84,28 @@ def join(documents: list[Document]) -> None:
     """Check that Change Lists or Dumps follow on each other without a hole."""
     for before, after in pairwise(documents):
         assert before.until == after.from_
+
+
+def read(publisher: Publisher, name: str) -> Document:
+    path = publisher.source.documents_folder / name.removeprefix(BASE)
+    return read_document(path.read_bytes(), source=name)
+
+
+def publish(
+    folder: Path, *names: str, options: Options = QUICK, hubs: tuple[str, ...] = ()
+) -> Publisher:
+    """Record updates one by one, then close, which writes what is left to write."""
+    publisher = Publisher(folder, BASE, options=replace(options, grace=0), hubs=hubs)
+    with publisher:
+        assert publisher.wait_published(PATIENCE)
+        for name in names:
+            publisher.updated(BASE + name)
+    return publisher
+
+
+def uris(document: Document) -> list[str]:
+    return [entry.uri for entry in document.resources]
+
+
+def numbered(count: int) -> list[str]:
+    return [str(number) for number in range(count)]

@@ -12,17 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
+from rsnotify.model import Link, Resource
 from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.published import read
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "publisher/examples/database.py"
-
-
-def read(publisher: Publisher, name: str) -> Document:
-    return read_document((publisher.source.documents_folder / name).read_bytes())
 
 
 def peak(count: int) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,9 +20,7 @@ from rsnotify_publisher import (
     link_header,
     robots_lines,
 )
-from tests.publisher.helpers import BASE, PATIENCE, SourceProcess, serving
-
-Start = Callable[..., SourceProcess]
+from tests.publisher.helpers import BASE, PATIENCE, Start, serving
 
 
 async def leads_of(url: str, method: str = "GET", **headers: str) -> list[tuple[str, str]]:

@@ -15,38 +15,14 @@ from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document, Resource
+from rsnotify.model import Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import ChangeType
-from rsnotify_publisher import Options, Publisher, Record
+from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.documents import Documents
 from rsnotify_publisher.library.openlist import OpenList
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
-
-
-def read(publisher: Publisher, name: str) -> Document:
-    path = publisher.source.documents_folder / name.removeprefix(BASE)
-    return read_document(path.read_bytes(), source=name)
-
-
-def publish(
-    folder: Path, *names: str, options: Options = QUICK, hubs: tuple[str, ...] = ()
-) -> Publisher:
-    """Record updates one by one, then close, which writes what is left to write."""
-    publisher = Publisher(folder, BASE, options=replace(options, grace=0), hubs=hubs)
-    with publisher:
-        assert publisher.wait_published(PATIENCE)
-        for name in names:
-            publisher.updated(BASE + name)
-    return publisher
-
-
-def uris(document: Document) -> list[str]:
-    return [entry.uri for entry in document.resources]
-
-
-def numbered(count: int) -> list[str]:
-    return [str(number) for number in range(count)]
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.published import numbered, publish, read, uris
 
 
 def test_a_new_source_has_every_document_though_all_are_empty(tmp_path: Path) -> None:
@@ -174,99 +150,6 @@ def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path) -> None:
     assert after.from_ == before.from_
     assert after.resources[:1] == before.resources
     assert len(after.resources) == 2
-
-
-def test_the_resource_list_holds_the_current_set(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=QUICK)
-    publisher.load([Resource(BASE + "base", length=1), Resource(BASE + "gone")])
-    with publisher:
-        change = publisher.created(BASE + "new", hash="md5:00")
-        publisher.deleted(BASE + "gone")
-        listed = publisher.source.documents_folder / "resourcelist.xml"
-        eventually(lambda: listed.exists() and b"/new" in listed.read_bytes())
-    document = read(publisher, "resourcelist.xml")
-    base, new = document.resources
-    assert (base.uri, base.length) == (BASE + "base", 1)
-    assert (new.uri, new.hash, new.lastmod) == (BASE + "new", "md5:00", change.datetime)
-    assert new.change is None
-    assert document.at is not None
-    assert document.completed is not None
-    assert change.datetime is not None
-    assert document.at <= document.completed
-    assert document.completed >= change.datetime
-
-
-def test_no_later_change_is_at_or_before_the_instant_of_the_resource_list(
-    tmp_path: Path,
-) -> None:
-    stopped = 5_000_000
-
-    publisher = Publisher(tmp_path, BASE, options=QUICK, clock=lambda: stopped)
-    with publisher:
-        assert publisher.wait_published(PATIENCE)
-        at = read(publisher, "resourcelist.xml").at
-        change = publisher.updated(BASE + "a")
-    assert at is not None
-    assert change.datetime is not None
-    assert change.datetime > at
-
-
-@pytest.mark.parametrize(("entries", "parts"), [(10, 1), (4, 3), (5, 2), (1, 10)])
-def test_a_long_resource_list_gets_an_index(tmp_path: Path, entries: int, parts: int) -> None:
-    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_entries=entries))
-    publisher.load(Resource(BASE + name) for name in numbered(10))
-    with publisher:
-        assert publisher.wait_published(PATIENCE)
-    top = read(publisher, "resourcelist.xml")
-    assert top.link("up") == BASE + "capabilitylist.xml"
-    if parts == 1:
-        assert not top.index
-        lists = [top]
-    else:
-        assert top.index
-        lists = [read(publisher, entry.uri) for entry in top.resources]
-        assert {part.link("index") for part in lists} == {BASE + "resourcelist.xml"}
-    assert len(lists) == parts
-    assert {document.at for document in lists} == {top.at}
-    names = [entry.uri.removeprefix(BASE) for part in lists for entry in part.resources]
-    assert names == numbered(10)
-
-
-def test_bytes_too_make_a_resource_list_long(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, BASE, options=replace(QUICK, max_bytes=1_000))
-    publisher.load(Resource(BASE + name) for name in numbered(20))
-    with publisher:
-        assert publisher.wait_published(PATIENCE)
-    folder = publisher.source.documents_folder / "resourcesync"
-    assert read(publisher, "resourcelist.xml").index
-    assert all(part.stat().st_size <= 1_000 for part in folder.glob("resourcelist-*"))
-
-
-def test_parts_of_a_replaced_resource_list_linger_and_then_go(tmp_path: Path) -> None:
-    clock = Clock()
-    options = replace(QUICK, max_entries=1, linger=600)
-    publisher = Publisher(tmp_path, BASE, options=options, clock=clock)
-    folder = publisher.source.documents_folder / "resourcesync"
-
-    def parts() -> set[str]:
-        return {BASE + "resourcesync/" + part.name for part in folder.glob("resourcelist-*")}
-
-    def listed() -> set[str]:
-        return {entry.uri for entry in read(publisher, "resourcelist.xml").resources}
-
-    publisher.load([Resource(BASE + "a"), Resource(BASE + "b")])
-    with publisher:
-        assert publisher.wait_published(PATIENCE)
-        before = listed()
-        publisher.created(BASE + "c")
-        eventually(lambda: len(listed()) == 3)
-        assert before | listed() <= parts()
-
-        def gone_in_time() -> bool:
-            clock.pass_seconds(601)  # again, as the list may have been written twice
-            return parts() == listed()
-
-        eventually(gone_in_time)
 
 
 def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:

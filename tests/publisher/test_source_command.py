@@ -9,22 +9,13 @@ import signal
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rsnotify.errors import RsnotifyError
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
-from rsnotify_publisher import Publisher
-from rsnotify_publisher.command import source as command
-from rsnotify_publisher.documents import RESERVED
-from tests.publisher.helpers import FakeHub, SourceProcess, eventually
-
-Start = Callable[..., SourceProcess]
-PORT = ("--port", "0")
+from tests.publisher.helpers import PORT, FakeHub, SourceProcess, Start, eventually, put
 
 
 def listed(process: SourceProcess) -> dict[str, Resource]:
@@ -93,8 +84,9 @@ def test_a_file_replaced_by_renaming_is_an_update(folder: Path, source: Start) -
 def test_a_file_written_with_what_it_holds_is_no_change(folder: Path, source: Start) -> None:
     (folder / "a").write_text("same")
     process = source(folder, *PORT)
-    (folder / "a").write_text("same")
-    (folder / "b").write_text("after")
+    with (folder / "a").open("r+") as file:  # without making it empty first
+        file.write("same")
+    put(folder / "b", "after")
     process.told("created", "b")
     assert process.changes() == [("created", "b")]
 
@@ -104,8 +96,7 @@ def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Star
     for number in range(20):
         place = folder / f"n{number}" / "x" / "y"
         place.mkdir(parents=True)
-        (place / ".f").write_text(str(number))  # whole at once, else it may be seen while empty
-        (place / ".f").rename(place / "f.txt")
+        put(place / "f.txt", str(number))
     for number in range(20):
         process.told("created", f"n{number}/x/y/f.txt")
     assert len(process.changes()) == 20
@@ -160,7 +151,7 @@ def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
 
 def test_a_killed_source_goes_on_where_it_was(folder: Path, source: Start) -> None:
     process = source(folder, *PORT)
-    (folder / "a").write_text("1")
+    put(folder / "a", "1")
     process.told("created", "a")
     process.kill()
     (folder / "a").write_text("2")
@@ -202,7 +193,7 @@ def test_hidden_files_are_neither_listed_nor_served(folder: Path, source: Start)
     (folder / ".git" / "config").write_text("2")
     process = source(folder, *PORT)
     (folder / ".later").write_text("3")
-    (folder / "seen").write_text("4")
+    put(folder / "seen", "4")
     process.told("created", "seen")
     assert process.changes() == [("created", "seen")]
     assert listed(process) == {}
@@ -290,7 +281,7 @@ def test_changes_reach_a_hub_with_their_content(folder: Path, source: Start) -> 
         process = await asyncio.to_thread(
             source, folder, *PORT, "--hub", hub.url, "--token", "t0ken", "--heartbeat", "0.2"
         )
-        (folder / "a.ttl").write_text("<a> <b> <c> .")
+        put(folder / "a.ttl", "<a> <b> <c> .")
         await hub.has(process.url + "a.ttl")
         await hub.until(lambda: not hub.fragments[-1].resources)
         entry = next(f.resources[-1] for f in hub.fragments if f.resources)
@@ -327,70 +318,6 @@ def test_it_ends_in_order_when_asked(number: signal.Signals, folder: Path, sourc
     code, errors = process.end()
     assert code == 0
     assert "Traceback" not in errors
-
-
-def test_what_cannot_work_is_one_sentence_and_exit_code_2(folder: Path, source: Start) -> None:
-    (folder / "changelist.xml").touch()
-    code, errors = source(folder, *PORT).end()
-    assert code == 2
-    assert errors.startswith("rsnotify: ")
-    assert errors.endswith(
-        "changelist.xml has the name of a ResourceSync document; move or rename it\n"
-    )
-
-
-def refused(folder: Path, **options: Any) -> str:
-    """Return the sentence with which the command refuses to start."""
-    with pytest.raises(RsnotifyError) as raised:
-        command(folder, **{"port": 0, **options})
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
-@pytest.mark.parametrize("name", sorted(RESERVED))
-def test_a_name_that_a_document_has_is_refused(name: str, folder: Path) -> None:
-    (folder / name).mkdir()
-    assert f"{name} has the name of a ResourceSync document" in refused(folder)
-
-
-def test_a_missing_folder_is_refused(folder: Path) -> None:
-    assert "is not a folder" in refused(folder / "none")
-
-
-@pytest.mark.parametrize("url", ["ftp://x/", "example.org", "http://x/?q"])
-def test_a_bad_base_url_is_refused(url: str, folder: Path) -> None:
-    assert url in refused(folder, base_url=url)
-
-
-def test_a_base_url_with_a_password_is_refused_without_telling_it(folder: Path) -> None:
-    message = refused(folder, base_url="http://user:secret@x/")
-    assert "password" in message
-    assert "secret" not in message
-
-
-def test_a_bad_hub_is_refused(folder: Path) -> None:
-    assert "is no hub" in refused(folder, hub=["amqp://x"])
-
-
-def test_a_port_in_use_is_refused(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert f"port {port}: Address already in use" in refused(folder, port=port)
-
-
-def test_a_state_inside_the_folder_is_refused(folder: Path) -> None:
-    assert "--data" in refused(folder, data=folder / "state")
-
-
-def test_a_state_that_cannot_be_written_is_refused(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "file" in refused(folder, data=tmp_path / "file")
-
-
-def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path) -> None:
-    Publisher(tmp_path / "state", "http://one.example/").is_empty()
-    said = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
-    assert "belongs to the Source http://one.example/" in said
 
 
 def test_destinations_are_told_of_the_hub_as_they_reach_it(folder: Path, source: Start) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,7 @@ from rsnotify.reading import read_document
 from rsnotify_publisher.command import source as command
 from rsnotify_publisher.configuration import load_configuration
 from rsnotify_publisher.folder.sets import several_folders
-from tests.publisher.helpers import SourceProcess, eventually
-
-Start = Callable[..., SourceProcess]
+from tests.publisher.helpers import Start, eventually, put
 
 TWO_SETS = """
 data = "state"
@@ -77,7 +74,7 @@ def test_a_file_names_several_sets(place: Path, source: Start, unused_tcp_port: 
     for name, content in {"texts": b"text", "images": b"image"}.items():
         with urllib.request.urlopen(f"{host}{name}/one") as answer:
             assert answer.read() == content
-    (place / "i" / "two").write_text("another")
+    put(place / "i" / "two", "another")
 
     def told() -> bool:
         changed = read(host + "images/changelist.xml").resources
@@ -208,7 +205,7 @@ def test_the_options_of_one_folder_are_options_of_the_command(
     offered = read(process.url + "capabilitylist.xml")
     assert offered.link("describedby") == "https://about.example/"
     for number in range(8):
-        (place / "t" / str(number)).write_text("x")
+        put(place / "t" / str(number), "x")
         process.told("created", str(number))
 
     def closed() -> list[str]:
