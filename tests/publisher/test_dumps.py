@@ -4,90 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
-import subprocess
-import sys
-import zipfile
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rsnotify.model import Document, Link, Resource
+from rsnotify.model import Link, Resource
 from rsnotify.reading import read_document
 from rsnotify.validation import Finding, validate
-from rsnotify_publisher.dumps import DumpWriter, Package
-
-BASE = "http://source.example/data/"
-UP = BASE + "capabilitylist.xml"
-AT = datetime(2026, 11, 20, 12, 0, 1, tzinfo=UTC)
-COMPLETED = AT + timedelta(minutes=5)
-STEM = "resourcesync/resourcedump-1"
-
-
-def writer(folder: Path, **bounds: int) -> DumpWriter:
-    return DumpWriter(folder, BASE, UP, **bounds)
-
-
-def pack(
-    folder: Path,
-    contents: dict[str, Any],
-    *,
-    check: Callable[[], None] = lambda: None,
-    resources: list[Resource] | None = None,
-    **bounds: int,
-) -> list[Package]:
-    """Pack a set of resources, given by the last part of their URIs."""
-    return writer(folder, **bounds).resource_packages(
-        STEM,
-        AT,
-        resources if resources is not None else [Resource(BASE + name) for name in contents],
-        lambda resource: contents.get(resource.uri.removeprefix(BASE)),
-        now=lambda: COMPLETED,
-        check=check,
-    )
-
-
-def manifest(folder: Path, package: Package) -> Document:
-    """Read the manifest of a package, which is the same within it and beside it."""
-    with zipfile.ZipFile(folder / package.files[0]) as zip:
-        within = zip.read("manifest.xml")
-    assert within == (folder / package.files[1]).read_bytes()
-    return read_document(within)
-
-
-def unpacked(folder: Path, packages: list[Package]) -> dict[str, bytes]:
-    """Read what packages hold by their manifests, each member of them once."""
-    found: dict[str, bytes] = {}
-    for package in packages:
-        document = manifest(folder, package)
-        assert len(document.resources) == package.count
-        with zipfile.ZipFile(folder / package.files[0]) as zip:
-            members = set(zip.namelist()) - {"manifest.xml"}
-            for entry in document.resources:
-                assert entry.path is not None
-                content = zip.read(entry.path.removeprefix("/"))
-                members.remove(entry.path.removeprefix("/"))
-                assert entry.length == len(content)
-                assert entry.hash == sha256(content)
-                assert entry.uri not in found
-                found[entry.uri] = content
-        assert members == set(), "the manifest leaves members out"
-    return found
-
-
-def sha256(content: bytes) -> str:
-    return f"sha-256:{hashlib.sha256(content).hexdigest()}"
+from tests.publisher.packed import (
+    AT,
+    BASE,
+    COMPLETED,
+    STEM,
+    UP,
+    files,
+    manifest,
+    pack,
+    sha256,
+    unpacked,
+    writer,
+)
 
 
 def faults(folder: Path) -> list[Finding]:
     return [finding for path in folder.rglob("*.xml") for finding in validate(path.read_bytes())]
-
-
-def files(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_package_holds_every_resource_and_a_manifest(tmp_path: Path) -> None:
@@ -195,16 +136,6 @@ def test_packages_are_split_by_bytes_and_a_large_resource_gets_its_own(tmp_path:
     assert unpacked(tmp_path, packages) == {BASE + name: c for name, c in contents.items()}
 
 
-def test_what_is_too_large_for_a_zip_makes_it_a_zip64(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", 1_000)  # bytes; to write 2 GiB takes too long
-    content = os.urandom(2_000)
-    (tmp_path / "large").write_bytes(content)
-    packages = pack(tmp_path, {"large": tmp_path / "large"})
-    assert unpacked(tmp_path, packages) == {BASE + "large": content}
-
-
 def test_a_set_without_resources_has_one_package_without_any(tmp_path: Path) -> None:
     [package] = pack(tmp_path, {})
     assert package.count == 0
@@ -250,79 +181,6 @@ def test_more_packages_than_one_document_may_list_get_an_index(tmp_path: Path) -
     for document in documents:
         assert (document.capability, document.index) == ("resourcedump", False)
         assert document.links == (Link("up", UP), Link("index", BASE + "resourcedump.xml"))
-
-
-def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"1")
-    first = pack(tmp_path / "1", {"a": tmp_path / "a", "b": b"2"})
-    (tmp_path / "a").touch()
-    second = pack(tmp_path / "2", {"a": tmp_path / "a", "b": b"2"})
-    assert first == second
-
-
-def test_members_show_the_instant_of_the_snapshot_and_are_plain_files(tmp_path: Path) -> None:
-    [package] = pack(tmp_path, {"a": b"1"})
-    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
-        for info in zip.infolist():
-            assert datetime(*info.date_time, tzinfo=UTC) == AT.replace(second=0)
-            assert info.external_attr >> 16 == 0o100644
-
-
-@pytest.mark.parametrize("year", [1970, 2200])
-def test_an_instant_that_a_zip_cannot_show_is_no_obstacle(tmp_path: Path, year: int) -> None:
-    at = AT.replace(year=year)
-    packages = writer(tmp_path).resource_packages(
-        STEM, at, [Resource(BASE + "a")], lambda resource: b"1", now=lambda: at
-    )
-    assert unpacked(tmp_path, packages) == {BASE + "a": b"1"}
-
-
-def test_what_is_compressed_already_is_stored_as_it_is(tmp_path: Path) -> None:
-    text = b"as it was " * 100
-    resources = [
-        Resource(BASE + "a", type="image/jpeg"),
-        Resource(BASE + "b", type="text/plain", encoding="gzip"),
-        Resource(BASE + "c", type="text/plain; charset=utf-8"),
-        Resource(BASE + "d"),
-        Resource(BASE + "e", type="application/epub+zip"),
-        Resource(BASE + "f", type="image/svg+xml", encoding="identity"),
-    ]
-    [package] = pack(tmp_path, dict.fromkeys("abcdef", text), resources=resources)
-    with zipfile.ZipFile(tmp_path / package.files[0]) as zip:
-        stored = {
-            info.filename[-1] if "." not in info.filename else info.filename[17]
-            for info in zip.infolist()
-            if info.compress_type == zipfile.ZIP_STORED
-        }
-    assert stored == {"a", "b", "e"}
-
-
-@pytest.mark.parametrize(
-    ("uri", "kind", "path"),
-    [
-        ("http://x/dir/res1.ttl", None, "000001-res1.ttl"),
-        ("http://x/res1", "text/html; charset=utf-8", "000001-res1.html"),
-        ("http://x/res1", "Text/Turtle", "000001-res1.ttl"),
-        ("http://x/res1", "application/xml", "000001-res1.xml"),
-        ("http://x/", None, "000001"),
-        ("http://x/?q=1", "application/json", "000001.json"),
-        ("http://x/..", None, "000001-_"),
-        ("http://x/%2E%2E%2F%2E%2E%2Fetc%2Fpasswd", None, "000001-_etc_passwd"),
-        ("http://x/con:aux|%00%0a.txt.", None, "000001-con_aux_.txt"),
-        ("http://x/" + "%C3%A4" * 1_000 + ".nt", None, "000001-_.nt"),
-        ("http://x/" + "long" * 2_000 + ".nt", None, "000001-" + ("long" * 25 + ".nt")[-100:]),
-        ("http://[x/a", None, "000001-a"),
-        ("urn:isbn:0-486-27557-4", None, "000001-urn_isbn_0-486-27557-4"),
-    ],
-)
-def test_paths_are_safe_on_any_system(
-    tmp_path: Path, uri: str, kind: str | None, path: str
-) -> None:
-    [package] = writer(tmp_path).resource_packages(
-        STEM, AT, [Resource(uri, type=kind)], lambda resource: b"1", now=lambda: AT
-    )
-    [entry] = manifest(tmp_path, package).resources
-    assert (entry.uri, entry.path) == (uri, "/resources/" + path)
 
 
 @pytest.mark.parametrize("max_entries", [2, 50])
@@ -385,19 +243,3 @@ def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path) -> None:
     pack(tmp_path, {"a": b"1", "b": b"2"}, check=look)
     assert seen
     assert not any(seen)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [["unzip", "-tq"], [sys.executable, "-m", "zipfile", "-t"]],
-    ids=["unzip", "python"],
-)
-def test_other_programs_accept_the_packages(tmp_path: Path, command: list[str]) -> None:
-    if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed")
-    contents = {f"{number}.ttl": b"<a> <b> <c> .\n" * number for number in range(20)}
-    for package in pack(tmp_path, contents, max_resources=8):
-        done = subprocess.run(
-            [*command, str(tmp_path / package.files[0])], capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
