@@ -22,6 +22,14 @@ from rsnotify_subscriber.command_options import (
     Collection,
     Exact,
     Except,
+    MqttCa,
+    MqttCertificate,
+    MqttKey,
+    MqttPassword,
+    MqttSession,
+    MqttUrl,
+    MqttUser,
+    MqttVersion,
     Only,
     Poll,
     Prefer,
@@ -29,6 +37,7 @@ from rsnotify_subscriber.command_options import (
     Type,
     Url,
     ViaOption,
+    brokered,
     selection,
 )
 
@@ -73,6 +82,14 @@ def relay(
     prefer: Prefer = None,
     exact: Exact = False,
     allow_private_addresses: Private = False,
+    mqtt_url: MqttUrl = None,
+    mqtt_user: MqttUser = None,
+    mqtt_password: MqttPassword = None,
+    mqtt_ca: MqttCa = None,
+    mqtt_certificate: MqttCertificate = None,
+    mqtt_key: MqttKey = None,
+    mqtt_session: MqttSession = "",
+    mqtt_version: MqttVersion = "5",
 ) -> None:
     """Follow the Source at URL into DIR, and publish DIR as a Source with its provenance."""
     settings = load_configuration(
@@ -102,6 +119,16 @@ def relay(
             options=settings.options_of(),
             described_by=settings.described_by,
             allow_private_addresses=allow_private_addresses,
+            mqtt=brokered(
+                mqtt_url,
+                mqtt_user,
+                mqtt_password,
+                mqtt_ca,
+                mqtt_certificate,
+                mqtt_key,
+                mqtt_session,
+                mqtt_version,
+            ),
         )
         run(lambda stop: _relay(relaying, listening, stop))
 

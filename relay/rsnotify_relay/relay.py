@@ -16,6 +16,7 @@ from rsnotify_publisher.documents import PARTS
 from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
+from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.state import State
 
 _LOOK_EVERY = 0.2
@@ -39,6 +40,7 @@ class Relay:
         options: Tuning of the publishing half.
         described_by: A document about the copy.
         allow_private_addresses: Whether documents of the Source may name private addresses.
+        mqtt: As for `Subscriber`: brokers that tell of changes of the Source.
 
     Raises:
         ConfigurationError: A URL or an option is unusable.
@@ -61,6 +63,7 @@ class Relay:
         options: Options | None = None,
         described_by: str | None = None,
         allow_private_addresses: bool = False,
+        mqtt: Brokered = BROKERED,
     ) -> None:
         self._stopping = False
         self._state = state or default_state(folder)
@@ -89,6 +92,7 @@ class Relay:
             exact=exact,
             allow_private_addresses=allow_private_addresses,
             callbacks=self._callbacks,
+            mqtt=mqtt,
         )
 
     def application(self) -> web.Application:

@@ -10,7 +10,6 @@ import typer
 
 from rsnotify.commands import complain, run
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.mqtt.login import Login
 from rsnotify.pace import Pace
 from rsnotify_subscriber.command_options import (
     CallbackHost,
@@ -39,11 +38,11 @@ from rsnotify_subscriber.command_options import (
     Type,
     Url,
     ViaOption,
+    brokered,
     selection,
 )
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.push.mqtt import Brokered
 from rsnotify_subscriber.report import JsonReport, LineReport, Report, TerminalReport
 from rsnotify_subscriber.subscriber import Subscriber
 
@@ -91,17 +90,15 @@ def follow(
             exact=exact,
             allow_private_addresses=allow_private_addresses,
             callbacks=hearing.callbacks,
-            mqtt=Brokered(
-                url=mqtt_url,
-                login=Login(
-                    user=mqtt_user,
-                    password=mqtt_password,
-                    ca=mqtt_ca,
-                    certificate=mqtt_certificate,
-                    key=mqtt_key,
-                ),
-                session=mqtt_session,
-                version=mqtt_version,
+            mqtt=brokered(
+                mqtt_url,
+                mqtt_user,
+                mqtt_password,
+                mqtt_ca,
+                mqtt_certificate,
+                mqtt_key,
+                mqtt_session,
+                mqtt_version,
             ),
         )
         _run(subscriber, hearing, once=once, json=json)

@@ -13,9 +13,11 @@ import typer
 
 from rsnotify.commands.listening import listen
 from rsnotify.errors import ConfigurationError
+from rsnotify.mqtt.login import Login
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.push.mqtt import Brokered
 from rsnotify_subscriber.push.websub import Callbacks, listening
 
 Url = Annotated[str, typer.Argument(help="A site, a Capability List, a Change List, ...")]
@@ -137,6 +139,21 @@ def selection(
         changes=tuple(sorted(set(changes or ()))),
         collections=_distinct(collections),
     )
+
+
+def brokered(
+    url: str | None,
+    user: str | None,
+    password: str | None,
+    ca: str | None,
+    certificate: str | None,
+    key: str | None,
+    session: str,
+    version: str,
+) -> Brokered:
+    """Make of these options how one hears of changes through MQTT brokers."""
+    login = Login(user=user, password=password, ca=ca, certificate=certificate, key=key)
+    return Brokered(url=url, login=login, session=session, version=version)
 
 
 class Hearing:
