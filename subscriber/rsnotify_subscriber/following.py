@@ -1,7 +1,7 @@
 """The shell around a `Follower`: it performs the actions, and tells what came of them.
 
 All calls of the follower are made on the event loop, none from within another, so that it
-needs no lock. What blocks on the disk runs in one worker thread.
+needs no lock. What blocks on the disk runs in a worker, one thing after another.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from random import Random
 from typing import Any, TypeVar
 
@@ -72,6 +72,7 @@ class Following:
         handler: Applies.
         pace: How fast, and how much at once.
         ways: By which ways changes can be heard of.
+        worker: Runs what blocks on the disk, one thing after another.
         moved: Is called whenever the status may have changed.
         most: How many ways are to be up at a time.
         announce: Is told of events.
@@ -88,6 +89,7 @@ class Following:
         handler: Handler | Within,
         pace: Pace,
         ways: Ways,
+        worker: Executor,
         moved: Callable[[], None],
         *,
         most: int = 1,
@@ -108,7 +110,7 @@ class Following:
         self._on_committed = on_committed
         self._random = Random()
         self._loop = asyncio.get_running_loop()
-        self._worker = ThreadPoolExecutor(1, "rsnotify-state")
+        self._worker = worker
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._tasks = Tasks(self._end)
         self._saved = state.progress()
@@ -152,7 +154,14 @@ class Following:
             way=tuple(way.hub for way in up),
             level=self._follower.level,
             baseline=self._follower.baselining,
+            error=self._error(),
         )
+
+    def _error(self) -> str | None:
+        """Return why it does not go on: the Source's lists come before its resources."""
+        listed = self._follower.error if self._follower.failures else None
+        error = listed or next(iter(self._errors.values()), None)
+        return None if error is None else str(error)
 
     async def run(self) -> None:
         """Follow until stopped, or until level if that is all that is asked.
@@ -179,7 +188,6 @@ class Following:
                 self._timer.cancel()
             await self._tasks.cancel()
             await self._packages.close()
-            self._worker.shutdown()
 
     def stop(self) -> None:
         """Let `run` end in order."""

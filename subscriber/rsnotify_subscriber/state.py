@@ -7,8 +7,10 @@ that can be in the same database.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -296,6 +298,31 @@ class State:
             raise StorageError(f"{name}: {error}") from error
         except self._database.errors as error:
             raise StorageError(f"{name}: {str(error).strip()}") from error
+
+
+@asynccontextmanager
+async def opened(place: Path | Place, worker: Executor) -> AsyncIterator[State]:
+    """Open a state, and close it at the end, where that does not hold up an event loop.
+
+    Args:
+        place: As for `State`.
+        worker: What does so; it does one thing after another.
+
+    Raises:
+        ConfigurationError: As for `State`.
+        StorageError: As for `State`.
+    """
+    loop = asyncio.get_running_loop()
+    opening = loop.run_in_executor(worker, State, place)
+    try:
+        state = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        (await opening).close()  # a thread goes on, and what it opens is to be closed
+        raise
+    try:
+        yield state
+    finally:
+        await asyncio.shield(loop.run_in_executor(worker, state.close))
 
 
 def _look_up(

@@ -38,6 +38,8 @@ class Status(Struct, frozen=True):
         way: The hubs from which they arrive now, the best first; the scheme of each URI says how.
         level: Whether nothing is known to be missing.
         baseline: Whether a baseline is under way.
+        error: In a sentence, what failed the last time and has not worked since; None if all is
+            well.
     """
 
     resources: int = 0
@@ -49,6 +51,7 @@ class Status(Struct, frozen=True):
     way: tuple[str, ...] = ()
     level: bool = False
     baseline: bool = False
+    error: str | None = None
 
 
 class Tally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -23,6 +24,7 @@ from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.fleet.shared import Shared
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.push.choosing import NAMES, Via
@@ -30,7 +32,7 @@ from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.received import Each, Handler, Prepared, Received, Within
-from rsnotify_subscriber.state import Identity, State
+from rsnotify_subscriber.state import Identity, State, opened
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storing.database import Place
 
@@ -72,6 +74,8 @@ class Subscriber:
         mqtt: How one hears of changes through MQTT brokers.
         hubs: How many ways to hear of changes are kept up at once, of the best that work.
         on_event: Called, on the event loop, when the state changes (`rsnotify_subscriber.events`).
+        shared: What it shares with other subscribers of the process (`Fleet.shared`); then
+            `per_host` is how many requests it makes at a time.
 
     Raises:
         ConfigurationError: `selection` or `prefer` can never match, WebSub is wanted without
@@ -98,6 +102,7 @@ class Subscriber:
         mqtt: Brokered = BROKERED,
         hubs: int = 1,
         on_event: Callable[[Event], None] | None = None,
+        shared: Shared | None = None,
     ) -> None:
         self._url = url
         self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
@@ -120,8 +125,12 @@ class Subscriber:
                 raise ConfigurationError(f"{one!r} is no media type; write it as text/turtle")
         self._wishes = Wishes(prefer, exact, patches or {})
         self._largest = largest
+        self._shared = shared
         self._sessions = Sessions(
-            url, allow_private_addresses=allow_private_addresses, per_host=per_host
+            url,
+            allow_private_addresses=allow_private_addresses,
+            per_host=per_host,
+            shared=shared.connections if shared is not None else None,
         )
         self._ways = Ways(via, self._sessions, callbacks, mqtt)
         self._stopping = asyncio.Event()
@@ -184,23 +193,32 @@ class Subscriber:
             await self._task
 
     async def _run(self, *, once: bool) -> None:
-        state = State(self._place)
         self._over = False
         self._last = Status()
         try:
-            async with self._sessions:
-                incoming = state.incoming()
-                fetcher = Fetcher(self._sessions, incoming, self._largest)
-                identity = await self._identify(state, fetcher, patient=not once)
-                if identity is not None:
-                    self._prepare(identity, incoming)
-                    await self._follow(identity, state, fetcher, once=once)
+            with self._working() as worker:
+                async with opened(self._place, worker) as state, self._sessions:
+                    await self._run_with(state, worker, once=once)
+        finally:
+            self._over = True
+            self._tell()
+
+    def _working(self) -> Executor:
+        """Return what does all that blocks on the disk, one thing after another."""
+        return self._shared.worker() if self._shared else ThreadPoolExecutor(1, "rsnotify-state")
+
+    async def _run_with(self, state: State, worker: Executor, *, once: bool) -> None:
+        incoming = await asyncio.get_running_loop().run_in_executor(worker, state.incoming)
+        kept = self._shared.kept if self._shared is not None else None
+        fetcher = Fetcher(self._sessions, incoming, self._largest, kept)
+        try:
+            identity = await self._identify(state, fetcher, worker, patient=not once)
+            if identity is not None:
+                self._prepare(identity, incoming)
+                await self._follow(identity, state, fetcher, worker, once=once)
         finally:
             self._last = self.status
             self._following = None
-            state.close()
-            self._over = True
-            self._tell()
 
     def _prepare(self, identity: Identity, incoming: Path) -> None:
         if isinstance(self._handler, Prepared):
@@ -208,7 +226,13 @@ class Subscriber:
             self._handler.prepare(identity.base, folder)
 
     async def _follow(
-        self, identity: Identity, state: State, fetcher: Fetcher, *, once: bool
+        self,
+        identity: Identity,
+        state: State,
+        fetcher: Fetcher,
+        worker: Executor,
+        *,
+        once: bool,
     ) -> None:
         if self._via in NAMES and not self._ways.to_changes(identity.offer):
             raise ConfigurationError(f"{self._url} offers no hub that speaks {NAMES[self._via]}")
@@ -219,6 +243,7 @@ class Subscriber:
             self._handler,
             self._pace,
             self._ways,
+            worker,
             self._tell,
             most=self._hubs,
             announce=self._announce,
@@ -231,9 +256,12 @@ class Subscriber:
 
     # Which Source
 
-    async def _identify(self, state: State, fetcher: Fetcher, *, patient: bool) -> Identity | None:
+    async def _identify(
+        self, state: State, fetcher: Fetcher, worker: Executor, *, patient: bool
+    ) -> Identity | None:
         """Find out what the Source offers, unless the state knows; None when stopped."""
-        known = state.identity()
+        loop = asyncio.get_running_loop()
+        known = await loop.run_in_executor(worker, state.identity)
         if known is not None and known.url == self._url:
             identity = known
         else:
@@ -245,7 +273,7 @@ class Subscriber:
             identity, selection=self._selection, prefer=self._wishes.prefer
         )
         if identity != known:
-            state.keep_identity(identity)
+            await loop.run_in_executor(worker, state.keep_identity, identity)
         return identity
 
     def _identity(self, known: Identity | None, offer: Offer) -> Identity:
@@ -270,6 +298,8 @@ class Subscriber:
                 attempts += 1
                 delay = _RETRY.delay(attempts, random)
                 logger.warning("waiting for the Source: %s", error)
+                self._last = Status(error=str(error))
+                self._tell()
             try:
                 async with asyncio.timeout(delay):
                     await self._stopping.wait()

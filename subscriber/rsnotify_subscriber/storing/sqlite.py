@@ -35,7 +35,8 @@ class SQLiteFolder:
 
     def open(self) -> SQLiteDatabase:
         """Lock the folder and open the file in it, as `Place.open`."""
-        lock = FileLock(self._path / "lock", timeout=0)
+        # Whoever closes the state may do so in another thread.
+        lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
         try:
             self._path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
@@ -70,8 +71,9 @@ class SQLiteDatabase:
         self.name = str(path)
         self._folder = path.parent
         self._lock = lock
-        self._reader = sqlite3.connect(path, isolation_level=None)
-        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._reader, self.connection = (
+            sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
+        )
         try:
             self._begin()
         except BaseException:

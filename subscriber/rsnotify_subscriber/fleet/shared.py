@@ -1,0 +1,76 @@
+"""What the subscribers of one process have in common, so that all of it is bounded."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+from msgspec import Struct
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
+from rsnotify_subscriber.fetching.kept import Kept
+from rsnotify_subscriber.fleet.lanes import Lane
+
+#: Entries of documents that are kept in memory, of all Sources together.
+_ENTRIES = 200_000
+#: Documents, of which those that change hardly at all have few entries.
+_DOCUMENTS = 10_000
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    """How much of the machine all subscribers may use together.
+
+    Args:
+        requests: HTTP requests at a time.
+        per_host: Connections to one host at a time.
+        per_source: Requests of one subscriber at a time.
+        workers: Threads that read and write on the disk, and call handlers.
+        starting: How many subscribers begin at a time; the others wait until these are in step,
+            or have taken a while.
+    """
+
+    requests: int = 256
+    per_host: int = PER_HOST
+    per_source: int = 8
+    workers: int = 8
+    starting: int = 16
+
+    def check(self) -> None:
+        """Refuse what would let nobody do anything.
+
+        Raises:
+            ConfigurationError: A limit is less than one.
+        """
+        for name in self.__struct_fields__:
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} has to be at least 1")
+
+
+class Shared:
+    """Connections, threads and memory for any number of subscribers; an async context manager.
+
+    Args:
+        limits: How much there is of it.
+
+    Attributes:
+        connections: For HTTP.
+        kept: The documents that are kept.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.connections = Connections(most=limits.requests, per_host=limits.per_host)
+        self.kept = Kept(_DOCUMENTS, _ENTRIES)
+
+    async def __aenter__(self) -> Shared:
+        self._threads = ThreadPoolExecutor(self.limits.workers, "rsnotify-worker")
+        await self.connections.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.connections.__aexit__(*exception)
+        self._threads.shutdown()
+
+    def worker(self) -> Executor:
+        """Return what does the work of one subscriber, one thing after another."""
+        return Lane(self._threads)

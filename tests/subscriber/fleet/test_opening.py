@@ -1,0 +1,45 @@
+"""A state is opened, used and closed by whatever thread is free."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_subscriber.fleet.lanes import Lane
+from rsnotify_subscriber.state import State, opened
+
+PATIENCE = 30
+
+
+async def test_a_state_that_another_thread_closed_is_free_again(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        state = first.submit(State, tmp_path).result(PATIENCE)
+        with pytest.raises(ConfigurationError, match="in use"):
+            State(tmp_path)
+        assert state.find("https://a.example/") is None
+        second.submit(state.close).result(PATIENCE)
+    State(tmp_path).close()
+
+
+async def test_who_is_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path: Path) -> None:
+    gate = Barrier(2, timeout=PATIENCE)
+
+    async def open_it() -> None:
+        async with opened(tmp_path, lane):
+            raise AssertionError("it was cancelled before")
+
+    with ThreadPoolExecutor(2) as pool, Lane(pool) as lane:
+        blocked = lane.submit(gate.wait)
+        opening = asyncio.create_task(open_it())
+        await asyncio.sleep(0)  # it waits for its turn in the lane
+        opening.cancel()
+        gate.wait()
+        blocked.result(PATIENCE)
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    State(tmp_path).close()
