@@ -36,8 +36,10 @@ from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.memory.handler import ChangeMemory
 from rsnotify_hub.metrics import Metrics, Readings
 from rsnotify_hub.mqtt.bridge import Bridge
+from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
+from rsnotify_hub.websocket.selected import Selections
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
@@ -105,6 +107,8 @@ class Hub:
             requests, Retry(configuration.retry_seconds), configuration.callback_seconds
         )
         self._live = WebSocketChannel(configuration, self.statistics)
+        self._sieve = Sieve()
+        self._selections = Selections(self._live, self._sieve, configuration.websocket_selections)
         self._callbacks = WebSubChannel(
             store, requests, self._questions, configuration, clock, self.statistics
         )
@@ -114,7 +118,7 @@ class Hub:
         if configuration.mqtt_url is not None:
             self._bridge = Bridge(configuration.mqtt_url, configuration, store, self.statistics)
             broker = parse_broker(configuration.mqtt_public_url or configuration.mqtt_url)
-        channels = (self._live, self._callbacks, rates)
+        channels = (self._live, self._selections, self._callbacks, rates)
         self._topics = Topics(
             store, (*channels, self._bridge) if self._bridge else channels, self.statistics
         )
@@ -131,6 +135,7 @@ class Hub:
             intake,
             self._topics,
             self._live,
+            self._selections,
             limits,
             self.statistics,
             configuration,
@@ -172,6 +177,8 @@ class Hub:
         if self._bridge is not None:
             await self._bridge.close()
         await self._topics.close()
+        self._selections.close()
+        self._sieve.close()
         await self._callbacks.close()
 
     def _readings(self) -> Readings:

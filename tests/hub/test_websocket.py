@@ -33,12 +33,15 @@ async def subscribe(hub: Client, since: Any, topic: str = TOPIC) -> aiohttp.Clie
 
 async def test_the_frames_are_exactly_those_of_the_protocol(hub: Client):
     socket = await subscribe(hub, None)
-    assert await socket.receive_str() == f'{{"type":"subscribed","topic":"{TOPIC}","through":null}}'
+    assert await socket.receive_str() == (
+        f'{{"type":"subscribed","topic":"{TOPIC}","through":null,"audience":1}}'
+    )
     await hub.accepted(fragment(0, 1))
     assert (await socket.receive_str(timeout=PATIENCE)).encode() == fragment(0, 1)
     other = await subscribe(hub, None)
     assert await other.receive_str() == (
-        f'{{"type":"subscribed","topic":"{TOPIC}","through":"2026-01-01T00:00:01.000000Z"}}'
+        f'{{"type":"subscribed","topic":"{TOPIC}","through":"2026-01-01T00:00:01.000000Z",'
+        '"audience":2}'
     )
 
 

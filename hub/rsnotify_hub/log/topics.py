@@ -86,6 +86,10 @@ class Topics:
         state = self.state(topic)
         return state.position if state else 0
 
+    def audience(self, topic: str) -> int:
+        """Count who hears of a topic, as far as the channels know."""
+        return sum(channel.subscribers(topic) for channel in self._channels)
+
     def recent(self, topic: str, *, after: int) -> list[Entry] | None:
         """Return what stands after a position, if all of that is in memory; else None."""
         found = self._logs.get(topic)

@@ -10,12 +10,14 @@ from typing import Any
 
 from aiohttp import web
 
+from rsnotify.selective import EVERYTHING
 from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
@@ -35,7 +37,8 @@ from rsnotify_hub.websocket.handshake import Upgraded, hand_over, shake_hands
 from rsnotify_hub.websocket.keeping import Keeper
 from rsnotify_hub.websocket.origins import Origins
 from rsnotify_hub.websocket.publishing import Inbox, take_fragments
-from rsnotify_hub.websocket.replay import replay, since_of
+from rsnotify_hub.websocket.replay import Whole, replay, select_of, since_of
+from rsnotify_hub.websocket.selected import Selections, Selective
 from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")
@@ -60,6 +63,7 @@ class WebSockets:
         intake: Says who may publish, and reads fragments.
         topics: The logs.
         channel: The live subscribers.
+        selections: What some of them asked for.
         limits: Say how often one client may connect.
         statistics: Where refusals are counted.
         configuration: The limits of one connection, and how many there may be.
@@ -71,6 +75,7 @@ class WebSockets:
         intake: Intake,
         topics: Topics,
         channel: WebSocketChannel,
+        selections: Selections,
         limits: Limits,
         statistics: Statistics,
         configuration: Configuration,
@@ -80,6 +85,7 @@ class WebSockets:
         self._intake = intake
         self._topics = topics
         self._channel = channel
+        self._selections = selections
         self._limits = limits
         self._statistics = statistics
         self._configuration = configuration
@@ -167,11 +173,20 @@ class WebSockets:
         task.add_done_callback(lambda _: self._publishing.pop(inbox))
 
     def _subscribe(self, connection: Connection, frame: Subscribe) -> None:
-        since = since_of(frame)
-        subscriber = Subscriber(connection, frame.topic, self._channel, self._refuse_more)
+        since, select = since_of(frame), select_of(frame)
+        group = None
+        if select:
+            group = self._selections.enter(Stream(frame.topic, select), self._topics)
+        subscriber = (
+            Subscriber(connection, frame.topic, self._channel, self._refuse_more)
+            if group is None
+            else Selective(connection, group, self._selections, self._channel, self._refuse_more)
+        )
         connection.listener = subscriber
         self._channel.enter(subscriber)
-        work = partial(replay, subscriber, since, self._topics, self._channel)
+        feed = group or Whole(self._topics, frame.topic)
+        granted = select if group else EVERYTHING
+        work = partial(replay, subscriber, since, self._topics, feed, granted, self._channel)
         subscriber.replaying = self._begin(connection, work).cancel
 
     def _begin(self, connection: Connection, work: _Work) -> asyncio.Task[None]:

@@ -9,16 +9,18 @@ import msgspec
 from msgspec import Struct, field
 
 from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.selective import EVERYTHING, Select
 from rsnotify_hub.log.contents import is_text
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.refusals import Code, Refusal
 
 
 class Subscribe(Struct, frozen=True, tag="subscribe"):
-    """A Destination asks for a topic, from an instant on, or live only."""
+    """A Destination asks for a topic, or a part of it, from an instant on, or live only."""
 
     topic: str
     since: str | None = None
+    select: Select | None = None
 
 
 class Publish(Struct, frozen=True, tag="publish"):
@@ -27,11 +29,13 @@ class Publish(Struct, frozen=True, tag="publish"):
     topic: str
 
 
-class Subscribed(Struct, frozen=True, tag="subscribed"):
-    """The hub will send; its log ends at `through`."""
+class Subscribed(Struct, frozen=True, tag="subscribed", omit_defaults=True):
+    """The hub will send what is selected; its log ends at `through`, and so many listen."""
 
     topic: str
     through: str | None
+    audience: int
+    select: Select = EVERYTHING
 
 
 class Gap(Struct, frozen=True, tag="gap"):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Protocol
 
 from rsnotify.datetimes import Instant, parse_datetime
-from rsnotify.errors import StorageError
+from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.selective import EVERYTHING, Select
+from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import Connection
@@ -34,8 +37,62 @@ def since_of(frame: Subscribe) -> Instant | None:
         raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
 
 
+def select_of(frame: Subscribe) -> Select:
+    """Return what a subscriber asks for, in its canonical form.
+
+    Raises:
+        Refusal: It cannot be asked for.
+    """
+    try:
+        return (frame.select or EVERYTHING).canonical()
+    except ConfigurationError as error:
+        raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None
+
+
+class Feed(Protocol):
+    """A log, or a part of it."""
+
+    @property
+    def end(self) -> int:
+        """The position from which on one is live."""
+
+    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
+        """Read on, as far as `end` (`Topics.read`).
+
+        Raises:
+            StorageError: The store cannot be read.
+        """
+
+
+class Whole:
+    """All of a log (a `Feed`).
+
+    Args:
+        topics: The logs.
+        topic: Whose.
+    """
+
+    def __init__(self, topics: Topics, topic: str) -> None:
+        self._topics = topics
+        self._topic = topic
+
+    @property
+    def end(self) -> int:
+        """The position of its last entry."""
+        return self._topics.position(self._topic)
+
+    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
+        """Read on (`Topics.read`)."""
+        return await self._topics.read(self._topic, after=after, since=since)
+
+
 async def replay(
-    subscriber: Subscriber, since: Instant | None, topics: Topics, channel: WebSocketChannel
+    subscriber: Subscriber,
+    since: Instant | None,
+    topics: Topics,
+    feed: Feed,
+    select: Select,
+    channel: WebSocketChannel,
 ) -> None:
     """Greet a subscriber, send it the log, and make it live.
 
@@ -43,16 +100,19 @@ async def replay(
         subscriber: Who has entered the channel.
         since: The instant to go on from; None for live only.
         topics: The logs.
+        feed: What it gets of them.
+        select: What it was granted to get no more than.
         channel: What makes it live.
 
     Raises:
         Refusal: The log cannot be read.
     """
     connection, topic = subscriber.connection, subscriber.topic
-    position = _greet(topic, since, connection, topics)
-    while position < (end := topics.position(topic)):
+    _greet(topic, since, select, connection, topics)
+    position = 0 if since is not None else feed.end
+    while position < (end := feed.end):
         try:
-            entries = await topics.read(topic, after=position, since=since)
+            entries = await feed.read(after=position, since=since)
         except StorageError as error:
             log.error("a replay of %s failed: %s", topic, error)
             raise Refusal(Code.UNAVAILABLE, "the hub cannot read its log") from None
@@ -66,13 +126,16 @@ async def replay(
         channel.join(subscriber)
 
 
-def _greet(topic: str, since: Instant | None, connection: Connection, topics: Topics) -> int:
-    """Send `subscribed`, and `gap` if there is one. Return the position to go on from."""
+def _greet(
+    topic: str, since: Instant | None, select: Select, connection: Connection, topics: Topics
+) -> None:
+    """Send `subscribed`, and `gap` if there is one."""
     state = topics.state(topic)
-    through = state.through if state else None
-    connection.send_text(encode(Subscribed(topic=topic, through=instant(through))))
+    through = instant(state.through if state else None)
+    audience = topics.audience(topic)
+    frame = Subscribed(topic=topic, through=through, audience=audience, select=select)
+    connection.send_text(encode(frame))
     if state is not None and since is not None and since < state.begins:
         begins = instant(state.begins)
         assert begins is not None
         connection.send_text(encode(Gap(topic=topic, from_=begins)))
-    return 0 if since is not None or state is None else state.position

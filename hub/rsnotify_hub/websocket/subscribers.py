@@ -39,9 +39,10 @@ class Subscriber:
         topic: The topic.
         channel: All subscribers.
         refuse: Called when it sends more than its first frame.
+        key: What it gets, among all that is delivered; the topic itself where that is all of it.
     """
 
-    __slots__ = ("_channel", "_refuse", "connection", "queue", "replaying", "topic")
+    __slots__ = ("_channel", "_refuse", "connection", "key", "queue", "replaying", "topic")
 
     def __init__(
         self,
@@ -49,9 +50,11 @@ class Subscriber:
         topic: str,
         channel: WebSocketChannel,
         refuse: Callable[[Connection], None],
+        key: str | None = None,
     ) -> None:
         self.connection = connection
         self.topic = topic
+        self.key = key or topic
         self.queue: Queue | None = None
         self.replaying: Callable[[], object] | None = None
         self._channel = channel
@@ -139,9 +142,9 @@ class WebSocketChannel:
         self._audiences: dict[str, Audience[Subscriber]] = {}
         self._open: Counter[str] = Counter()
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
-        """Send to everybody who is live (`Channel.deliver`)."""
-        audience = self._audiences.get(topic)
+    def deliver(self, key: str, entries: Sequence[Entry]) -> None:
+        """Send to everybody who is live (`Channel.deliver`), on a topic or a part of it."""
+        audience = self._audiences.get(key)
         if audience is None:
             return
         data = document_frames(entry.fragment for entry in entries)
@@ -184,28 +187,28 @@ class WebSocketChannel:
 
     def join(self, subscriber: Subscriber) -> None:
         """Make a subscriber live."""
-        self._audiences.setdefault(subscriber.topic, Audience()).put(subscriber)
+        self._audiences.setdefault(subscriber.key, Audience()).put(subscriber)
 
     def leave(self, subscriber: Subscriber) -> None:
         """Forget a subscriber."""
-        topic = subscriber.topic
-        if audience := self._audiences.get(topic):
+        topic, key = subscriber.topic, subscriber.key
+        if audience := self._audiences.get(key):
             audience.remove(subscriber)
             if not audience:
-                del self._audiences[topic]
+                del self._audiences[key]
         self._open[topic] -= 1
         if not self._open[topic]:
             del self._open[topic]
 
     def slow_down(self, subscriber: Subscriber) -> None:
         """Take note that a subscriber, if it is live, is slow."""
-        audience = self._audiences.get(subscriber.topic)
+        audience = self._audiences.get(subscriber.key)
         if audience is not None and subscriber in audience.quick:
             audience.put(subscriber)
 
     def speed_up(self, subscriber: Subscriber) -> None:
         """Take note that a subscriber, if it is live, is quick again."""
-        audience = self._audiences.get(subscriber.topic)
+        audience = self._audiences.get(subscriber.key)
         if audience is not None and subscriber in audience.slow:
             subscriber.queue = None
             audience.put(subscriber)

@@ -1,0 +1,124 @@
+"""What a selection leaves of fragments, and how what is empty then is joined.
+
+Theory of operation. A fragment says of its interval what changed, and for a Destination that
+asked for less it still does when the entries are left out that it did not ask for. So nothing
+but entries goes: `from` and `until` stay, and T moves on. What is left may be empty; then it is
+joined with what comes after it, since two intervals that meet are one.
+
+What a fragment says of the whole (attributes of other namespaces, such as the sums of an audit)
+may not hold for a part of it, and goes too. A fragment of which everything is left keeps its
+bytes. So does one that cannot be cut: a whole content, or one that does not say from when until
+when, or of whose entries one leaves its datetime to the one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document
+from rsnotify.selective import Select
+from rsnotify.writing import write_document
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, read_kept
+from rsnotify_hub.log.store import Entry
+
+#: Documents up to this many bytes are kept read, for the other selections of their topic.
+_SMALL = 16_384
+
+
+def leave(fragment: Fragment, select: Select) -> Fragment:
+    """Return what a selection leaves of a fragment."""
+    if fragment.whole or fragment.heartbeat:
+        return fragment
+    document = _read(fragment.body)
+    if not _can_be_cut(document):
+        return fragment
+    kept = tuple(filter(select.admits, document.resources))
+    if len(kept) == len(document.resources):
+        return fragment
+    return _written(fragment, replace(document, resources=kept, attributes=()))
+
+
+def join(entries: Sequence[Entry]) -> list[Entry]:
+    """Join what is empty with what comes after it.
+
+    Args:
+        entries: What a selection left, in the order of the log.
+
+    Returns:
+        The same, but that an interval in which nothing is left begins no fragment of its own,
+        unless it is the last, or what comes after it does not meet it.
+    """
+    joined: list[Entry] = []
+    run: _Run | None = None
+    for entry in entries:
+        grown = run.grown(entry) if run is not None else None
+        if grown is None:
+            if run is not None:
+                joined.append(run.entry)
+            grown = entry
+        if grown.fragment.heartbeat and grown.fragment.from_ is not None:
+            run = _Run(grown, grown.fragment.from_)
+        else:
+            joined.append(grown)
+            run = None
+    if run is not None:
+        joined.append(run.entry)
+    return joined
+
+
+class _Run(Struct, frozen=True):
+    """Intervals in which nothing is left, joined."""
+
+    entry: Entry
+    begin: Instant
+
+    def grown(self, entry: Entry) -> Entry | None:
+        """Return the next with this before it; None where they do not meet."""
+        fragment = entry.fragment
+        if fragment.from_ is None or fragment.whole:
+            return None
+        meets = self.begin <= fragment.from_ <= self.entry.fragment.until <= fragment.until
+        widened = _widened(fragment, self.begin) if meets else None
+        return None if widened is None else Entry(entry.position, widened)
+
+
+# Many come back at once and need the same.
+@lru_cache(maxsize=64)
+def _widened(fragment: Fragment, begin: Instant) -> Fragment | None:
+    if fragment.from_ == begin:
+        return fragment
+    document = _read(fragment.body)
+    if not _can_be_cut(document):
+        return None
+    return _written(fragment, replace(document, from_=begin))
+
+
+def _written(fragment: Fragment, document: Document) -> Fragment:
+    assert document.from_ is not None
+    return replace(
+        fragment,
+        body=write_document(document),
+        content_type=MERGED_CONTENT_TYPE,
+        from_=document.from_,
+        begins=document.from_,
+        heartbeat=not document.resources,
+    )
+
+
+def _can_be_cut(document: Document) -> bool:
+    stated = document.from_ is not None and document.until is not None
+    return stated and all(entry.changed_at is not None for entry in document.resources)
+
+
+def _read(body: bytes) -> Document:
+    return _read_small(body) if len(body) <= _SMALL else _read_large(body)
+
+
+_read_small = lru_cache(maxsize=64)(read_kept)
+# One after another, so that each is read once for all selections of its topic.
+_read_large = lru_cache(maxsize=1)(read_kept)

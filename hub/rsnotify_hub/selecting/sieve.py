@@ -1,0 +1,76 @@
+"""Selections at work: each fragment is looked at once for all who asked for the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.store import Entry
+from rsnotify_hub.selecting.leaving import join, leave
+from rsnotify_hub.selecting.streams import Stream
+
+#: Up to so many bytes are looked at at once; more in a thread, so that the others do not wait.
+_AT_ONCE = 16 * 1024
+#: How much of what was left is kept, in bytes.
+_KEPT = 8 * 1024 * 1024
+#: What each costs beside its body.
+_HEAD = 500
+
+#: By its position, what is left of each fragment.
+_Left = dict[int, Fragment]
+
+
+class Sieve:
+    """Leaves out what is not asked for."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[Stream, int], Fragment] = OrderedDict()
+        self._size = 0
+        # One thread: a large fragment is read once, and the processor is there for others too.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-selecting")
+
+    async def left(self, stream: Stream, entries: Sequence[Entry]) -> list[Entry]:
+        """Return what is left of a part of a log, joined; at least one, if there is any.
+
+        Args:
+            stream: Of which log, for whom.
+            entries: What to look at, in the order of the log.
+        """
+        known = self._known(stream, entries)
+        if sum(len(entry.fragment.body) for entry in entries) <= _AT_ONCE:
+            left, joined = _work(stream, entries, known)
+        else:
+            loop = asyncio.get_running_loop()
+            left, joined = await loop.run_in_executor(self._worker, _work, stream, entries, known)
+        for position, fragment in left.items():
+            self._keep((stream, position), fragment)
+        return joined
+
+    def _known(self, stream: Stream, entries: Sequence[Entry]) -> _Left:
+        keys = [(stream, entry.position) for entry in entries]
+        return {key[1]: self._kept[key] for key in keys if key in self._kept}
+
+    def _keep(self, key: tuple[Stream, int], fragment: Fragment) -> None:
+        if key not in self._kept:
+            self._kept[key] = fragment
+            self._size += len(fragment.body) + _HEAD
+        while self._size > _KEPT:
+            _, oldest = self._kept.popitem(last=False)
+            self._size -= len(oldest.body) + _HEAD
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._worker.shutdown(wait=False, cancel_futures=True)
+
+
+def _work(
+    stream: Stream, entries: Sequence[Entry], known: Mapping[int, Fragment]
+) -> tuple[_Left, list[Entry]]:
+    left = {
+        each.position: known.get(each.position) or leave(each.fragment, stream.select)
+        for each in entries
+    }
+    return left, join([Entry(position, fragment) for position, fragment in left.items()])

@@ -1,0 +1,36 @@
+"""What somebody asked for: a topic, and which part of it."""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from rsnotify.selective import EVERYTHING, Select
+
+
+class Stream(Struct, frozen=True):
+    """A topic's log, or what a selection leaves of it.
+
+    Args:
+        topic: Whose log.
+        select: The selection, in its canonical form.
+    """
+
+    topic: str
+    select: Select = EVERYTHING
+
+    @property
+    def key(self) -> str:
+        """Stands for this stream among all: the topic itself for the whole of it."""
+        # No URL holds a space.
+        return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
+
+
+def stream_of(key: str) -> Stream:
+    """Return the stream of a key.
+
+    Raises:
+        ValueError: There is none.
+    """
+    topic, _, text = key.partition(" ")
+    return Stream(topic, msgspec.json.decode(text, type=Select) if text else EVERYTHING)

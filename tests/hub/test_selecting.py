@@ -1,0 +1,225 @@
+"""What a selection leaves of a log: all that was asked for, over the same time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import read_document
+from rsnotify.selective import Select
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.writing import write_document
+from rsnotify_hub.log.contents import whole_content
+from rsnotify_hub.log.fragments import Fragment, read_fragment
+from rsnotify_hub.log.store import Entry
+from rsnotify_hub.selecting.leaving import join, leave
+from rsnotify_hub.selecting.sieve import Sieve
+from rsnotify_hub.selecting.streams import Stream, stream_of
+from tests.hub.helpers import START, TOPIC, at
+
+BASE = "https://source.example/data/"
+MAPS = Select(prefixes=(BASE + "maps/",))
+AUDIT = (("{https://rsnotify.example/}digest", "x"),)
+
+
+def change(second: float, uri: str, kind: ChangeType = ChangeType.UPDATED) -> Resource:
+    return Resource(BASE + uri, change=kind, datetime=at(second))
+
+
+def document(from_: float, until: float, *entries: Resource) -> Document:
+    return Document(
+        Capability.CHANGE_NOTIFICATION,
+        entries,
+        from_=at(from_),
+        until=at(until),
+        links=(Link("up", BASE + "capabilitylist.xml"),),
+        attributes=AUDIT,
+    )
+
+
+def made(document: Document) -> Fragment:
+    return read_fragment(write_document(document))
+
+
+def left(*fragments: Fragment, select: Select = MAPS) -> list[Fragment]:
+    numbered = enumerate(fragments, 1)
+    joined = join([Entry(number, leave(each, select)) for number, each in numbered])
+    return [entry.fragment for entry in joined]
+
+
+def told(fragment: Fragment) -> tuple[float, float, list[str]]:
+    found = read_document(fragment.body)
+    assert found.from_ is not None
+    assert found.until is not None
+    return (
+        (found.from_ - START).total_seconds(),
+        (found.until - START).total_seconds(),
+        [entry.uri.removeprefix(BASE) for entry in found.resources],
+    )
+
+
+def test_what_is_left_out_still_moves_until() -> None:
+    (one,) = left(made(document(0, 9, change(1, "maps/a"), change(2, "b"))))
+    assert told(one) == (0, 9, ["maps/a"])
+
+
+def test_what_is_left_says_nothing_of_the_whole() -> None:
+    (one,) = left(made(document(0, 9, change(1, "maps/a"), change(2, "b"))))
+    assert read_document(one.body).attributes == ()
+    assert read_document(one.body).links == (Link("up", BASE + "capabilitylist.xml"),)
+
+
+def test_a_fragment_of_which_all_is_left_keeps_its_bytes() -> None:
+    given = made(document(0, 9, change(1, "maps/a"), change(2, "maps/b")))
+    (one,) = left(given)
+    assert one is given
+
+
+def test_what_is_empty_is_joined_with_what_comes_next() -> None:
+    fragments = [made(document(n, n + 1, change(n + 1, f"b{n}"))) for n in range(5)]
+    fragments.append(made(document(5, 6, change(6, "maps/a"))))
+    assert [told(one) for one in left(*fragments)] == [(0, 6, ["maps/a"])]
+
+
+def test_what_is_empty_at_the_end_still_says_so() -> None:
+    fragments = [made(document(n, n + 1, change(n + 1, f"b{n}"))) for n in range(5)]
+    assert [told(one) for one in left(*fragments)] == [(0, 5, [])]
+
+
+def test_a_heartbeat_that_reaches_beyond_the_next_from_is_joined_as_well() -> None:
+    fragments = [
+        made(document(0, 1, change(1, "b"))),
+        made(document(1, 11)),
+        made(document(1, 12, change(12, "maps/a"))),
+    ]
+    assert [told(one) for one in left(*fragments)] == [(0, 12, ["maps/a"])]
+
+
+def test_across_a_gap_nothing_is_joined() -> None:
+    fragments = [
+        made(document(0, 1, change(1, "b"))),
+        made(document(5, 6, change(6, "maps/a"))),
+    ]
+    assert [told(one) for one in left(*fragments)] == [(0, 1, []), (5, 6, ["maps/a"])]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:rs="http://www.openarchi'
+        b'ves.org/rs/terms/"><rs:md capability="changelist" from="2026-01-01T00:00:00Z"/><url><loc>'
+        b'https://b.example/</loc><rs:md change="updated" datetime="2026-01-01T00:00:01Z"/></url>'
+        b"</urlset>",
+        b'<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" xmlns:rs="http://www.openarchi'
+        b'ves.org/rs/terms/"><rs:md capability="changelist" from="2026-01-01T00:00:00Z" '
+        b'until="2026-01-01T00:00:09Z"/><url><loc>https://b.example/</loc>'
+        b'<rs:md change="updated"/></url></urlset>',
+    ],
+)
+def test_what_does_not_say_when_keeps_its_bytes(body: bytes) -> None:
+    (one,) = left(read_fragment(body))
+    assert one.body == body
+
+
+def test_a_whole_content_keeps_its_bytes() -> None:
+    given = whole_content(b"{}", "application/json", START)
+    assert left(given) == [given]
+
+
+NAMES = st.sampled_from(["maps/a", "maps/b.ttl", "c", "d.ttl", "e.html"])
+SELECTS = st.builds(
+    Select,
+    prefixes=st.lists(st.sampled_from([BASE + "maps/", BASE + "d"]), max_size=2).map(tuple),
+    types=st.lists(st.sampled_from(["text/turtle", "text/html"]), max_size=1).map(tuple),
+    changes=st.lists(st.sampled_from(list(ChangeType)), max_size=1).map(tuple),
+)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Document]:
+    """Draw a log: fragments that chain, heartbeats that reach beyond, and now and then a gap."""
+    found, last, now = [], 0, 0
+    for _ in range(draw(st.integers(1, 12))):
+        now += draw(st.integers(1, 3))
+        kind = draw(st.sampled_from(["change", "change", "change", "heartbeat", "gap"]))
+        if kind == "gap":
+            last = now
+            now += 1
+        entries = []
+        if kind != "heartbeat":
+            count = draw(st.integers(1, 3))
+            for _ in range(count):
+                now += 1
+                entries.append(change(now, draw(NAMES), draw(st.sampled_from(list(ChangeType)))))
+        found.append(document(last, now, *entries))
+        last = now if entries else last
+    return found
+
+
+def time_of(fragments: list[Fragment]) -> list[tuple[Instant, Instant]]:
+    """Return the time that fragments cover, in pieces that do not meet."""
+    pieces: list[tuple[Instant, Instant]] = []
+    for fragment in fragments:
+        assert fragment.from_ is not None
+        if pieces and pieces[-1][0] <= fragment.from_ <= pieces[-1][1]:
+            pieces[-1] = (pieces[-1][0], max(pieces[-1][1], fragment.until))
+        else:
+            pieces.append((fragment.from_, fragment.until))
+    return pieces
+
+
+@given(logs(), SELECTS)
+def test_whatever_is_asked_for_the_same_time_is_covered_and_nothing_asked_for_is_missing(
+    log: list[Document], select: Select
+) -> None:
+    fragments = [made(one) for one in log]
+    found = left(*fragments, select=select)
+    assert time_of(found) == time_of(fragments)
+    asked = [entry for one in log for entry in one.resources if select.admits(entry)]
+    assert [entry for one in found for entry in read_document(one.body).resources] == asked
+    assert all(read_fragment(one.body).until == one.until for one in found)
+    assert all(read_fragment(one.body).heartbeat == one.heartbeat for one in found)
+    assert sum(one.heartbeat for one in found) <= len(time_of(found))
+
+
+async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    real = Select.admits
+
+    def admits(self: Select, resource: Resource) -> bool:
+        looked.append(resource.uri)
+        return real(self, resource)
+
+    monkeypatch.setattr(Select, "admits", admits)
+    large = Resource(BASE + "b", change=ChangeType.UPDATED, datetime=at(2), hash="md5:" + "a" * 32)
+    many = [large, *(change(3 + n, f"b{n}") for n in range(300))]
+    entries = [
+        Entry(1, made(document(0, 1, change(1, "maps/a")))),
+        Entry(2, made(document(1, 400, *many))),
+    ]
+    sieve = Sieve()
+    try:
+        for _ in range(3):
+            found = await sieve.left(Stream(TOPIC, MAPS), entries)
+            assert [entry.position for entry in found] == [1, 2]
+    finally:
+        sieve.close()
+    assert len(looked) == 302
+
+
+@given(SELECTS.map(Select.canonical))
+def test_a_stream_is_known_by_its_key(select: Select) -> None:
+    assert stream_of(Stream(TOPIC, select).key) == Stream(TOPIC, select)
+
+
+def test_datetimes_keep_their_microseconds() -> None:
+    first = at(1) + MICROSECOND
+    entry = Resource(BASE + "b", change=ChangeType.UPDATED, datetime=first)
+    one = made(document(0, 2, entry, change(2, "maps/a")))
+    two = made(document(2, 3 + timedelta(microseconds=7).total_seconds()))
+    assert [part.until for part in left(one, two)] == [at(2), at(3.000007)]

@@ -1,0 +1,212 @@
+"""`GET /ws`: subscribing to a part of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rsnotify.datetimes import format_datetime
+from rsnotify.model import Document, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.writing import write_document
+from rsnotify_hub.admin.views import topic_id
+from tests.hub.conftest import RunHub
+from tests.hub.helpers import (
+    PATIENCE,
+    START,
+    TOPIC,
+    Callback,
+    Client,
+    at,
+    fragment,
+    heard,
+    seconds_of,
+)
+
+BASE = "https://source.example/data/"
+MAPS = {"prefixes": [BASE + "maps/"]}
+
+
+def named(from_: int, **entries: int) -> bytes:
+    """A fragment of changes by name, `maps_` standing for `maps/`."""
+    found = [
+        Resource(BASE + name.replace("_", "/"), change=ChangeType.UPDATED, datetime=at(second))
+        for name, second in entries.items()
+    ]
+    until = max(entries.values())
+    return write_document(
+        Document(
+            Capability.CHANGE_NOTIFICATION,
+            tuple(found),
+            from_=at(from_),
+            until=at(until),
+        )
+    )
+
+
+async def listen(
+    hub: Client, select: Any, since: float | None = None
+) -> tuple[aiohttp.ClientWebSocketResponse, dict[str, Any]]:
+    socket = await hub.websocket()
+    start = None if since is None else format_datetime(at(since))
+    await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": start, "select": select})
+    return socket, await socket.receive_json(timeout=PATIENCE)
+
+
+async def next_told(socket: aiohttp.ClientWebSocketResponse) -> tuple[float, float, list[float]]:
+    body = await socket.receive_str(timeout=PATIENCE)
+    found = read_document(body.encode())
+    assert found.from_ is not None
+    assert found.until is not None
+    span = [(each - START).total_seconds() for each in (found.from_, found.until)]
+    return span[0], span[1], seconds_of(body)
+
+
+async def test_what_was_not_asked_for_does_not_come_and_still_moves_until(hub: Client):
+    socket, said = await listen(hub, MAPS)
+    assert said["select"] == MAPS
+    await hub.accepted(named(0, maps_a=1, b=2))
+    await hub.accepted(named(2, b=3))
+    await hub.accepted(named(3, maps_c=4))
+    assert await next_told(socket) == (0, 2, [1])
+    assert (await next_told(socket))[1] == 3
+    begin, until, seconds = await next_told(socket)
+    assert (until, seconds) == (4, [4])
+    assert begin <= 3
+
+
+async def test_what_is_replayed_is_chosen_as_well(hub: Client):
+    for second in range(20):
+        await hub.accepted(named(second, **{f"b{second}": second + 1}))
+    await hub.accepted(named(20, maps_a=21))
+    socket, _ = await listen(hub, MAPS, since=5)
+    assert await next_told(socket) == (5, 21, [21])
+
+
+async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(hub: Client):
+    total, chosen = 300, random.Random(7)
+
+    def body(second: int) -> bytes:
+        name = "maps_a" if second % 3 == 0 else "b"
+        if second % 50:
+            return named(second, **{name: second + 1})
+        # More than is looked at at once.
+        return named(second, **{name: second + 1}) + b"\n" * 20_000
+
+    async def publish() -> None:
+        source = await hub.source()
+        for second in range(total):
+            await source.send_str(body(second).decode())
+            if second % 7 == 0:
+                await hub.get("healthz")  # lets the subscribers in between
+
+    async def follow(start: int) -> tuple[int, list[float]]:
+        if start:
+            through = format_datetime(at(start))[:19]
+            await hub.topics(lambda rows: bool(rows) and rows[0]["through"][:19] >= through)
+        since = chosen.randint(0, start)
+        socket, _ = await listen(hub, MAPS, since=since)
+        reached, found = float(since), list[float]()
+        while reached < total:
+            begin, until, seconds = await next_told(socket)
+            assert begin <= reached
+            reached = max(reached, until)
+            found += seconds
+        return since, found
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(publish())
+        follower = [group.create_task(follow(start)) for start in range(0, total - 50, 10)]
+    for task in follower:
+        since, seconds = task.result()
+        assert seconds == [n + 1 for n in range(0, total, 3) if n + 1 > since]
+
+
+async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(hub: Client):
+    socket, _ = await listen(hub, MAPS)
+    source = await hub.source()
+    for second in range(500):
+        await source.send_str(named(second, b=second + 1).decode())
+    frames, reached = 0, 0.0
+    while reached < 500:
+        begin, until, seconds = await next_told(socket)
+        assert begin <= reached
+        assert seconds == []
+        frames, reached = frames + 1, until
+    assert frames < 20
+
+
+async def test_others_get_the_same_bytes_as_ever(hub: Client):
+    everything = await hub.listen()
+    chosen, _ = await listen(hub, MAPS)
+    body = named(0, maps_a=1)
+    await hub.accepted(body)
+    assert (await everything.receive_str(timeout=PATIENCE)).encode() == body
+    assert (await chosen.receive_str(timeout=PATIENCE)).encode() == body
+
+
+@pytest.mark.parametrize("nothing", [None, {}, {"types": ["*/*"]}])
+async def test_who_asks_for_no_part_gets_all(hub: Client, nothing: Any):
+    socket, said = await listen(hub, nothing)
+    assert "select" not in said
+    await hub.accepted(fragment(0, 1))
+    assert (await socket.receive_str(timeout=PATIENCE)).encode() == fragment(0, 1)
+
+
+async def test_who_asks_for_one_part_too_many_gets_all_until_another_has_gone(run_hub: RunHub):
+    async with run_hub(websocket_selections=1) as hub:
+        first, said = await listen(hub, MAPS)
+        assert said["select"] == MAPS
+        same, said = await listen(hub, MAPS)
+        assert said["select"] == MAPS
+        other = {"prefixes": [BASE + "b"]}
+        socket, said = await listen(hub, other)
+        assert "select" not in said
+        await hub.accepted(named(0, maps_a=1))
+        assert await heard(socket, 1) == [1]
+        await first.close()
+        await same.close()
+        await hub.topics(lambda rows: rows[0]["websockets"] == 1)
+        _, said = await listen(hub, other)
+        assert said["select"] == other
+
+
+@pytest.mark.parametrize(
+    "select",
+    [{"prefixes": ["maps/"]}, {"types": ["turtle"]}, {"changes": ["moved"]}, {"prefixes": "x"}, []],
+)
+async def test_what_cannot_be_asked_for_is_refused(hub: Client, select: Any):
+    _, said = await listen(hub, select)
+    assert (said["type"], said["code"]) == ("error", "bad-request")
+
+
+async def test_how_many_listen_is_said_whichever_way_they_do(hub: Client, callback: Callback):
+    await hub.accepted(fragment(0, 1))
+    await hub.subscribe(callback)
+    await hub.listen()
+    _, said = await listen(hub, MAPS)
+    assert said["audience"] == 3
+
+
+async def test_a_part_goes_on_after_its_log_was_deleted(hub: Client):
+    socket, _ = await listen(hub, MAPS)
+    await hub.accepted(named(0, maps_a=1))
+    await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")
+    await hub.accepted(named(1, maps_a=2))
+    assert await heard(socket, 2) == [1, 2]
+
+
+async def test_a_large_fragment_does_not_overtake_or_fall_behind(hub: Client):
+    socket, _ = await listen(hub, MAPS)
+    source = await hub.source()
+    for second in range(0, 40, 2):
+        many = {f"maps_a{n}": second + 1 for n in range(300)} | {"b": second + 1}
+        await source.send_str(named(second, **many).decode())
+        await source.send_str(named(second + 1, maps_b=second + 2, c=second + 2).decode())
+    found = await heard(socket, 40)
+    assert found == [second + extra for second in range(0, 40, 2) for extra in [1] * 300 + [2]]
