@@ -332,6 +332,10 @@ class Following:
         """Hear that no fragments arrive any more."""
         self._perform(self._follower.push_down(self._loop.time()))
 
+    def audience(self, listeners: int) -> None:
+        """Hear how many hear the same."""
+        self._follower.audience(listeners)
+
     def gap(self) -> None:
         """Hear that the hub does not reach back."""
         self._announce(GapSeen())

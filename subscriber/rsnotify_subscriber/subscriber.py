@@ -18,6 +18,7 @@ from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.retry import Retry
 from rsnotify.selection import Selection
+from rsnotify.selective import asked_by
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.discovery import base_of, discover
 from rsnotify_subscriber.events import Announcer, Event
@@ -132,7 +133,7 @@ class Subscriber:
             per_host=per_host,
             shared=shared.connections if shared is not None else None,
         )
-        self._ways = Ways(via, self._sessions, callbacks, mqtt)
+        self._ways = Ways(via, self._sessions, callbacks, mqtt, asked_by(self._selection))
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._over = False

@@ -113,6 +113,9 @@ class Heard:
     def up(self) -> None:
         self._note("up")
 
+    def audience(self, listeners: int) -> None:
+        raise AssertionError("no broker tells")
+
     def gap(self) -> None:
         self._note("gap")
 

@@ -194,6 +194,11 @@ class _Line:
             self.is_up = True
             self._came_up(self)
 
+    def audience(self, listeners: int) -> None:
+        """Hear how many hear the same."""
+        if not self._is_closed:
+            self._events.audience(listeners)
+
     def gap(self) -> None:
         """Hear that the hub does not reach back."""
         if not self._is_closed:

@@ -13,6 +13,9 @@ class Listener(Protocol):
     def up(self) -> None:
         """Hear that fragments arrive from now on, from `since` without a hole, or with a gap."""
 
+    def audience(self, listeners: int) -> None:
+        """Hear how many hear the same, where the hub tells."""
+
     def gap(self) -> None:
         """Hear that the hub does not reach back to `since`."""
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rsnotify.mqtt.names import SCHEMES, parse_broker
 from rsnotify.offer import Offer
+from rsnotify.selective import EVERYTHING, Select
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.mqtt import Brokered, MqttTransport
@@ -28,12 +29,14 @@ class Way(Struct, frozen=True):
         topic: The URI of the topic.
         hubs: The hubs that may be spoken to; a WebSub hub may also be named by the topic.
         make: Makes the transport of such a way.
+        select: What the hub is asked for, if it can leave out the rest.
     """
 
     kind: Via
     topic: str
     hubs: tuple[str, ...]
     make: Callable[[Way], Transport]
+    select: Select = EVERYTHING
 
     @property
     def hub(self) -> str:
@@ -53,11 +56,18 @@ class Ways:
         sessions: The HTTP client sessions; they also tell which hosts are trusted.
         callbacks: Where hubs reach us; None where they do not.
         brokered: How one hears of changes through MQTT brokers.
+        select: Which changes are of interest.
     """
 
     def __init__(
-        self, via: Via, sessions: Sessions, callbacks: Callbacks | None, brokered: Brokered
+        self,
+        via: Via,
+        sessions: Sessions,
+        callbacks: Callbacks | None,
+        brokered: Brokered,
+        select: Select = EVERYTHING,
     ) -> None:
+        self._select = select
         self._via = via
         self._sessions = sessions
         self._callbacks = callbacks
@@ -66,20 +76,21 @@ class Ways:
     def to_changes(self, offer: Offer) -> list[Way]:
         """Return the ways to the changes of a set; none where only polling tells of them."""
         if offer.channel is not None:
-            return self.of(offer.channel, offer.hubs)
+            return self.of(offer.channel, offer.hubs, self._select)
         # Where no document names a hub, the topic may; this is looked for only when it is asked.
         return self._to_websub(offer.change_list, ()) if offer.change_list is not None else []
 
-    def of(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+    def of(self, topic: str, hubs: Sequence[str], select: Select = EVERYTHING) -> list[Way]:
         """Return the ways to a topic, the best first.
 
         Args:
             topic: Its URI.
             hubs: The hubs that a document names for it.
+            select: What of it is of interest.
         """
         return [
-            *self._to_websockets(topic, hubs),
-            *self._to_brokers(topic, hubs),
+            *self._to_websockets(topic, hubs, select),
+            *self._to_brokers(topic, hubs, select),
             *self._to_websub(topic, hubs),
         ]
 
@@ -88,17 +99,17 @@ class Ways:
 
     # Each kind
 
-    def _to_websockets(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+    def _to_websockets(self, topic: str, hubs: Sequence[str], select: Select) -> list[Way]:
         if not self._wants(Via.WEBSOCKET):
             return []
         named = _by(hubs, "wss", "ws")
-        return [Way(Via.WEBSOCKET, topic, (hub,), self._websocket) for hub in named]
+        return [Way(Via.WEBSOCKET, topic, (hub,), self._websocket, select) for hub in named]
 
-    def _to_brokers(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+    def _to_brokers(self, topic: str, hubs: Sequence[str], select: Select) -> list[Way]:
         if not self._wants(Via.MQTT):
             return []
         brokers = self._brokered.brokers(_by(hubs, *SCHEMES))
-        return [Way(Via.MQTT, topic, (url,), self._mqtt) for url in brokers]
+        return [Way(Via.MQTT, topic, (url,), self._mqtt, select) for url in brokers]
 
     def _to_websub(self, topic: str, hubs: Sequence[str]) -> list[Way]:
         """Return the one way by WebSub, as it is the topic that says who its hubs are."""
@@ -110,7 +121,8 @@ class Ways:
         return [Way(Via.WEBSUB, topic, named, self._websub)]
 
     def _websocket(self, way: Way) -> Transport:
-        return WebSocketTransport(way.hub, way.topic, trusts=self._sessions.trusts)
+        trusts = self._sessions.trusts
+        return WebSocketTransport(way.hub, way.topic, trusts=trusts, select=way.select)
 
     def _mqtt(self, way: Way) -> Transport:
         broker = parse_broker(way.hub)

@@ -14,6 +14,7 @@ from websockets.exceptions import WebSocketException
 
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RefusedAddress, Unavailable
+from rsnotify.selective import EVERYTHING, Select
 from rsnotify.vocabulary import MAX_BYTES
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import TIMEOUT, dial
@@ -27,6 +28,7 @@ class _Control(Struct):
     type: str
     code: str = ""
     message: str = ""
+    audience: int = 0
 
 
 class WebSocketTransport:
@@ -36,11 +38,20 @@ class WebSocketTransport:
         hub: The hub's `ws:` or `wss:` URI.
         topic: The URI of the channel.
         trusts: Tells whether a host may be at any address.
+        select: What is asked for; a hub may send more.
     """
 
-    def __init__(self, hub: str, topic: str, *, trusts: Callable[[str | None], bool]) -> None:
+    def __init__(
+        self,
+        hub: str,
+        topic: str,
+        *,
+        trusts: Callable[[str | None], bool],
+        select: Select = EVERYTHING,
+    ) -> None:
         self._hub = hub
         self._topic = topic
+        self._select = select
         self._trusts = trusts
 
     async def receive(self, since: Instant | None, listener: Listener) -> None:
@@ -77,11 +88,13 @@ class WebSocketTransport:
         return await dial(parts.hostname, port, trusted=self._trusts(parts.hostname))
 
     def _subscription(self, since: Instant | None) -> str:
-        frame = {
+        frame: dict[str, object] = {
             "type": "subscribe",
             "topic": self._topic,
             "since": format_datetime(since) if since is not None else None,
         }
+        if self._select:
+            frame["select"] = self._select
         return msgspec.json.encode(frame).decode()
 
     def _take(self, message: str | bytes, listener: Listener) -> bool:
@@ -92,6 +105,7 @@ class WebSocketTransport:
             return False
         control = msgspec.json.decode(data, type=_Control)
         if control.type == "subscribed":
+            listener.audience(control.audience)
             listener.up()
         elif control.type == "gap":
             listener.gap()

@@ -43,6 +43,9 @@ class Recorder:
         self.ups += 1
         self._changed.set()
 
+    def audience(self, listeners: int) -> None:
+        raise AssertionError("WebSub does not tell")
+
     def gap(self) -> None:
         self.gaps += 1
         self._changed.set()
