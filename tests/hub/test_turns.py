@@ -7,7 +7,8 @@ import time
 
 from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.delivering.lanes import Places
-from rsnotify_hub.websub.delivering.turns import Turn, Turns
+from rsnotify_hub.websub.delivering.turn import Turn
+from rsnotify_hub.websub.delivering.turns import Turns
 from tests.hub.helpers import PATIENCE
 
 OK = Answer(204, "answers 204")

@@ -5,56 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from urllib.parse import urlencode
 
 import aiohttp
 from msgspec import Struct
 
-from rsnotify_hub.conformance.ends import Callback, Delivery, Ends, Topic, Verification, echo
+from rsnotify_hub.conformance.asking import Settings, Way
+from rsnotify_hub.conformance.callback import Callback, Delivery, Verification, echo
+from rsnotify_hub.conformance.ends import Ends, Topic
 from rsnotify_hub.conformance.outcomes import Broken, expect
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_REASON_BYTES = 300
-
-
-class Way(StrEnum):
-    """How a publisher tells the hub of a change, which WebSub leaves to the two of them (§6)."""
-
-    PING = "ping"
-    URL = "url"
-    TOPIC = "topic"
-    CONTENT = "content"
-
-
 #: What a ping names the topic by: hubs know one name or the other.
 _NAMES = {Way.PING: ("hub.url", "hub.topic"), Way.URL: ("hub.url",), Way.TOPIC: ("hub.topic",)}
-
-
-class Settings(Struct, frozen=True, kw_only=True):
-    """How the hub is asked, and how long is waited for it.
-
-    Args:
-        hub: Its URL.
-        publish: Where it is told of changes; by default at its URL.
-        way: How: by a form with `hub.url` or `hub.topic` or both, or by the content itself.
-        token: A bearer token for publishing, if the hub asks for one.
-        patience: The seconds in which it must do what it does at once.
-        quiet: The seconds without anything that count as nothing.
-        settle: The seconds it may take over what was just verified.
-        retry: The seconds in which it tries a failed delivery again.
-        unserved: A topic for which it denies subscriptions, if there is one.
-    """
-
-    hub: str
-    publish: str | None = None
-    way: Way = Way.PING
-    token: str | None = None
-    patience: float = 10.0
-    quiet: float = 2.0
-    settle: float = 1.0
-    retry: float = 60.0
-    unserved: str | None = None
 
 
 class Response(Struct, frozen=True):

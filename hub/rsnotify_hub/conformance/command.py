@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rsnotify.commands import complain, printable
-from rsnotify_hub.conformance.bench import Settings, Way
+from rsnotify_hub.conformance.asking import Settings, Way
 from rsnotify_hub.conformance.ends import serve_ends
 from rsnotify_hub.conformance.outcomes import Broken, Result
 from rsnotify_hub.conformance.registry import Check

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Iterable
 
 import aiohttp
 
-from rsnotify_hub.conformance.bench import Bench, Settings
+from rsnotify_hub.conformance.asking import Settings
+from rsnotify_hub.conformance.bench import Bench
 from rsnotify_hub.conformance.checks import ALL
 from rsnotify_hub.conformance.ends import Ends
 from rsnotify_hub.conformance.outcomes import Broken, Result, Untold, Verdict

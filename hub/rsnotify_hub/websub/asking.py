@@ -14,7 +14,8 @@ from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.delivering.callbacks import Callbacks
 from rsnotify_hub.websub.delivering.lanes import Places
-from rsnotify_hub.websub.delivering.turns import Turn, Turns
+from rsnotify_hub.websub.delivering.turn import Turn
+from rsnotify_hub.websub.delivering.turns import Turns
 
 #: How often a question is put to a callback that no connection can be made to.
 TRIES = 3

@@ -72,7 +72,7 @@ class WebSubChannel:
     @property
     def recent_failures(self) -> deque[tuple[str, str, str, Failure]]:
         """Return the newest failures: the delivery's id, topic, host, and what failed."""
-        return self._sender.recent_failures
+        return self._sender.failures.recent
 
     def start(self, topics: Topics, subscriptions: Iterable[Subscription]) -> None:
         """Take up the subscriptions that the store kept, and what they have not got yet.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rsnotify_hub.configuration import load_configuration
-from rsnotify_hub.conformance.bench import Settings
+from rsnotify_hub.conformance.asking import Settings
 from rsnotify_hub.conformance.ends import Ends, serve_ends
 from rsnotify_hub.conformance.outcomes import Level, Result, Verdict
 from rsnotify_hub.conformance.run import ALL, Check, run_checks

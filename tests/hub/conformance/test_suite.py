@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import rsnotify_hub.conformance
 from rsnotify_hub.configuration import load_configuration
-from rsnotify_hub.conformance.bench import Bench, Settings
+from rsnotify_hub.conformance.asking import Settings
+from rsnotify_hub.conformance.bench import Bench
 from rsnotify_hub.conformance.command import app
 from rsnotify_hub.conformance.ends import serve_ends
 from rsnotify_hub.conformance.outcomes import Level, Result, Verdict

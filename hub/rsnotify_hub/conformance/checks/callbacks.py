@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rsnotify_hub.conformance.bench import Bench
-from rsnotify_hub.conformance.ends import Callback
+from rsnotify_hub.conformance.callback import Callback
 from rsnotify_hub.conformance.outcomes import Level, expect
 from rsnotify_hub.conformance.registry import check
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rsnotify_hub.conformance.bench import Bench
-from rsnotify_hub.conformance.ends import Callback, Reply, Topic
+from rsnotify_hub.conformance.callback import Callback, Reply
+from rsnotify_hub.conformance.ends import Topic
 from rsnotify_hub.conformance.outcomes import Level, expect
 from rsnotify_hub.conformance.registry import check
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rsnotify_hub.conformance.bench import Bench, Way
+from rsnotify_hub.conformance.asking import Way
+from rsnotify_hub.conformance.bench import Bench
 from rsnotify_hub.conformance.outcomes import Level, expect
 from rsnotify_hub.conformance.registry import check
 

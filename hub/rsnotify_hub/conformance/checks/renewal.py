@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rsnotify_hub.conformance.bench import Bench
+from rsnotify_hub.conformance.callback import decline
 from rsnotify_hub.conformance.checks.signatures import SIGNATURE, is_signed
-from rsnotify_hub.conformance.ends import decline
 from rsnotify_hub.conformance.outcomes import Level, expect
 from rsnotify_hub.conformance.registry import check
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rsnotify_hub.conformance.bench import Bench, Response
-from rsnotify_hub.conformance.ends import decline
+from rsnotify_hub.conformance.callback import decline
 from rsnotify_hub.conformance.outcomes import Level, Untold, expect
 from rsnotify_hub.conformance.registry import check
 

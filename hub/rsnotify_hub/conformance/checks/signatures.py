@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 
 from rsnotify_hub.conformance.bench import Bench
-from rsnotify_hub.conformance.ends import Delivery
+from rsnotify_hub.conformance.callback import Delivery
 from rsnotify_hub.conformance.outcomes import Level, expect
 from rsnotify_hub.conformance.registry import check
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rsnotify_hub.conformance.bench import Bench
-from rsnotify_hub.conformance.ends import Reply, Topic, Verification
+from rsnotify_hub.conformance.callback import Reply, Verification
+from rsnotify_hub.conformance.ends import Topic
 from rsnotify_hub.conformance.outcomes import Level, expect
 from rsnotify_hub.conformance.registry import check
 

@@ -24,7 +24,7 @@ from rsnotify.datetimes import Instant
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.delivering.answers import Answer, presentable
-from rsnotify_hub.websub.delivering.turns import Turn
+from rsnotify_hub.websub.delivering.turn import Turn
 
 
 class State(StrEnum):

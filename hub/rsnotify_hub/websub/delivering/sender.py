@@ -4,7 +4,7 @@ Theory of operation. A subscription that is up to date costs nothing but its ent
 something is appended, it takes a turn (`turns`), in which it reads on in the log, POSTs, and
 moves its cursor; then it takes another, until the log's end is reached. Whatever was appended
 meanwhile is merged, where it chains, so that a slow callback gets few large fragments instead
-of many small ones. A failed try is repeated after a growing wait (`delivery`); the log is the
+of many small ones. A failed try is repeated after a growing wait (`failures`); the log is the
 queue, so waiting costs no memory but a timer.
 
 Most deliveries are the last fragment for somebody who is up to date, to whom a connection is
@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import partial
-from random import Random
 from typing import Any
 
 from rsnotify.datetimes import Instant
@@ -32,14 +30,13 @@ from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired
 from rsnotify_hub.websub.delivering.answers import Answer, Verdict
 from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
+from rsnotify_hub.websub.delivering.delivery import Delivery
+from rsnotify_hub.websub.delivering.failures import Failures
 from rsnotify_hub.websub.delivering.notifications import Notification, Notifications
-from rsnotify_hub.websub.delivering.turns import Turn, Turns
+from rsnotify_hub.websub.delivering.turn import Turn
+from rsnotify_hub.websub.delivering.turns import Turns
 
 log = logging.getLogger("rsnotify.hub.websub")
-
-#: How many failures are remembered.
-RECENT_FAILURES = 200
 
 #: How long deliveries under way may take when the hub stops, in seconds.
 CLOSE_SECONDS = 3.0
@@ -59,8 +56,7 @@ class Sender:
         turns: Say when each may be asked.
 
     Attributes:
-        recent_failures: The newest failures: id of the delivery, topic, host of the callback,
-            and what failed.
+        failures: What failed.
     """
 
     def __init__(
@@ -74,12 +70,10 @@ class Sender:
         end: Callable[[Delivery, str], Awaitable[bool]],
         turns: Turns,
     ) -> None:
-        self.recent_failures: deque[tuple[str, str, str, Failure]] = deque(maxlen=RECENT_FAILURES)
-        self._callbacks = callbacks
         self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
-        self._give_up_seconds = configuration.give_up_seconds
+        self.failures = Failures(self._retry, configuration.give_up_seconds, statistics)
+        self._callbacks = callbacks
         self._turns = turns
-        self._random = Random()
         self._clock = clock
         self._statistics = statistics
         self._move = move
@@ -135,7 +129,7 @@ class Sender:
         delivery.behind_since = delivery.behind_since or self._clock()
         if delivery.subscription.suspended or delivery.given_up_since is not None:
             return
-        wait = 0.0 if at_once else self._rest_of_wait(delivery)
+        wait = 0.0 if at_once else self.failures.rest_of_wait(delivery, self._clock())
         if wait > 0:
             self._wait(delivery, wait)
         else:
@@ -145,15 +139,6 @@ class Sender:
         assert self._topics is not None
         subscription = delivery.subscription
         return subscription.position < self._topics.position(subscription.topic)
-
-    def _rest_of_wait(self, delivery: Delivery) -> float:
-        """Return how long one that was given up must still wait: a dead callback of a busy
-        topic is not tried at each of its updates.
-        """
-        if not delivery.failures or delivery.last_failure is None:
-            return 0.0
-        wait = self._retry.delay(delivery.failures, self._random)
-        return (delivery.last_failure.at + timedelta(seconds=wait) - self._clock()).total_seconds()
 
     def _wait(self, delivery: Delivery, seconds: float) -> None:
         delivery.retry_at = self._clock() + timedelta(seconds=seconds)
@@ -281,28 +266,11 @@ class Sender:
         self._move(delivery, notification.position)
 
     async def _failed(self, delivery: Delivery, answer: Answer) -> float | None:
-        topic = delivery.subscription.topic
         gone = answer.verdict is Verdict.GONE
         if gone and await self._end(delivery, "its callback is gone (410)"):
             self._count(Outcome.GONE)
             return None
-        now = self._clock()
-        failure = delivery.failed(answer, now)
-        self._count(Outcome.FAILED)
-        self.recent_failures.append((delivery.id, topic, delivery.host, failure))
-        facts = _facts(delivery, answer)
-        # Warn once of a callback that fails; what follows is for those who look closely.
-        level = logging.WARNING if delivery.failures == 1 else logging.INFO
-        log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
-        if delivery.has_failed_for(self._give_up_seconds, now):
-            delivery.give_up(now)
-            self._count(Outcome.GIVEN_UP)
-            log.warning(
-                "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
-            )
-            return None
-        wish = min(answer.retry_after or 0.0, self._retry.most)
-        return self._retry.delay(delivery.failures, self._random, at_least=wish)
+        return self.failures.note(delivery, answer, self._clock())
 
     def _count(self, outcome: Outcome) -> None:
         self._statistics.deliveries[Way.WEBSUB, outcome] += 1
@@ -311,15 +279,3 @@ class Sender:
         """Stop. What is under way has a few seconds to end."""
         self._closed = True
         await self._turns.close(CLOSE_SECONDS)
-
-
-def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:
-    """Return the fields of a failure in the log: which, and what became of it."""
-    return {
-        "id": delivery.id,
-        "topic": delivery.subscription.topic,
-        "host": delivery.host,
-        "status": answer.status,
-        "reason": answer.reason,
-        "failures": delivery.failures,
-    }
