@@ -32,6 +32,7 @@ class Pace(Struct, frozen=True):
         spread: Within which time after a fragment what it names is asked for, by chance, so that
             not all who hear it ask at once; None goes by how many those are, where that is told.
             What came with its content waits for nothing.
+        rate: How many resources are asked for in a second at most; None for any number.
         retry: How failures are tried again.
     """
 
@@ -45,6 +46,7 @@ class Pace(Struct, frozen=True):
     lag_tries: int = 8
     baseline_after: int = 3
     spread: float | None = None
+    rate: float | None = None
     retry: Retry = Retry()
 
     def spread_among(self, listeners: int) -> float:

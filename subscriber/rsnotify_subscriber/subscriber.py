@@ -211,7 +211,7 @@ class Subscriber:
     async def _run_with(self, state: State, worker: Executor, *, once: bool) -> None:
         incoming = await asyncio.get_running_loop().run_in_executor(worker, state.incoming)
         kept = self._shared.kept if self._shared is not None else None
-        fetcher = Fetcher(self._sessions, incoming, self._largest, kept)
+        fetcher = Fetcher(self._sessions, incoming, self._largest, kept, self._pace.rate)
         try:
             identity = await self._identify(state, fetcher, worker, patient=not once)
             if identity is not None:

@@ -19,6 +19,7 @@ class SmallHub:
         self.log: list[tuple[Instant, Instant, str]] = []
         self.sockets: set[web.WebSocketResponse] = set()
         self.subscriptions: list[dict[str, object]] = []
+        self.audience = 1
         self.changed = asyncio.Condition()
         application = web.Application()
         application.router.add_get("/ws", self._serve)
@@ -60,7 +61,9 @@ class SmallHub:
     async def _subscribe(self, socket: web.WebSocketResponse, frame: dict[str, str]) -> None:
         topic, since = frame["topic"], frame["since"]
         through = format_datetime(self.log[-1][1]) if self.log else None
-        await socket.send_json({"type": "subscribed", "topic": topic, "through": through})
+        await socket.send_json(
+            {"type": "subscribed", "topic": topic, "through": through, "audience": self.audience}
+        )
         if since is not None:
             await self._replay(socket, topic, parse_datetime(since))
         self.sockets.add(socket)

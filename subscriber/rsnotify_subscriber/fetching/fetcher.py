@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -24,6 +24,7 @@ from rsnotify_subscriber.fetching.contents import Collector, Content
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
 from rsnotify_subscriber.fetching.kept import Kept
+from rsnotify_subscriber.fetching.rate import Rate
 from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,
@@ -65,6 +66,7 @@ class Fetcher:
         folder: Where content is written, under names that are not used twice.
         largest: Bytes that are taken of content whose length was not announced.
         kept: Where small documents are kept; several may share it.
+        rate: How many resources are asked for in a second at most; None for any number.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class Fetcher:
         folder: Path,
         largest: int = LARGEST,
         kept: Kept | None = None,
+        rate: float | None = None,
     ) -> None:
         self._sessions = sessions
         self._folder = folder
         self._largest = largest
         self._files = 0
         self._kept = Kept() if kept is None else kept
+        self._rate = Rate(rate)
 
     async def document(self, uri: str) -> Document:
         """GET a document and read it to its end.
@@ -162,10 +166,13 @@ class Fetcher:
                 return None
             return await self._receive(resource, response, None)
 
-    def _answer(
+    @asynccontextmanager
+    async def _answer(
         self, uri: str, headers: dict[str, str]
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        return self._sessions.get(uri, {"Accept-Encoding": "identity", **headers})
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        await self._rate.turn()
+        async with self._sessions.get(uri, {"Accept-Encoding": "identity", **headers}) as response:
+            yield response
 
     async def _receive(
         self, resource: Resource, response: aiohttp.ClientResponse, most: int | None

@@ -1,0 +1,96 @@
+"""Asking a hub for no more than is followed, and a Source not all at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType
+from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.source import SmallSource, status
+from tests.subscriber.test_following import following, push
+
+
+@pytest.fixture(autouse=True)
+def offered(source: SmallSource, hub: SmallHub) -> None:
+    source.hubs = [hub.url]
+    source.put("maps/a.ttl", b"a map", type="text/turtle")
+    source.put("b", b"no map")
+
+
+async def test_a_hub_is_asked_for_what_is_followed(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    selection = Selection(
+        only=(source.base + "maps/*.ttl",), types=("text/turtle",), changes=(ChangeType.UPDATED,)
+    )
+    async with following(destination, selection=selection):
+        assert hub.subscriptions[0]["select"] == {
+            "prefixes": [source.base + "maps/"],
+            "types": ["text/turtle"],
+            "changes": ["updated"],
+        }
+
+
+async def test_a_hub_is_asked_for_everything_where_it_could_not_choose(
+    hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination, selection=Selection(excluded=("b",))):
+        assert "select" not in hub.subscriptions[0]
+
+
+async def test_what_a_hub_left_out_wrongly_is_made_up_for_by_the_next_poll(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    async with following(destination, selection=Selection(types=("text/turtle",))) as subscriber:
+        assert set(destination.files()) == {"maps/a.ttl", "b"}
+        before = source.last
+        # It is no Turtle any more, so that the hub leaves it out; the copy is to give it up.
+        left_out = source.put("maps/a.ttl", b"<html>", type="text/html")
+        assert left_out.changed_at is not None
+        await hub.publish(
+            source.fragment([], before, left_out.changed_at), before, left_out.changed_at
+        )
+        await destination.until(lambda: set(destination.files()) == {"b"})
+        assert subscriber.status.resources == 1
+
+
+async def test_many_who_listen_do_not_all_ask_at_once(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    hub.audience = 200  # within a second
+    async with following(destination):
+        source.answers["/data/changelist.xml"] = status(503)
+        began = asyncio.get_running_loop().time()
+        for number in range(40):
+            source.put(f"r{number}", b"%d" % number)
+            await push(source, hub)
+        await destination.until_equal()
+        assert asyncio.get_running_loop().time() - began > 0.5
+
+
+async def test_few_who_listen_ask_at_once(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    hub.audience = 100
+    async with following(destination) as subscriber:
+        source.answers["/data/changelist.xml"] = status(503)
+        source.put("c", b"c")
+        await push(source, hub)
+        await destination.until(lambda: subscriber.status.applied == 3)
+        assert (subscriber.status.lag_ms or 10_000) < 1_000
+
+
+async def test_no_more_is_fetched_in_a_second_than_a_source_is_to_bear(
+    source: SmallSource, hub: SmallHub, destination: Destination
+) -> None:
+    for number in range(20):
+        source.put(f"r{number}", b"%d" % number)
+    began = asyncio.get_running_loop().time()
+    async with following(destination, pace=replace(PACE, rate=50.0)):
+        assert destination.equals_source()
+        assert asyncio.get_running_loop().time() - began >= 21 / 50
