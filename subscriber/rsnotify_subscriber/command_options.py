@@ -29,6 +29,24 @@ State = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 ViaOption = Annotated[Via, typer.Option(help="How changes are heard of.")]
 Poll = Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)]
+Spread = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Ask for what was pushed within this time, by chance, and not at once.",
+        show_default="by how many listen",
+        min=0,
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N",
+        help="Ask for N resources a second at most.",
+        show_default="any number",
+        min=0.001,
+    ),
+]
 Only = Annotated[
     list[str] | None,
     typer.Option(
