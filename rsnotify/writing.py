@@ -56,15 +56,16 @@ def _escape(text: str) -> str:
 
 def _foreign(attributes: Attributes) -> str:
     """Write attributes of other namespaces, each with a prefix declared in place (core §7)."""
+    if not attributes:
+        return ""
     parts = []
-    for number, (name, value) in enumerate(attributes):
+    prefixes = {"http://www.w3.org/XML/1998/namespace": "xml"}
+    for name, value in attributes:
         namespace, _, local = name[1:].partition("}")
-        if namespace == "http://www.w3.org/XML/1998/namespace":
-            parts.append(f' xml:{local}="{_escape(value)}"')
-        else:
-            parts.append(
-                f' xmlns:a{number}="{_escape(namespace)}" a{number}:{local}="{_escape(value)}"'
-            )
+        if namespace not in prefixes:
+            prefixes[namespace] = prefix = f"a{len(prefixes) - 1}"
+            parts.append(f' xmlns:{prefix}="{_escape(namespace)}"')
+        parts.append(f' {prefixes[namespace]}:{local}="{_escape(value)}"')
     return "".join(parts)
 
 

@@ -78,7 +78,8 @@ def check_change(resource: Resource) -> Resource:
         raise ConfigurationError(
             f"{resource.uri}: change is {resource.change!r}; say created, updated or deleted"
         )
-    return replace(check_resource(resource), datetime=None)
+    check_resource(resource)
+    return resource if resource.datetime is None else replace(resource, datetime=None)
 
 
 def check_resource(resource: Resource) -> Resource:

@@ -12,27 +12,23 @@ journal begins; the open Change List begins where the last closed one ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from msgspec import json
 from msgspec.structs import replace
 
 from rsnotify.datetimes import from_microseconds
+from rsnotify.digest import SetSum
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
-from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify_publisher.changes import Record, as_listed
+from rsnotify.vocabulary import Capability
+from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal.catalogue import Volume
+from rsnotify_publisher.journal.currentset import CurrentSet, Entered, decode, encode
 from rsnotify_publisher.journal.notices import Notices
 from rsnotify_publisher.journal.storage import State
 
-_encode = json.Encoder().encode
-_decode = json.Decoder(Resource).decode
-# How many resources are read at once; no other writer waits for it, and the WAL stays short.
-_PAGE = 1_000
 
-
-class Journal(Notices):
+class Journal(Notices, CurrentSet):
     """What may be asked of the journal, and entered.
 
     A method that says "within a transaction" belongs inside `transaction()`, where what
@@ -45,33 +41,22 @@ class Journal(Notices):
         Returns:
             The changes in their order, each with its datetime.
         """
-        execute = self._db.execute
         state = self.state()
         at = state.reached
         now = self._clock()
+        entered = []
         recorded = []
         for item in records:
             at = max(now, at + 1)
-            resource = item.resource
-            entry = _encode(resource)
-            execute("INSERT INTO changes VALUES (?, ?)", (at, entry))
-            if not state.tracked:
-                pass  # the Source itself knows the set
-            elif resource.change is ChangeType.DELETED:
-                execute("DELETE FROM resources WHERE uri = ?", (resource.uri,))
-            else:
-                self._put(resource.uri, at, entry, item.validator)
-            recorded.append(replace(resource, datetime=from_microseconds(at)))
+            entered.append(Entered(at, encode(item.resource), item))
+            recorded.append(replace(item.resource, datetime=from_microseconds(at)))
         if recorded:
-            execute("UPDATE state SET last_change = ?", (at,))
+            rows = [(one.at, one.entry) for one in entered]
+            self._db.executemany("INSERT INTO changes VALUES (?, ?)", rows)
+            # Where the set is not tracked, the Source itself knows it.
+            total = None if state.sum is None else self.bring_along(entered, state.sum)
+            self._db.execute("UPDATE state SET last_change = ?, sum = ?", (at, total))
         return recorded
-
-    def _put(self, uri: str, at: int, entry: bytes, validator: str | None) -> None:
-        self._db.execute(
-            "INSERT INTO resources VALUES (?1, ?2, ?3, ?4)"
-            " ON CONFLICT (uri) DO UPDATE SET at = ?2, entry = ?3, validator = ?4",
-            (uri, at, entry, validator),
-        )
 
     def load(self, records: Iterable[Record]) -> int:
         """Take an existing set of resources as the baseline; within a transaction.
@@ -90,13 +75,11 @@ class Journal(Notices):
                 f"{self._path}: a baseline is loaded into an empty journal only; record changes"
             )
         at = max(self._clock(), self.state().reached + 1)
-        count = 0
-        for item in records:
-            count += 1
-            self._put(item.resource.uri, at, _encode(item.resource), item.validator)
+        entered = (Entered(at, encode(item.resource), item) for item in records)
+        total = self.bring_along(entered, str(SetSum()))
         query = "UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1, closed = ?1"
-        self._db.execute(query, (at,))
-        return count
+        self._db.execute(f"{query}, sum = ?2", (at, total))
+        return SetSum.parse(total).count
 
     def track(self, wanted: bool) -> None:
         """Keep the current set of resources, or leave it to the Source; within a transaction.
@@ -111,7 +94,7 @@ class Journal(Notices):
             )
         if not wanted:
             self._db.execute("DELETE FROM resources")
-            self._db.execute("UPDATE state SET tracked = FALSE")
+            self._db.execute("UPDATE state SET tracked = FALSE, sum = NULL")
 
     def is_empty(self) -> bool:
         """Whether nothing was ever loaded or recorded."""
@@ -126,10 +109,6 @@ class Journal(Notices):
         self._db.execute("UPDATE state SET promised = max(promised, ?)", (self._clock(),))
         return self.state()
 
-    def revalidate(self, uri: str, validator: str) -> None:
-        """Note a new validator of a resource that did not change; within a transaction."""
-        self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
-
     def data_version(self) -> int:
         """Return a number that changes when another connection has written."""
         version: int = self._db.execute("PRAGMA data_version").fetchone()[0]
@@ -140,7 +119,7 @@ class Journal(Notices):
         rows = self._db.execute(
             "SELECT at, entry FROM changes WHERE at > ? ORDER BY at LIMIT ?", (after, limit)
         )
-        return [replace(_decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
+        return [replace(decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
 
     def last_change_at(self, instant: int) -> int:
         """Return the datetime of the last change at or before an instant.
@@ -150,36 +129,6 @@ class Journal(Notices):
         query = "SELECT at FROM changes WHERE at <= ? ORDER BY at DESC LIMIT 1"
         row = self._db.execute(query, (instant,)).fetchone()
         return self.state().pruned if row is None else int(row[0])
-
-    def resources(self) -> Iterator[Resource]:
-        """Stream the current set by URI, as a Resource List shows it.
-
-        It is read in pages, each as the set then is. So between pages the set may change, and
-        nothing holds up the journal however long the caller takes.
-        """
-        after = ""
-        query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
-        while rows := self._db.execute(query, (after, _PAGE)).fetchall():
-            for _, at, entry in rows:
-                yield as_listed(_decode(entry), from_microseconds(at))
-            after = rows[-1][0]
-
-    def count(self) -> int:
-        """Return the number of resources."""
-        number: int = self._db.execute("SELECT count(*) FROM resources").fetchone()[0]
-        return number
-
-    def resource(self, uri: str) -> tuple[Resource, str | None] | None:
-        """Return a resource of the current set and its validator, if it is there."""
-        query = "SELECT entry, validator FROM resources WHERE uri = ?"
-        row = self._db.execute(query, (uri,)).fetchone()
-        return None if row is None else (_decode(row[0]), row[1])
-
-    def validators(self, prefix: str = "") -> dict[str, str | None]:
-        """Return the validators of all resources whose URI begins with `prefix`."""
-        # U+10FFFF sorts behind every character that a URI can hold.
-        query = "SELECT uri, validator FROM resources WHERE uri >= ? AND uri < ?"
-        return dict(self._db.execute(query, (prefix, prefix + "\U0010ffff")))
 
     def close_list(self, volume: Volume) -> None:
         """Note a closed Change List, which begins where the last one ends; in a transaction."""

@@ -7,8 +7,10 @@ import sqlite3
 from msgspec import json
 
 from rsnotify.datetimes import from_microseconds
+from rsnotify.digest import SetSum
+from rsnotify.model import Resource
 
-VERSION = 3
+VERSION = 4
 _VOLUMES = """
 CREATE TABLE volumes (             -- finished documents, see `Volume`
     kind TEXT NOT NULL,
@@ -37,7 +39,8 @@ CREATE TABLE state (
     promised INTEGER NOT NULL,     -- no later change gets a datetime at or before this
     pruned INTEGER NOT NULL,       -- datetime of the last change no longer in `changes`
     closed INTEGER NOT NULL,       -- where the open Change List begins
-    tracked INTEGER NOT NULL       -- whether `resources` is kept; else the Source gives the set
+    tracked INTEGER NOT NULL,      -- whether `resources` is kept; else the Source gives the set
+    sum TEXT                       -- over `resources`, see `SetSum`; NULL if not tracked
 );
 CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
 CREATE TABLE resources (
@@ -53,7 +56,9 @@ def migrate(database: sqlite3.Connection, version: int) -> None:
     """Bring a journal of an earlier version to this one; inside a transaction."""
     if version < 2:
         _add_volumes(database)
-    _add_notices(database)
+    if version < 3:
+        _add_notices(database)
+    _add_sum(database)
     database.execute(f"PRAGMA user_version={VERSION}")
 
 
@@ -66,6 +71,14 @@ def _add_notices(database: sqlite3.Connection) -> None:
     for statement in _NOTICES.split(";")[:3]:
         database.execute(statement)
     begin_notices(database)
+
+
+def _add_sum(database: sqlite3.Connection) -> None:
+    database.execute("ALTER TABLE state ADD COLUMN sum TEXT")
+    total = SetSum()
+    rows = database.execute("SELECT uri, entry FROM resources")
+    total.add((uri, json.decode(entry, type=Resource).hash) for uri, entry in rows)
+    database.execute("UPDATE state SET sum = ? WHERE tracked", (str(total),))
 
 
 def _add_volumes(database: sqlite3.Connection) -> None:

@@ -12,6 +12,7 @@ from typing import Self
 from filelock import FileLock
 from msgspec import Struct
 
+from rsnotify.digest import SetDigest, SetSum
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_publisher.journal import schema
 
@@ -29,6 +30,12 @@ class State(Struct, frozen=True):
     pruned: int
     closed: int
     tracked: int
+    sum: str | None
+
+    @property
+    def digest(self) -> SetDigest | None:
+        """What can be said of the set as of the last change, if something can."""
+        return None if self.sum is None else SetSum.parse(self.sum).digest()
 
     @property
     def reached(self) -> int:
@@ -94,7 +101,8 @@ class Storage:
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.executescript(f"BEGIN;{schema.TABLES}PRAGMA user_version={schema.VERSION};")
         self._db.execute(
-            "INSERT INTO state VALUES (?, ?, ?, ?, ?, TRUE)", (base_url, now, now, now, now)
+            "INSERT INTO state VALUES (?, ?, ?, ?, ?, TRUE, ?)",
+            (base_url, now, now, now, now, str(SetSum())),
         )
         schema.begin_notices(self._db)
         self._db.execute("COMMIT")
@@ -150,5 +158,5 @@ class Storage:
 
     def state(self) -> State:
         """Tell where the journal stands."""
-        query = "SELECT last_change, promised, pruned, closed, tracked FROM state"
+        query = "SELECT last_change, promised, pruned, closed, tracked, sum FROM state"
         return State(*self._db.execute(query).fetchone())

@@ -11,9 +11,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from typing import Protocol
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.digest import SetDigest
 from rsnotify.model import Resource
 from rsnotify_publisher.journal import State
 from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline
+
+#: Seconds between two fragments with changes that also tell the digest of the set.
+_DIGEST_EVERY = 1.0
 
 Contents = Callable[[Sequence[str]], Mapping[str, bytes]]
 
@@ -79,6 +83,7 @@ class Feed:
         self._batch = batch
         self._news = asyncio.Event()
         self._sent = cursor
+        self._digest_due = 0.0
         self.cursor = cursor
 
     def wake(self) -> None:
@@ -103,16 +108,34 @@ class Feed:
             last = self._journal.last_change_at(self._sent)
             changes = self._journal.changes(self._sent, self._batch)
             if changes:
+                digest = self._digest_after(changes)
                 contents = await self._read(changes)
-                for fragment in self._writer.fragments(from_microseconds(last), changes, contents):
+                begin = from_microseconds(last)
+                for fragment in self._writer.fragments(begin, changes, contents, digest):
                     yield self._sending(fragment)
                 due = self._next_heartbeat()
             elif not await self._news_before(due):
                 state = await self._promise()
                 if state.last_change == last:
-                    until = from_microseconds(state.reached)
-                    yield self._sending(self._writer.heartbeat(from_microseconds(last), until))
+                    begin, until = from_microseconds(last), from_microseconds(state.reached)
+                    yield self._sending(self._writer.heartbeat(begin, until, state.digest))
                     due = self._next_heartbeat()
+
+    def _digest_after(self, changes: Sequence[Resource]) -> SetDigest | None:
+        """Return what can be said of the set after these changes, now and then.
+
+        A Source that is never quiet has no heartbeats, so changes carry it as well.
+        """
+        now = asyncio.get_running_loop().time()
+        until = changes[-1].datetime
+        if now < self._digest_due or until is None:
+            return None
+        # Read later than the changes were: it speaks of them, or of more.
+        state = self._journal.state()
+        if state.last_change != to_microseconds(until):
+            return None
+        self._digest_due = now + _DIGEST_EVERY
+        return state.digest
 
     def _next_heartbeat(self) -> float:
         return asyncio.get_running_loop().time() + self._heartbeat

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
+from rsnotify.digest import SetDigest
 from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import INLINE_LIMIT, Capability, Rel
 from rsnotify.writing import Profile, closing, entry, opening
@@ -66,7 +67,11 @@ class FragmentWriter:
         self._max_bytes = max_bytes
 
     def fragments(
-        self, from_: Instant, changes: Sequence[Resource], contents: Mapping[str, bytes]
+        self,
+        from_: Instant,
+        changes: Sequence[Resource],
+        contents: Mapping[str, bytes],
+        digest: SetDigest | None = None,
     ) -> Iterator[Fragment]:
         """Write consecutive fragments.
 
@@ -74,6 +79,7 @@ class FragmentWriter:
             from_: The datetime of the last change before these.
             changes: Changes in order, each with its datetime.
             contents: What the resources hold now, by URI, for those that may travel inline.
+            digest: What can be said of the set as of the last change, if that is to be told.
         """
         last = {change.uri: number for number, change in enumerate(changes)}
         entries: list[bytes] = []
@@ -89,17 +95,31 @@ class FragmentWriter:
             assert change.datetime is not None
             until = change.datetime
         if entries:
-            yield self._fragment(from_, until, entries)
+            yield self._fragment(from_, until, entries, digest)
 
-    def heartbeat(self, from_: Instant, until: Instant) -> Fragment:
+    def heartbeat(
+        self, from_: Instant, until: Instant, digest: SetDigest | None = None
+    ) -> Fragment:
         """Write that nothing happened since `from_`, through `until`."""
-        return self._fragment(from_, until, [])
+        return self._fragment(from_, until, [], digest)
 
     def _fits(self, entries: int, size: int) -> bool:
         return entries < self._max_entries and size <= self._max_bytes
 
-    def _fragment(self, from_: Instant, until: Instant, entries: list[bytes]) -> Fragment:
-        head = Document(self._capability, from_=from_, until=until, links=self._links)
+    def _fragment(
+        self,
+        from_: Instant,
+        until: Instant,
+        entries: list[bytes],
+        digest: SetDigest | None = None,
+    ) -> Fragment:
+        head = Document(
+            self._capability,
+            from_=from_,
+            until=until,
+            links=self._links,
+            attributes=digest.attributes if digest is not None else (),
+        )
         return Fragment(from_, until, b"".join([opening(head), *entries, closing(head)]))
 
 
