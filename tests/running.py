@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 PATIENCE = 30
 
@@ -15,14 +18,17 @@ class Running:
     Args:
         command: What runs.
         environment: All of its variables.
+        folder: Where it runs.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], folder: Path = Path("/")
+    ) -> None:
         self._command = command
         self._process = subprocess.Popen(
             command,
             env=environment,
-            cwd="/",
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -53,22 +59,27 @@ class Running:
         with self._news:
             return "".join(self._lines)
 
-    def says(self, text: str) -> None:
+    def says(self, text: str | re.Pattern[str]) -> None:
         """Wait until it has printed a line with this text."""
+        pattern = re.compile(re.escape(text)) if isinstance(text, str) else text
         with self._news:
-            self._news.wait_for(lambda: self._ended or self._has_said(text), PATIENCE)
-            assert self._has_said(text), f"it never said {text!r}: {self._lines}"
+            self._news.wait_for(lambda: self._ended or self._has_said(pattern), PATIENCE)
+            assert self._has_said(pattern), f"it never said {text!r}: {self._lines}"
 
-    def _has_said(self, text: str) -> bool:
-        return any(text in line for line in self._lines)
+    def _has_said(self, pattern: re.Pattern[str]) -> bool:
+        return any(pattern.search(line) for line in self._lines)
 
-    def stop(self) -> int:
+    def is_alive(self) -> bool:
+        """Tell whether it still runs."""
+        return self._process.poll() is None
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end, and return its exit code.
 
         Raises:
             TimeoutExpired: It did not end, and was killed.
         """
-        self._process.terminate()
+        self._process.send_signal(how)
         return self.ends()
 
     def ends(self) -> int:

@@ -1,0 +1,225 @@
+"""A reader of the documentation, who does in a folder what a page says, line by line.
+
+A fence in another language than the shell's, that begins with the name of a file as a comment, is
+that file. A line for the shell is a command; what goes on until it is stopped stays running, as in
+a terminal of its own, and starting a program again ends the one before. All ports are free ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import sys
+import tomllib
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from types import TracebackType
+
+from msgspec import Struct
+
+from rsnotify.commands.processes import free_port
+from tests.publisher.helpers import eventually
+from tests.running import Running
+
+ROOT = Path(__file__).resolve().parents[1]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+#: How a file names itself in its first line.
+NAMED = re.compile(r"^(?:#|<!--) (\S+\.(?:py|toml|xml))")
+#: What a program says once it does what it goes on doing.
+WORKS = re.compile(r"listening on|serving|in step|Running on|stations at|answered at|following")
+#: The ports of the pages.
+PORTS = ("8000", "8001", "8010", "8080")
+#: Where each command listens that is not told.
+DEFAULT_PORTS = {"hub": "8080", "source": "8000"}
+#: What the pages use of a checkout.
+CHECKOUT = (".env.example", "publisher", "subscriber")
+#: What readers of the pages have for a secret.
+TOKEN = token_hex(16)
+#: What other tests try, by the first word of the command.
+ELSEWHERE = ("docker", "pip")
+#: Options that programs of the pages get here, so that they take less time.
+SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
+
+
+class Story(Struct, frozen=True):
+    """A page, or a part of it that begins in an empty folder."""
+
+    page: str
+    heading: str
+    text: str
+
+    @property
+    def fences(self) -> list[tuple[str, str]]:
+        return fences_of(self.text)
+
+    @property
+    def commands(self) -> list[str]:
+        return [line for name, body in self.fences if name == "sh" for line in lines_of(body)]
+
+
+def fences_of(text: str) -> list[tuple[str, str]]:
+    """Return the fences of a text, each with its language."""
+    return FENCE.findall(text)
+
+
+def lines_of(body: str) -> list[str]:
+    """Return the commands of a fence, without comments."""
+    lines = (re.sub(r"(^|\s)# .*", "", line) for line in body.replace("\\\n", "").splitlines())
+    return [line.strip() for line in lines if line.strip()]
+
+
+def stories(page: str) -> list[Story]:
+    """Return what can be done on a page; where it says so, one begins in an empty folder."""
+    found: list[Story] = []
+    for part in re.split(r"^## ", (ROOT / page).read_text(), flags=re.MULTILINE):
+        if not found or "empty folder" in part:
+            found.append(Story(page, part.splitlines()[0].removeprefix("# "), part))
+        else:
+            last = found.pop()
+            found.append(Story(page, last.heading, f"{last.text}## {part}"))
+    return [story for story in found if story.commands]
+
+
+def with_secrets(text: str) -> str:
+    """Put a secret of one's own where a page has an example, as its reader has to."""
+    return re.sub(r'(?<=token_sha256 = ")[^"]*', sha256(TOKEN.encode()).hexdigest(), text)
+
+
+def goes_on(command: str) -> bool:
+    """Tell whether a command runs until it is stopped; of a program only its reader knows."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "python":
+        return words[1] != "-c"
+    if words[0] != "rsnotify":
+        return False
+    if words[1] == "hub":
+        return len(words) == 2 or words[2].startswith("-")
+    return words[1] in ("source", "relay") or (words[1] == "follow" and "--once" not in words)
+
+
+class Reader:
+    """Does what a page says, in a folder of its own.
+
+    Args:
+        folder: Where; it is empty.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._ports = {port: str(free_port()) for port in PORTS}
+        self._running: dict[str, Running] = {}
+        folder.mkdir()
+        programs = folder.parent / f"{folder.name}.programs"
+        programs.mkdir()
+        install(programs)
+        self._environment = {
+            **os.environ,
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+            "RSNOTIFY_HUB_URL": self.adapt("http://127.0.0.1:8080/"),
+        }
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in reversed(self._running.values()):
+            process.show()
+            process.stop()
+
+    def adapt(self, text: str) -> str:
+        """Put our ports where the page has its own."""
+        for port, ours in self._ports.items():
+            text = re.sub(rf"(?<=[:= ]){port}\b", ours, text)
+        return text
+
+    def do(self, story: Story, shows: Mapping[str, str]) -> None:
+        """Do all of a story; then see that what goes on is still alive, and end it in order.
+
+        Args:
+            story: What to do.
+            shows: What some commands have to print. Those that end are repeated until they do,
+                as their reader would.
+        """
+        if "checkout" in story.text:
+            for path in CHECKOUT:
+                (self.folder / path).symlink_to(ROOT / path)
+        for language, body in story.fences:
+            if language == "sh":
+                for command in lines_of(body):
+                    self._follow(command, shows.get(command))
+            elif named := NAMED.match(body):
+                (self.folder / named[1]).write_text(with_secrets(self.adapt(body)))
+                if "[[admins]]" in body:
+                    self._environment["RSNOTIFY_ADMIN_TOKEN"] = TOKEN
+        for command, expected in shows.items():
+            if command in self._running:
+                self._running[command].says(expected)
+        for command in reversed(list(self._running)):
+            self._end(command)
+
+    def _follow(self, command: str, shows: str | None) -> None:
+        if command.startswith(ELSEWHERE):
+            return
+        if goes_on(command):
+            self._start(command)
+        elif shows is not None:
+            eventually(lambda: shows in self._run(command).output())
+        else:
+            process = self._run(command)
+            assert process.ends() == 0, f"{command} failed: {process.output()}"
+
+    def _run(self, command: str) -> Running:
+        process = Running(["bash", "-c", self._shell(command)], self._environment, self.folder)
+        process.ends()
+        return process
+
+    def _start(self, command: str) -> None:
+        """Start what goes on, until it says that it works; it takes the place of one like it."""
+        for other in list(self._running):
+            if other.split()[:2] == command.split()[:2]:
+                self._end(other)
+        shell = f"exec {self._shell(command)}"
+        process = Running(["bash", "-c", shell], self._environment, self.folder)
+        self._running[command] = process
+        process.says(WORKS)
+
+    def _shell(self, command: str) -> str:
+        words = command.split()
+        if words[0] in SHORTER:
+            command = f"{command} {SHORTER[words[0]]}"
+        if words[0] == "rsnotify" and goes_on(command) and "--port" not in words:
+            port = DEFAULT_PORTS.get(words[1])
+            command = f"{command} --port {port}" if port else command
+        return self.adapt(command)
+
+    def _end(self, command: str) -> None:
+        process = self._running.pop(command)
+        process.show()
+        assert process.is_alive(), f"{command} has ended by itself"
+        assert process.stop(signal.SIGINT) in (0, 130, -signal.SIGINT)
+
+
+def install(folder: Path) -> None:
+    """Put our programs into a folder, as an installation does."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    for name, place in scripts.items():
+        module, _, function = place.partition(":")
+        code = f"import sys; from {module} import {function}; sys.exit({function}())"
+        write_program(folder / name, f"exec {shlex.quote(sys.executable)} -c {shlex.quote(code)}")
+    write_program(folder / "python", f"exec {shlex.quote(sys.executable)}")
+
+
+def write_program(path: Path, start: str) -> None:
+    """Write a program that is started like this, with what it is given."""
+    path.write_text(f'#!/bin/sh\n{start} "$@"\n')
+    path.chmod(0o755)
