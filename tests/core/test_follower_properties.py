@@ -15,7 +15,7 @@ from rsnotify.datetimes import MICROSECOND
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document
 from rsnotify.offer import Offer
-from tests.core.world import EVERYTHING, OFFER, Destination, Source
+from tests.core.world import EVERYTHING, OFFER, PATIENT, Destination, Source
 
 NAMES = st.sampled_from("abcde")
 PULLED = (
@@ -86,7 +86,7 @@ def play_to_the_end(
 ) -> Destination:
     if offer.resource_list is None and offer.resource_dump is None:
         source.kept = 100  # only the whole history tells all
-    destination = Destination(source, Random(seed), offer)
+    destination = Destination(source, Random(seed), offer, PATIENT)
     destination.broken = broken
     wire: list[Document] = []
     for step in steps:

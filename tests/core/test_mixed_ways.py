@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rsnotify.datetimes import MICROSECOND
 from tests.core.mixed import CHANGES, HISTORIES, WAYS, Joining, Mixed, play_both, through
-from tests.core.world import Destination, Source
+from tests.core.world import PATIENT, Destination, Source
 
 SOURCES = st.builds(
     Source,
@@ -33,7 +33,7 @@ def test_any_interleaving_of_one_stream_by_three_ways_gives_what_one_way_gives(
     source: Source, steps: list[tuple], order: list[int], broken: float, seed: int
 ) -> None:
     single = Destination(source, Random(seed))
-    mixed = Mixed(source, Destination(source, Random(seed)))
+    mixed = Mixed(source, Destination(source, Random(seed), pace=PATIENT))
     destination = mixed.destination
     destination.broken = broken
     play_both(mixed, single, steps, order)

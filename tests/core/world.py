@@ -42,7 +42,7 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify.writing import write_document
 from tests.core.source import BASE, EPOCH, EVERYTHING, OFFER, Source
 
-__all__ = ["BASE", "EPOCH", "EVERYTHING", "OFFER", "PACE", "Destination", "Source"]
+__all__ = ["BASE", "EPOCH", "EVERYTHING", "OFFER", "PACE", "PATIENT", "Destination", "Source"]
 
 PACE = Pace(
     poll=1.0,
@@ -53,6 +53,8 @@ PACE = Pace(
     gone_after=3.0,
     retry=Retry(0.1, 2),
 )
+#: Where faults are random, so that no number of them means that something is gone.
+PATIENT = replace(PACE, gone_after=1e9)
 FAILURES: tuple[Callable[[str], RsnotifyError], ...] = (
     lambda uri: NotFound(uri, "rotated away"),
     lambda uri: Unavailable(uri, "out of reach"),
@@ -64,8 +66,11 @@ FAILURES: tuple[Callable[[str], RsnotifyError], ...] = (
 class Destination:
     """A store in memory around a Follower; `crash` loses all but what was committed."""
 
-    def __init__(self, source: Source, random: Random, offer: Offer = OFFER) -> None:
+    def __init__(
+        self, source: Source, random: Random, offer: Offer = OFFER, pace: Pace = PACE
+    ) -> None:
         self.source = source
+        self.pace = pace
         self.random = random
         self.offer = offer
         self.now = 0.0
@@ -85,7 +90,7 @@ class Destination:
 
     def restart(self) -> None:
         """Begin anew from what was committed."""
-        self.follower = Follower(self.offer, self.progress, pace=PACE, random=self.random)
+        self.follower = Follower(self.offer, self.progress, pace=self.pace, random=self.random)
         self.pending = []
         self.packages.clear()
         self._begin(self.follower.start(self.now))

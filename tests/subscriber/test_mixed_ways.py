@@ -19,7 +19,7 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
 from tests.core.mixed import HISTORIES, WAYS, Mixed, play_both, through
-from tests.core.world import Destination, Source
+from tests.core.world import PATIENT, Destination, Source
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS effects (uri, at, change, content);
@@ -36,7 +36,7 @@ class Keeper(Destination):
     def __init__(self, source: Source, random: Random, folder: Path) -> None:
         self._folder = folder
         self._state: State | None = None
-        super().__init__(source, random)
+        super().__init__(source, random, pace=PATIENT)
 
     @property
     def state(self) -> State:
