@@ -7,12 +7,14 @@ import sys
 import callbacks
 import documents
 import fanout
+import inline
 import latency
 import restart
 
 BENCHMARKS = {
     "documents": documents.main,
     "latency": latency.main,
+    "inline": inline.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,
     "restart": restart.main,
