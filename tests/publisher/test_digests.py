@@ -1,0 +1,192 @@
+"""The sum over the set in the journal, whatever was recorded, and what is told of it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.digest import SetDigest, SetSum, set_digest
+from rsnotify.model import Document, Resource
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify_publisher import Options, Publisher, Record
+from rsnotify_publisher.journal import Journal
+from tests.publisher.helpers import BASE, QUICK, FakeHub
+from tests.publisher.test_journal import VERSION_1
+
+HASH = "sha-256:" + "ab" * 32
+NAMES = st.sampled_from("abcd")
+HASHES = st.sampled_from([None, HASH, "sha-256:" + "cd" * 32, "md5:" + "0" * 32])
+CHANGES = st.builds(
+    lambda name, kind, hashes: Record(Resource(BASE + name, change=kind, hash=hashes)),
+    NAMES,
+    st.sampled_from(ChangeType),
+    HASHES,
+)
+
+
+def summed_up(journal: Journal) -> str:
+    """Sum up what the journal says that there is."""
+    total = SetSum()
+    total.add((resource.uri, resource.hash) for resource in journal.resources())
+    return str(total)
+
+
+def put(name: str, hashes: str | None = HASH) -> Record:
+    return Record(Resource(BASE + name, change=ChangeType.UPDATED, hash=hashes))
+
+
+def record(journal: Journal, *records: Record) -> None:
+    with journal.transaction():
+        journal.record(records)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite3"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CHANGES, max_size=4), st.lists(st.lists(CHANGES, max_size=5), max_size=5))
+def test_whatever_is_loaded_and_recorded_the_sum_is_that_of_the_set(
+    tmp_path_factory: pytest.TempPathFactory, loaded: list[Record], batches: list[list[Record]]
+) -> None:
+    path = tmp_path_factory.mktemp("sum") / "journal.sqlite3"
+    with Journal(path, BASE) as journal:
+        with journal.transaction():
+            journal.load(
+                replace(one, resource=replace(one.resource, change=None)) for one in loaded
+            )
+        assert journal.state().sum == summed_up(journal)
+        for batch in batches:
+            record(journal, *batch)
+            assert journal.state().sum == summed_up(journal)
+
+
+def test_a_batch_larger_than_a_page_is_summed_up_once_for_each_resource(path: Path) -> None:
+    with Journal(path, BASE) as journal:
+        record(journal, *(put(str(number % 1_500)) for number in range(4_000)))
+        assert journal.state().sum == summed_up(journal)
+        digest = journal.state().digest
+        assert digest is not None
+        assert digest.count == 1_500
+
+
+def test_two_processes_that_record_in_turn_keep_one_sum(path: Path) -> None:
+    with Journal(path, BASE) as one, Journal(path, BASE) as other:
+        record(one, put("a"), put("b"))
+        record(other, put("b", "sha-256:" + "cd" * 32), put("c"))
+        record(one, Record(Resource(BASE + "a", change=ChangeType.DELETED)))
+        assert one.state().sum == other.state().sum == summed_up(one)
+
+
+def test_of_a_transaction_that_failed_nothing_is_in_the_sum(path: Path) -> None:
+    with Journal(path, BASE) as journal:
+        record(journal, put("a"))
+        before = journal.state().sum
+
+        def fail_halfway() -> None:
+            with journal.transaction():
+                journal.record([put("b")])
+                assert journal.state().sum != before
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail_halfway()
+        assert journal.state().sum == before
+
+
+def test_pruning_and_new_validators_leave_the_sum_alone(path: Path) -> None:
+    with Journal(path, BASE) as journal:
+        record(journal, put("a"), put("b"))
+        before = journal.state()
+        with journal.transaction():
+            journal.prune(before.last_change)
+            journal.revalidate(BASE + "a", "v2")
+        assert journal.changes(0) == []
+        assert journal.state().sum == before.sum == summed_up(journal)
+
+
+def test_a_journal_of_an_earlier_version_is_summed_up_once(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as old:
+        entry = f'{{"uri":"{BASE}a","change":"created","hash":"{HASH}"}}'
+        old.executescript(VERSION_1)
+        old.execute("INSERT INTO resources VALUES (?, 3000000, ?, NULL)", (BASE + "a", entry))
+        old.commit()
+    with Journal(path, BASE) as journal:
+        assert journal.state().digest is not None
+        assert journal.state().sum == summed_up(journal)
+        record(journal, put("b"))
+        assert journal.state().sum == summed_up(journal)
+
+
+def test_nothing_is_said_of_a_set_with_a_resource_without_such_a_hash(path: Path) -> None:
+    with Journal(path, BASE) as journal:
+        record(journal, put("a"), put("b", "md5:" + "0" * 32))
+        assert journal.state().digest is None
+        record(journal, put("b"))
+        assert journal.state().digest == SetDigest(2, *_digest_of(journal))
+
+
+def _digest_of(journal: Journal) -> tuple[str]:
+    return (summed_up(journal).split()[2],)
+
+
+def test_nothing_is_said_of_a_set_that_the_source_knows_itself(path: Path) -> None:
+    with Journal(path, BASE) as journal:
+        record(journal, put("a"))
+        with journal.transaction():
+            journal.track(False)
+        record(journal, put("b"))
+        assert journal.state().digest is None
+
+
+async def test_a_heartbeat_says_what_the_set_is(tmp_path: Path, hub: FakeHub) -> None:
+    options = replace(QUICK, heartbeat=0.05)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        await publisher.acreated(BASE + "a", hash=HASH)
+        await hub.until(lambda: any(_is_heartbeat(one) for one in hub.fragments))
+    total = SetSum()
+    total.add([(BASE + "a", HASH)])
+    beats = [one for one in hub.fragments if _is_heartbeat(one)]
+    assert {set_digest(beat) for beat in beats} == {total.digest()}
+
+
+def _is_heartbeat(fragment: Document) -> bool:
+    return not fragment.resources and fragment.capability == Capability.CHANGE_NOTIFICATION
+
+
+async def test_a_source_that_is_never_quiet_says_it_with_its_changes(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    options = Options(heartbeat=600, grace=5)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        await publisher.arecord([put("a").resource, put("b").resource])
+        await hub.has(BASE + "b")
+        await publisher.aupdated(BASE + "c", hash=HASH)
+        await hub.has(BASE + "c")
+    first, second = [one for one in hub.fragments if one.resources and one.until]
+    total = SetSum()
+    total.add((BASE + name, HASH) for name in "ab")
+    assert set_digest(first) == total.digest()
+    assert set_digest(second) is None, "not with each of many changes a second"
+
+
+async def test_a_hub_that_lags_is_told_only_where_all_changes_end(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    options = replace(QUICK, fragment_entries=2)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
+        hub.answering.clear()
+        await publisher.arecord([put(name).resource for name in "abcde"])
+        hub.answering.set()
+        await hub.has(BASE + "e")
+    told = [set_digest(one) for one in hub.fragments if one.resources]
+    assert told[:-1] == [None] * (len(told) - 1)
+    assert told[-1] is not None
+    assert told[-1].count == 5
