@@ -15,6 +15,7 @@ from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
+from rsnotify_hub.websub.continuing import go_on
 from rsnotify_hub.websub.forms import Intent, Ping, parse_form
 from rsnotify_hub.websub.pinging.pings import Pings
 from rsnotify_hub.websub.room import client_of
@@ -73,7 +74,7 @@ class WebSub:
             raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
         topic = check_url(topics[0], 'the Link with rel="self"')
         self._intake.check_publisher(request, topic)
-        body = await self._body(request)
+        body = await self._body(request, self._configuration.max_fragment_bytes)
         try:
             content = await self._intake.read_content(body, content_type)
             await self._topics.publish(topic, content)
@@ -81,10 +82,7 @@ class WebSub:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
 
     async def _form(self, request: web.Request) -> None:
-        _check_size(request.content_length or 0)
-        body = await self._body(request)
-        _check_size(len(body))  # nobody needs to tell a length
-        form = parse_form(body)
+        form = parse_form(await self._body(request, _MAX_FORM_BYTES))
         if isinstance(form, Intent):
             self._intent(request, form)
         else:
@@ -109,14 +107,18 @@ class WebSub:
         else:
             self._verification.verify(intent, client)
 
-    async def _body(self, request: web.Request) -> bytes:
+    async def _body(self, request: web.Request, most: int) -> bytes:
+        _check_size(request.content_length or 0, most)
+        await go_on(request)
         try:
             async with asyncio.timeout(self._configuration.request_seconds):
-                return await request.read()
+                body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
+        _check_size(len(body), most)  # nobody needs to tell a length
+        return body
 
 
-def _check_size(size: int) -> None:
-    if size > _MAX_FORM_BYTES:
-        raise web.HTTPRequestEntityTooLarge(_MAX_FORM_BYTES, size)
+def _check_size(size: int, most: int) -> None:
+    if size > most:
+        raise web.HTTPRequestEntityTooLarge(most, size)

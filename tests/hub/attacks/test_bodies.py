@@ -6,8 +6,11 @@ import asyncio
 import gzip
 import zlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
+
+import pytest
 
 from tests.hub.attacks.helpers import raw_server
 from tests.hub.conftest import RunHub
@@ -16,6 +19,7 @@ from tests.hub.processes import hub_process
 
 FORM = "application/x-www-form-urlencoded"
 MEGABYTE = 1 << 20
+TOKEN = "a token of this test"
 
 
 def peak(pid: int) -> int:
@@ -53,6 +57,63 @@ async def test_a_body_that_is_too_large_is_refused_as_soon_as_that_is_known(run_
         status, _ = await hub.publish(fragment(0, 1, padding=10_000))
         assert status == 413
         await hub.accepted(fragment(0, 1))
+
+
+@asynccontextmanager
+async def posting(
+    hub: Client, length: int, *headers: str, content_type: str = "application/xml"
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Send the head of a POST, and nothing of its body."""
+    place = urlsplit(hub.url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    lines = [
+        "POST /websub HTTP/1.1",
+        f"Host: {place.netloc}",
+        f"Content-Type: {content_type}",
+        f'Link: <{TOPIC}>; rel="self"',
+        f"Content-Length: {length}",
+        *headers,
+    ]
+    writer.write("\r\n".join([*lines, "", ""]).encode())
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def status_of(reader: asyncio.StreamReader) -> int:
+    head = await reader.readuntil(b"\r\n\r\n")
+    return int(head.split()[1])
+
+
+@pytest.mark.parametrize("headers", [(), ("Expect: 100-continue",)], ids=["sends", "asks first"])
+@pytest.mark.parametrize("content_type", ["application/xml", FORM])
+async def test_a_body_that_says_it_will_be_too_large_is_refused_by_its_head(
+    run_hub: RunHub, headers: tuple[str, ...], content_type: str
+):
+    async with run_hub(max_fragment_bytes=100_000) as hub:
+        for length in (100_001, 10**15):
+            async with posting(hub, length, *headers, content_type=content_type) as (reader, _):
+                assert await status_of(reader) == 413
+        await hub.accepted(fragment(0, 1))
+
+
+async def test_who_asks_first_whether_to_go_on_is_told_so_only_with_a_right_to_publish(
+    run_hub: RunHub,
+):
+    body, grant = fragment(0, 1), {"token": TOKEN, "topics": [TOPIC]}
+    expecting = "Expect: 100-continue"
+    async with run_hub(publishers=[grant]) as hub:
+        async with posting(hub, len(body), expecting) as (reader, _):
+            assert await status_of(reader) == 401
+        right = f"Authorization: Bearer {TOKEN}"
+        async with posting(hub, len(body), expecting, right) as (reader, writer):
+            assert await status_of(reader) == 100
+            writer.write(body)
+            assert await status_of(reader) == 202
+        async with posting(hub, len(body), "Expect: a miracle", right) as (reader, _):
+            assert await status_of(reader) == 417
 
 
 async def test_a_topic_without_end_is_left(run_hub: RunHub, callback: Callback):

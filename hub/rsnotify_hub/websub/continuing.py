@@ -1,0 +1,26 @@
+"""`Expect: 100-continue` (RFC 9110 §10.1.1): whoever asks before it sends a body gets the answer
+that the head deserves, and is told to go on only where the body will be read.
+"""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+_CONTINUE = "100-continue"
+
+
+async def ask_later(request: web.Request) -> None:
+    """Tell nobody to go on yet (an `expect_handler` of aiohttp's): `go_on` does.
+
+    Raises:
+        HTTPExpectationFailed: Something else is expected.
+    """
+    if request.headers.get("Expect", "").lower() != _CONTINUE:
+        raise web.HTTPExpectationFailed(text="the hub knows no such expectation\n")
+
+
+async def go_on(request: web.Request) -> None:
+    """Tell a client to send its body, if it waits for that."""
+    if request.headers.get("Expect", "").lower() == _CONTINUE:
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer itself has not begun
