@@ -298,7 +298,8 @@ class Subscriber:
             except Unavailable as error:
                 attempts += 1
                 delay = _RETRY.delay(attempts, random)
-                logger.warning("waiting for the Source: %s", error)
+                level = logging.WARNING if attempts == 1 else logging.INFO
+                logger.log(level, "waiting for the Source: %s", error)
                 self._last = Status(error=str(error))
                 self._tell()
             try:

@@ -1,0 +1,110 @@
+"""From the settings of a Source to the subscriber that follows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.pace import Pace
+from rsnotify_subscriber.command_options import brokered, selection
+from rsnotify_subscriber.fleet.configuration import Configuration, Hearing, Source
+from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
+from rsnotify_subscriber.fleet.shared import Shared
+from rsnotify_subscriber.mirror import FolderMirror, default_state
+from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.terms import WebSubTerms
+from rsnotify_subscriber.storing.database import Place
+from rsnotify_subscriber.subscriber import Subscriber
+
+
+def build(
+    configuration: Configuration, source: Source, shared: Shared, callbacks: Callbacks | None
+) -> Subscriber:
+    """Make the subscriber of one Source, which does not follow it yet.
+
+    Args:
+        configuration: The settings.
+        source: Those of the Source.
+        shared: What it shares with the others.
+        callbacks: Where hubs reach this process.
+
+    Raises:
+        ConfigurationError: Something cannot work: the handler, a certificate, a pattern, ...
+    """
+    try:
+        return _subscriber(source, Path(configuration.path).absolute().parent, shared, callbacks)
+    except RsnotifyError as error:
+        place = f"{configuration.path}: [[source]] {source.title}"
+        raise ConfigurationError(f"{place}: {error}") from error
+
+
+def _subscriber(
+    source: Source, folder: Path, shared: Shared, callbacks: Callbacks | None
+) -> Subscriber:
+    return Subscriber(
+        source.url,
+        _handler(source, folder),
+        state=_place(source),
+        via=source.via,
+        hubs=source.hubs,
+        pace=Pace(poll=source.poll, in_flight=source.in_flight),
+        selection=selection(
+            source.only, source.excluded, source.type, source.change, source.collection
+        ),
+        prefer=source.prefer,
+        exact=source.exact,
+        per_host=shared.limits.per_source,
+        largest=source.largest,
+        allow_private_addresses=source.allow_private_addresses,
+        callbacks=callbacks,
+        mqtt=brokered(
+            source.mqtt_url,
+            source.mqtt_user,
+            source.mqtt_password,
+            source.mqtt_ca,
+            source.mqtt_certificate,
+            source.mqtt_key,
+            source.mqtt_session,
+            source.mqtt_version,
+        ),
+        shared=shared,
+    )
+
+
+def _handler(source: Source, folder: Path) -> AnyHandler:
+    if source.handler is not None:
+        return find_handler(source.handler, source.options, folder)
+    assert source.dest is not None, "it was checked"
+    return FolderMirror(Path(source.dest))
+
+
+def _place(source: Source) -> Path | Place:
+    if source.postgresql is not None:
+        return _postgresql(source.postgresql, source.schema)
+    if source.state is not None:
+        return Path(source.state)
+    assert source.dest is not None, "it was checked"
+    return default_state(Path(source.dest))
+
+
+def _postgresql(conninfo: str, schema: str) -> Place:
+    try:
+        from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+    except ImportError:
+        raise ConfigurationError(
+            'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'
+        ) from None
+    return PostgreSQLState(conninfo, schema=schema)
+
+
+def terms_of(hearing: Hearing) -> WebSubTerms:
+    """Return what is asked of hubs, and what is taken from them."""
+    return WebSubTerms(
+        lease=hearing.lease,
+        secret=hearing.secret,
+        signatures=hearing.signatures,
+        refuse=hearing.refuse,
+        patience=hearing.patience,
+        settle=hearing.settle,
+        quiet=hearing.quiet,
+    )

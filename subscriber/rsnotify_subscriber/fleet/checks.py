@@ -1,0 +1,111 @@
+"""What cannot be said of one setting by its type alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rsnotify.settings.wrong import WrongSetting
+from rsnotify_subscriber.fleet.configuration import Source
+from rsnotify_subscriber.mirror import default_state
+from rsnotify_subscriber.push.choosing import Via
+
+_EXCLUSIVE = (
+    ("dest", "handler"),
+    ("state", "postgresql"),
+    ("mqtt_password", "mqtt_password_file"),
+)
+
+
+def check_source(number: int, source: Source, *, reachable: bool) -> None:
+    """Check that what is said of one Source goes together.
+
+    Args:
+        number: Its place in the file.
+        source: What is said.
+        reachable: Whether hubs can reach this process.
+
+    Raises:
+        WrongSetting: Something is missing, or too much.
+    """
+    for key, reason in _faults(source, reachable=reachable):
+        raise WrongSetting(("source", number, key), reason)
+
+
+def _faults(source: Source, *, reachable: bool) -> Iterator[tuple[str, str]]:
+    for one, other in _EXCLUSIVE:
+        if getattr(source, one) is not None and getattr(source, other) is not None:
+            yield other, f"there is {one} already; only one of the two can be"
+    if source.dest is None and source.handler is None:
+        yield "dest", "name the folder of a mirror, or a handler"
+    if source.handler is None and source.options:
+        yield "options", "these are for a handler, and there is none"
+    if source.handler is not None and source.state is None and source.postgresql is None:
+        yield "state", "a handler needs a place for its state: state or postgresql"
+    if source.dest is not None and _is_within(source.state, source.dest):
+        yield "state", "it cannot be kept inside the mirror"
+    if source.dest is not None and source.postgresql is not None:
+        yield "postgresql", "the state of a mirror is kept in a folder"
+    if source.via is Via.WEBSUB and not reachable:
+        yield "via", "WebSub needs callback_url in [websub], at which hubs reach this process"
+
+
+def _is_within(state: str | None, dest: str) -> bool:
+    return state is not None and Path(state).is_relative_to(dest)
+
+
+def check_apart(sources: Sequence[Source]) -> None:
+    """Check that no two Sources get in each other's way.
+
+    Raises:
+        WrongSetting: Two have the same name or place, or the place of one is in that of another.
+    """
+    titles: set[str] = set()
+    taken = _Taken()
+    for number, source in enumerate(sources):
+        if source.title in titles:
+            reason = f"another Source is called {source.title}, too; give each a name of its own"
+            raise WrongSetting(("source", number, "name"), reason)
+        titles.add(source.title)
+        places = list(_places(source))
+        for key, place in places:
+            other = taken.by(place)
+            if other is not None:
+                reason = f"{other} has its own there; choose another for each, as with {{name}}"
+                raise WrongSetting(("source", number, key), reason)
+        for _, place in places:
+            taken.take(place, source.title)
+
+
+def _places(source: Source) -> Iterator[tuple[str, object]]:
+    """Give what only one Source can use, by the key that says so."""
+    if source.dest is not None:
+        yield "dest", Path(source.dest)
+    if source.state is not None:
+        yield "state", Path(source.state)
+    elif source.dest is not None:
+        yield "dest", default_state(Path(source.dest))
+    if source.postgresql is not None:
+        yield "schema", (source.postgresql, source.schema)
+    if source.mqtt_session:
+        yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
+
+
+class _Taken:
+    """Places that somebody has. A folder is taken with all in it, and with all it is in."""
+
+    def __init__(self) -> None:
+        self._owners: dict[object, str] = {}
+        self._around: dict[object, str] = {}
+
+    def by(self, place: object) -> str | None:
+        """Return whose it is, if it is somebody's."""
+        within = (place, *place.parents) if isinstance(place, Path) else (place,)
+        owners = [self._owners[one] for one in within if one in self._owners]
+        return owners[0] if owners else self._around.get(place)
+
+    def take(self, place: object, owner: str) -> None:
+        """Let it be somebody's."""
+        self._owners[place] = owner
+        if isinstance(place, Path):
+            self._around.update(dict.fromkeys(place.parents, owner))

@@ -1,0 +1,35 @@
+"""Reading a file of Sources, and the secrets that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from rsnotify.host.settings import decode_settings, read_text
+from rsnotify_subscriber.fleet.configuration import Configuration, Source
+from rsnotify_subscriber.fleet.parsing import parse
+
+
+def load(path: Path, given: Mapping[str, Any] | None = None) -> Configuration:
+    """Read a file of Sources.
+
+    Args:
+        path: A file ending in .toml or .json.
+        given: What the command line gives, over `[defaults]` and `[websub]`.
+
+    Raises:
+        ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
+    """
+    text = read_text(path)
+    found = parse(str(path), text, decode_settings(path, text), given)
+    return replace(found, sources=tuple(map(_with_secret, found.sources)))
+
+
+def _with_secret(source: Source) -> Source:
+    if source.mqtt_password_file is None:
+        return source
+    password = read_text(source.mqtt_password_file).removesuffix("\n")
+    return replace(source, mqtt_password=password)

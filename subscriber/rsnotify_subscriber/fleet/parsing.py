@@ -1,0 +1,167 @@
+"""From the text of a file to settings; what is wrong is told with its line, table and key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.settings.lines import Path, line_of
+from rsnotify.settings.wrong import WrongSetting, understand
+from rsnotify_subscriber.fleet.checks import check_apart, check_source
+from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Hearing, Source, Terms
+
+T = TypeVar("T", bound=Struct)
+
+_PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", "mqtt_key")
+_NAMED = ("dest", "state", "schema", "mqtt_session")
+#: Whoever says the one for himself does not want the others of `[defaults]`.
+_INSTEAD = {
+    "dest": ("handler", "options"),
+    "handler": ("dest", "options"),
+    "state": ("postgresql",),
+    "postgresql": ("state",),
+    "mqtt_password": ("mqtt_password_file",),
+    "mqtt_password_file": ("mqtt_password",),
+}
+
+
+class _File(Struct, forbid_unknown_fields=True):
+    defaults: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
+    websub: dict[str, Any] = {}
+    source: list[dict[str, Any]] = []
+
+
+class Text:
+    """A file of settings, to say where in it something stands.
+
+    Args:
+        path: The file.
+        text: What is in it.
+        options: Names of settings that the command line gives, and not the file.
+    """
+
+    def __init__(self, path: str, text: str, options: Mapping[str, Any]) -> None:
+        self._path = path
+        self._text = text
+        self._options = options
+
+    def blame(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
+        """Tell what is wrong in one sentence."""
+        table, *rest = wrong.path
+        if table in ("defaults", "websub") and rest and rest[0] in self._options:
+            return ConfigurationError(f"--{_option(str(rest[0]))}: {wrong.reason}")
+        line = line_of(self._text, wrong.path)
+        place = self._path if line is None else f"{self._path}, line {line}"
+        names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
+        return ConfigurationError(": ".join([place, *filter(None, names), wrong.reason]))
+
+
+def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]]) -> str:
+    """Return the name of a table as it is written, or of the key where it is none."""
+    if table != "source" or not rest:
+        return f"[{table}]" if table in _File.__struct_fields__ else str(table)
+    number = int(rest[0])
+    name = sources[number].get("name") or sources[number].get("url") or number + 1
+    return f"[[source]] {name}"
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def parse(
+    path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
+) -> Configuration:
+    """Make settings of what a file says.
+
+    Args:
+        path: The file; relative paths in it begin from its folder.
+        text: What is in it.
+        settings: That, decoded.
+        given: What the command line gives, over `[defaults]` and `[websub]`.
+
+    Raises:
+        ConfigurationError: A setting is unknown or wrong.
+    """
+    given = given or {}
+    sources: list[dict[str, Any]] = []
+    try:
+        file = _converted(settings, _File)
+        sources = file.source
+        return _configured(path, file, given)
+    except WrongSetting as wrong:
+        raise Text(path, text, given).blame(wrong, sources) from None
+
+
+def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configuration:
+    hearing = Hearing.__struct_fields__
+    websub = file.websub | {name: value for name, value in given.items() if name in hearing}
+    defaults = file.defaults | {name: value for name, value in given.items() if name not in hearing}
+    _converted(defaults, Terms, "defaults")
+    folder = PurePath(os.path.abspath(path)).parent
+    configuration = Configuration(
+        path=path,
+        limits=_converted(file.limits, Bounds, "limits"),
+        websub=_converted(websub, Hearing, "websub"),
+        sources=tuple(
+            _source(number, one, defaults, folder) for number, one in enumerate(file.source)
+        ),
+    )
+    _check(configuration)
+    return configuration
+
+
+def _source(
+    number: int, own: Mapping[str, Any], defaults: Mapping[str, Any], folder: PurePath
+) -> Source:
+    unwanted = {other for name in own for other in _INSTEAD.get(name, ())}
+    settings = {name: value for name, value in defaults.items() if name not in unwanted}
+    settings |= own
+    if isinstance(own.get("options"), dict) and "options" not in unwanted:
+        settings["options"] = {**defaults.get("options", {}), **own["options"]}
+    return _placed(_converted(settings, Source, "source", number), number, folder)
+
+
+def _placed(source: Source, number: int, folder: PurePath) -> Source:
+    """Put the name of a Source where it is wanted, and the folder before its paths."""
+    found: dict[str, Any] = {}
+    for key in _NAMED:
+        value = getattr(source, key)
+        if value is not None and "{name}" in value:
+            if source.name is None:
+                raise WrongSetting(("source", number, key), "for {name} the Source needs a name")
+            found[key] = value.replace("{name}", source.name)
+    for key in _PATHS:
+        value = found.get(key, getattr(source, key))
+        if value is not None:
+            found[key] = os.path.normpath(folder / value)
+    return replace(source, **found)
+
+
+def _check(configuration: Configuration) -> None:
+    if not configuration.sources:
+        raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
+    for number, source in enumerate(configuration.sources):
+        check_source(number, source, reachable=configuration.websub.callback_url is not None)
+    check_apart(configuration.sources)
+
+
+def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) -> T:
+    try:
+        return msgspec.convert(settings, kind)
+    except msgspec.ValidationError as error:
+        names = [field.encode_name for field in msgspec.structs.fields(kind)]
+        raise _missing(str(error), table) or understand(str(error), names, table) from None
+
+
+def _missing(message: str, table: Path) -> WrongSetting | None:
+    name = message.partition("missing required field `")[2].partition("`")[0]
+    return WrongSetting((*table, name), "it is missing") if name else None
