@@ -129,6 +129,33 @@ def fragment_coverage(document: Document) -> Coverage:
     """
     if document.index or document.capability not in (*FRAGMENT_CAPABILITIES, None):
         raise WrongDocument(f"a Change Notification was expected, not {document.capability!r}")
+    return _pushed_coverage(document)
+
+
+def notice_coverage(document: Document) -> Coverage:
+    """Read a Framework Notification as coverage: its changes are those of documents.
+
+    Raises:
+        WrongDocument: It is none.
+        InvalidDocument: As `fragment_coverage`.
+    """
+    if document.index or document.capability != Capability.FRAMEWORK_NOTIFICATION:
+        raise WrongDocument(f"a Framework Notification was expected, not {document.capability!r}")
+    return _pushed_coverage(document)
+
+
+def notification_coverage(document: Document) -> Coverage:
+    """Read any notification as coverage, whatever it tells of.
+
+    Raises:
+        DocumentError: As `fragment_coverage`.
+    """
+    if document.capability == Capability.FRAMEWORK_NOTIFICATION:
+        return notice_coverage(document)
+    return fragment_coverage(document)
+
+
+def _pushed_coverage(document: Document) -> Coverage:
     from_, until = document.from_, document.until
     if from_ is not None and until is not None and until < from_:
         raise InvalidDocument(f"its until, {until}, lies before its from, {from_}")

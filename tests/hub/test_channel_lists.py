@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument
 from rsnotify.model import Document, Link, Resource
@@ -81,3 +82,11 @@ def test_what_is_too_much_and_undated_cannot_be_announced():
     undated = Document(capability="changelist", resources=(Resource(uri="u"),))
     with pytest.raises(InvalidDocument):
         announce(undated)
+
+
+def test_news_of_documents_stay_what_they_are():
+    document = replace(open_list(0, 1, 2), capability="framework-notification", until=at(2))
+    news = part_after(document, through=at(1), known=keys_at(changes(1), at(1)))
+    assert news is not None
+    assert news.capability == "framework-notification"
+    assert announce(document).capability == "framework-notification"

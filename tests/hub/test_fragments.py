@@ -164,3 +164,13 @@ def test_a_merged_fragment_ends_with_the_heartbeat_and_keeps_its_attributes():
     assert (merged.from_, merged.until) == (at(0), at(9))
     assert merged.attributes == (("{urn:x}digest", "00ff"),)
     assert merged.resources == read_document(fragment(0, 1)).resources
+
+
+def test_what_tells_of_documents_is_passed_on_as_what_it_is():
+    parts = [
+        read_fragment(fragment(begin, begin + 1, capability="framework-notification"))
+        for begin in (0, 1)
+    ]
+    merged = read_document(merge(parts))
+    assert merged.capability == "framework-notification"
+    assert (merged.from_, merged.until, len(merged.resources)) == (at(0), at(2), 2)

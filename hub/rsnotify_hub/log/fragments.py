@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from rsnotify.coverage import fragment_coverage
+from rsnotify.coverage import notification_coverage
 from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.errors import InvalidDocument, MalformedDocument
 from rsnotify.model import Document
@@ -63,7 +63,7 @@ def read_fragment(
     """Read and check a fragment.
 
     Args:
-        body: A Change Notification or a Change List.
+        body: A Change Notification, a Change List or a Framework Notification.
         content_type: What it came as.
         limits: What is refused for its size.
 
@@ -85,7 +85,7 @@ def describe(document: Document, body: bytes, content_type: str) -> Fragment:
     Raises:
         DocumentError: As for `read_fragment`.
     """
-    coverage = fragment_coverage(document)
+    coverage = notification_coverage(document)
     until = coverage.until
     if until is None:
         raise InvalidDocument("it has neither an until nor the datetime of a last change")
@@ -122,6 +122,13 @@ def _check_encoding(body: bytes) -> None:
         body.decode()
     except UnicodeDecodeError:
         raise MalformedDocument("its encoding is not UTF-8") from None
+
+
+def capability_of(document: Document) -> str:
+    """Return what a part of a document is, or several of its kind together, when pushed."""
+    if document.capability == Capability.FRAMEWORK_NOTIFICATION:
+        return Capability.FRAMEWORK_NOTIFICATION
+    return Capability.CHANGE_NOTIFICATION
 
 
 class Interval(Struct, frozen=True):
@@ -177,7 +184,7 @@ def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> 
     documents = [read_kept(body) for body in bodies]
     return write_document(
         Document(
-            capability=Capability.CHANGE_NOTIFICATION,
+            capability=capability_of(documents[-1]),
             resources=tuple(entry for document in documents for entry in document.resources),
             from_=from_,
             until=until,

@@ -17,7 +17,7 @@ from heapq import merge
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change, fragment_coverage, key
+from rsnotify.coverage import Change, key, notification_coverage
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.model import Document, Link, Resource
@@ -118,7 +118,7 @@ def _later(document: Document, fragment: Fragment, since: Instant) -> list[Chang
     granularity may find another change of a second that it has told of already.
     """
     at_it = fragment.from_ is not None and fragment.from_ >= since
-    changes = fragment_coverage(document).changes
+    changes = notification_coverage(document).changes
     return [change for change in changes if change.at > since or (at_it and change.at == since)]
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Set
 from rsnotify.datetimes import Instant
 from rsnotify.errors import InvalidDocument
 from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, Rel
+from rsnotify.vocabulary import Rel
+from rsnotify_hub.log.fragments import capability_of
 
 #: What tells two changes of one instant apart.
 ChangeKey = tuple[str, str | None]
@@ -53,7 +54,7 @@ def part_after(
 
 def _tail(document: Document, cut: int, from_: Instant, last: Instant) -> Document:
     return Document(
-        capability=Capability.CHANGE_NOTIFICATION,
+        capability=capability_of(document),
         resources=document.resources[cut:],
         from_=from_,
         until=document.until or last,
@@ -75,7 +76,7 @@ def announce(document: Document) -> Document:
     if last is None:
         raise InvalidDocument("it is too large, and its last change has no datetime")
     return Document(
-        capability=Capability.CHANGE_NOTIFICATION, from_=last, until=last, links=_up(document)
+        capability=capability_of(document), from_=last, until=last, links=_up(document)
     )
 
 
