@@ -67,6 +67,8 @@ class Rel:
     HUB = "hub"
     INDEX = "index"
     MEMENTO = "memento"
+    #: What tells of changes to a group of documents (RFC 5989 §7): the framework's channel.
+    MONITOR_GROUP = "monitor-group"
     NEXT = "next"
     #: A URI, since no registered relation says it (core §14.4).
     PATCH = "http://www.openarchives.org/rs/terms/patch"

@@ -85,8 +85,10 @@ class SourceDescription(Running):
     def document(self) -> Document:
         """Say what stands in the Source Description: the Capability List of each set."""
         links = () if self._described_by is None else (Link(Rel.DESCRIBED_BY, self._described_by),)
-        entries = tuple(publisher.source.documents.described() for publisher in self.sets)
-        return Document(Capability.DESCRIPTION, entries, links=links)
+        documents = [publisher.source.documents for publisher in self.sets]
+        entries = [each.described() for each in documents]
+        entries += [entry for each in documents for entry in each.framework_entries]
+        return Document(Capability.DESCRIPTION, tuple(entries), links=links)
 
     def write(self, file: str | os.PathLike[str]) -> None:
         """Write the Source Description, for any web server to serve at `uri`.

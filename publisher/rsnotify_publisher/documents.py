@@ -11,6 +11,7 @@ from rsnotify.mqtt.names import is_broker, parse_broker
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify.writing import Profile, write_document
 from rsnotify.writing import entry as write_entry
+from rsnotify_publisher.framework import framework_channel
 from rsnotify_publisher.journal import Volume
 from rsnotify_publisher.options import Options
 
@@ -35,6 +36,8 @@ ARCHIVES = {
 PARTS = "resourcesync/"
 #: The open Change List, where changelist.xml is an index. It is the one part that is rewritten.
 OPEN_PART = PARTS + "changelist-open.xml"
+#: The channel on which is told of the documents; it changes with them.
+FRAMEWORK = PARTS + "framework.xml"
 #: Not a document but a service: it stands below PARTS, so that no resource can have its name.
 CHANGE_MEMORY = PARTS + "changes"
 
@@ -98,6 +101,10 @@ class Documents:
         self.hubs = tuple(
             parse_broker(hub).at(self.topic) if is_broker(hub) else hub for hub in hubs
         )
+        #: Where is told of the documents themselves; None where nobody is told.
+        self.framework = (
+            framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
+        )
         #: The Source Description above; a Source of several sets puts its own here.
         self.description_uri = self.uri(DESCRIPTION)
         self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
@@ -110,15 +117,28 @@ class Documents:
     def description(self) -> Document:
         """Say what stands in the Source Description of this set alone (core §8)."""
         # What is about the only set is about the Source.
-        return Document(Capability.DESCRIPTION, (self.described(),), links=self._described_by)
+        links = self._described_by + self._framework_links
+        entries = (self._described(self._described_by), *self.framework_entries)
+        return Document(Capability.DESCRIPTION, entries, links=links)
 
     def described(self) -> Resource:
-        """Say what a Source Description says of this set: its Capability List (core §8)."""
-        return Resource(
-            self.uri(CAPABILITY_LIST),
-            capability=Capability.CAPABILITY_LIST,
-            links=self._described_by,
-        )
+        """Say what the Source Description of several sets says of this one (core §8)."""
+        return self._described(self._described_by + self._framework_links)
+
+    def _described(self, links: tuple[Link, ...]) -> Resource:
+        uri = self.uri(CAPABILITY_LIST)
+        return Resource(uri, capability=Capability.CAPABILITY_LIST, links=links)
+
+    @property
+    def _framework_links(self) -> tuple[Link, ...]:
+        return () if self.framework is None else self.framework.links
+
+    @property
+    def framework_entries(self) -> tuple[Resource, ...]:
+        """What of the framework's channel stands in the Source Description beside the sets."""
+        if self.framework is None or not self.options.framework_url:
+            return ()
+        return (self.framework.entry,)
 
     @property
     def offered(self) -> dict[str, str]:

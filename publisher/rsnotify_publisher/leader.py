@@ -14,19 +14,14 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.retry import Retry
-from rsnotify_publisher.documents import CAPABILITY_LIST
-from rsnotify_publisher.journal import Journal, Recorder, State
+from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.library import Library, Stopped
-from rsnotify_publisher.push.emitter import Emitter
-from rsnotify_publisher.push.feed import Feed
-from rsnotify_publisher.push.fragments import FragmentWriter
-from rsnotify_publisher.push.hubs import Hub
+from rsnotify_publisher.push.feeding import Feeding
 from rsnotify_publisher.source import Source
 
 _log = logging.getLogger("rsnotify.publisher")
 _NOTE_CURSORS_EVERY = 1.0
 _RETRY = Retry(first=0.1, most=30.0)
-_LOOK_EVERY = 0.01
 # How many refreshes pass between two looks at what is to be dropped.
 _TIDY_EVERY = 10
 # Part of the interval after which a Resource Dump that was not due is looked at again.
@@ -52,14 +47,13 @@ class Leader:
         self._recorder = recorder
         self._on_published = on_published
         self._library = Library(source, recorder)
-        self._emitter = Emitter(source.documents.topic, ())
-        self._noted: dict[str, int] = {}
-        self._left_behind: set[str] = set()
+        self._feeding: Feeding | None = None
         self._random = Random()
 
     def wake(self) -> None:
         """Say that the journal has something new."""
-        self._emitter.wake()
+        if self._feeding is not None:
+            self._feeding.wake()
 
     async def lead(self, stop: asyncio.Event) -> None:
         """Lead until `stop` is set, then end in order.
@@ -68,42 +62,19 @@ class Leader:
             StorageError: The journal cannot be read.
         """
         with self._source.open_journal() as journal:
-            feeds = [(hub, self._feed(journal, hub)) for hub in self._source.hubs]
-            self._emitter = Emitter(self._source.documents.topic, feeds)
+            self._feeding = feeding = Feeding(self._source, journal, self._recorder)
             try:
-                async with self._working(journal):
+                async with self._working(journal, feeding):
                     await stop.wait()
-                    await self._drain(journal)
+                    await feeding.drain()
                 await self._write_change_lists()
             finally:
                 # Whoever leads next must not meet a thread of ours that still writes.
                 await asyncio.to_thread(self._library.close)
-            await self._note_cursors(journal)
-
-    def _feed(self, journal: Journal, hub: Hub) -> Feed:
-        options = self._source.options
-        writer = FragmentWriter(
-            self._source.documents.uri(CAPABILITY_LIST),
-            max_entries=options.fragment_entries,
-            max_bytes=options.fragment_bytes,
-            profile=self._source.documents.profile,
-        )
-        contents = self._source.contents
-        return Feed(
-            journal,
-            journal.cursor(hub.uri),
-            writer,
-            self._promise,
-            None if contents is None else contents.inline,
-            heartbeat=options.heartbeat,
-            batch=options.fragment_entries,
-        )
-
-    async def _promise(self) -> State:
-        return await asyncio.wrap_future(self._recorder.submit(Journal.promise))
+            await feeding.note()
 
     @asynccontextmanager
-    async def _working(self, journal: Journal) -> AsyncIterator[None]:
+    async def _working(self, journal: Journal, feeding: Feeding) -> AsyncIterator[None]:
         """Feed the hubs and keep the documents while the caller waits."""
         # This executor calls a job right away, in the event loop: it only sets an event.
         scheduler = AsyncIOScheduler(executors={"default": DebugExecutor()}, timezone=UTC)
@@ -114,14 +85,14 @@ class Leader:
             (options.refresh, self._write_change_lists),
             (options.resource_list_every, self._write_all),
             (options.refresh * _TIDY_EVERY, lambda: self._in_thread(library.tidy)),
-            (_NOTE_CURSORS_EVERY, lambda: self._note_cursors(journal)),
+            (_NOTE_CURSORS_EVERY, feeding.note),
         ]
         if dumps is not None:
             regular.append((dumps * _LOOK_AT_DUMPS, self._write_resource_dump))
         if options.change_dump:
             regular.append((options.refresh, self._write_change_dumps))
         async with asyncio.TaskGroup() as tasks:
-            work = [self._emitter.run(), self._watch(journal)]
+            work = [feeding.run(), self._watch(journal)]
             work += [self._regularly(scheduler, every, job) for every, job in regular]
             running = list(map(tasks.create_task, work))
             scheduler.start()
@@ -170,48 +141,17 @@ class Leader:
             await asyncio.sleep(self._source.options.poll)
             if (version := journal.data_version()) != seen:
                 seen = version
-                self._emitter.wake()
-
-    async def _drain(self, journal: Journal) -> None:
-        """Give hubs that are there a moment to take what is left; the journal keeps the rest."""
-        last = journal.state().last_change
-        for _ in range(round(self._source.options.grace / _LOOK_EVERY)):
-            if not self._emitter.behind(last):
-                break
-            await asyncio.sleep(_LOOK_EVERY)
-
-    async def _note_cursors(self, journal: Journal) -> None:
-        """Persist how far the hubs are; late is well, since what is sent twice is kept once."""
-        cursors = self._emitter.cursors
-        through = journal.prunable(cursors)
-        if through is not None:
-            self._leave_behind({hub for hub, cursor in cursors.items() if cursor < through})
-        if cursors == self._noted and through is None:
-            return
-
-        def note(journal: Journal) -> None:
-            for hub, cursor in cursors.items():
-                journal.move_cursor(hub, cursor)
-            if through is not None:
-                journal.prune(through)
-
-        await asyncio.wrap_future(self._recorder.submit(note))
-        self._noted = cursors
-
-    def _leave_behind(self, hubs: set[str]) -> None:
-        """Warn once of hubs that lack what is not kept for them any more."""
-        for hub in hubs - self._left_behind:
-            _log.warning(
-                "%s lacks changes that are no longer kept; it will have a gap, which "
-                "Destinations fill from the documents",
-                hub,
-            )
-        self._left_behind = hubs
+                self.wake()
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         """Do what takes long where nothing waits for it."""
         with suppress(Stopped):
             await asyncio.to_thread(work)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._feeding is not None:
+            self._feeding.tell()
 
     async def _write_change_lists(self) -> None:
         await self._in_thread(self._library.write_change_lists)
@@ -228,4 +168,5 @@ class Leader:
         await self._write_change_lists()
         with suppress(Stopped):
             await asyncio.to_thread(self._library.write_resource_list)
+            self._tell()
             self._on_published()

@@ -41,6 +41,10 @@ class Options(Struct, frozen=True, kw_only=True):
         change_dump_archive: Move older packages from the Change Dump to an archive.
         gzip: Write closed Change Lists and parts of Resource Lists as `.xml.gz`.
         profile: "1.1", which readers of ResourceSync 1.0 can follow too, or "1.0".
+        framework: Tell the hubs also of new documents, on a channel of its own.
+        framework_url: Name that channel in the Source Description by a `<url>` too, as Framework
+            Notification §5 has it. Some clients, `resync` among them, take it for a second set
+            of resources and stop.
         change_memory: Let the Capability List name the change memory, because `application` or
             `routes` serve it.
         max_entries: Entries in one document before it gets an index.
@@ -64,6 +68,8 @@ class Options(Struct, frozen=True, kw_only=True):
     change_dump_archive: bool = False
     gzip: bool = False
     profile: str = "1.1"
+    framework: bool = True
+    framework_url: bool = False
     change_memory: bool = False
     max_entries: _Entries = MAX_ENTRIES
     max_bytes: _Bytes = MAX_BYTES

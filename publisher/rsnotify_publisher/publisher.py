@@ -129,6 +129,7 @@ class Publisher(Running):
             # Before the first change, so that a new hub is sent it.
             for hub in self.source.hubs:
                 journal.add_hub(hub.uri)
+                journal.add_listener(hub.uri)
         self._background = Background(self.source, self._leader)
         self._recorder = Recorder(self.source.open_journal, self._background.wake)
         self._recorder.start()

@@ -55,6 +55,8 @@ class FakeHub:
         self.connections = 0
         self.through: Instant | None = None
         self.refuse_with: int | None = None
+        self.refuse_notices = False
+        self.refused = 0
         self.answering = asyncio.Event()
         self.answering.set()
         self._news = asyncio.Condition()
@@ -111,19 +113,25 @@ class FakeHub:
         await self.answering.wait()
         if self.refuse_with is not None:
             return web.Response(status=self.refuse_with, text="not now")
-        await self.keep(await request.read())
+        body = await request.read()
+        if self.refuse_notices and Capability.FRAMEWORK_NOTIFICATION.encode() in body:
+            self.refused += 1
+            return web.Response(status=403, text="not on this topic")
+        await self.keep(body)
         return web.Response(status=202)
 
     async def _ws(self, request: web.Request) -> web.WebSocketResponse:
         await self._note(request)
-        self.connections += 1
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self._sockets.add(socket)
         greeting = await socket.receive_json()
         assert greeting["type"] == "publish"
         topic = greeting["topic"]
-        through = format_datetime(self.through) if self.through else None
+        of_changes = topic.endswith("/channel.xml")
+        self.connections += of_changes
+        known = self.through if of_changes else None
+        through = format_datetime(known) if known else None
         await socket.send_json({"type": "publishing", "topic": topic, "through": through})
         async for message in socket:
             assert message.type is WSMsgType.TEXT

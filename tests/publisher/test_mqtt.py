@@ -38,7 +38,7 @@ class Ear:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         async with connect(self._broker, session=AWAY, take=self._take) as connection:
-            await connection.subscribe("#")
+            await connection.subscribe(channel_name(CHANNEL))
             yield
 
     def _take(self, message: Message) -> None:

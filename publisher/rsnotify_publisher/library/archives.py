@@ -14,6 +14,7 @@ from rsnotify_publisher.documents import ARCHIVES, PARTS, compact, is_final
 from rsnotify_publisher.files import sweep
 from rsnotify_publisher.journal import Journal, Recorder, Volume
 from rsnotify_publisher.library.paging import Pager
+from rsnotify_publisher.library.telling import NOTHING, Telling, Told
 from rsnotify_publisher.source import Source
 
 _BASELINES = (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP)
@@ -34,6 +35,7 @@ class Archives:
         self._recorder = recorder
         self._retention = source.retention
         self._pager = Pager(source.documents, source.documents_folder, source.options)
+        self._telling = Telling(source.documents)
         # Several jobs may have something to archive at the same time.
         self._lock = threading.Lock()
 
@@ -103,10 +105,12 @@ class Archives:
         """
         kind = volumes[0].kind
         with self._lock:
+            told = NOTHING
             if self._documents.keeps(kind):
                 self._write(kind, [*journal.volumes(kind, archived=True), *volumes])
+                told = self._telling.archive(kind)
             # Only now may a reader of the journal see the live document without them.
-            self._note(note)
+            self._note(note, told)
 
     def replace(self, journal: Journal, volume: Volume) -> None:
         """Note a new live document, in place of the former ones of its kind.
@@ -125,6 +129,7 @@ class Archives:
             journal.put(volume)
             journal.archive(kept)
             journal.drop(other for other in former if other not in kept)
+            journal.tell(self._telling.live(volume, first=not former))
 
         if kept:
             self.add(journal, kept, note)
@@ -156,10 +161,12 @@ class Archives:
             needed = self._needed_after(journal)
             expired = [volume for volume in expired if volume.end <= needed]
         if expired:
+            told = NOTHING
             if self._documents.keeps(kind):
                 self._write(kind, volumes[len(expired) :])
+                told = self._telling.archive(kind)
             # Only now do their files begin to linger, as no document refers to them.
-            self._note(lambda journal: journal.drop(expired))
+            self._note(lambda journal: journal.drop(expired), told)
 
     def _needed_after(self, journal: Journal) -> int:
         """Return after which instant changes are needed by those that begin with a baseline."""
@@ -179,5 +186,9 @@ class Archives:
         )
         self.keep_only(f"{kind}-archive-", parts)
 
-    def _note(self, operation: Callable[[Journal], None]) -> None:
-        self._recorder.submit(operation).result()
+    def _note(self, operation: Callable[[Journal], None], told: Told = NOTHING) -> None:
+        def note(journal: Journal) -> None:
+            operation(journal)
+            journal.tell(told)
+
+        self._recorder.submit(note).result()

@@ -9,6 +9,7 @@ from rsnotify_publisher.files import also_as, write_atomically
 from rsnotify_publisher.journal import Journal, Recorder, Volume
 from rsnotify_publisher.library.archives import Archives
 from rsnotify_publisher.library.openlist import Closing, OpenList
+from rsnotify_publisher.library.telling import Telling
 from rsnotify_publisher.source import Source
 
 # Changes that are held at once, however many there are to catch up with.
@@ -35,6 +36,7 @@ class ChangeLists:
         self._suffix = ".xml.gz" if source.options.gzip else ".xml"
         self._recorder = recorder
         self._archives = archives
+        self._telling = Telling(source.documents)
         self._open = OpenList(source.documents)
         self._published = ""
 
@@ -64,12 +66,21 @@ class ChangeLists:
     def _close_next(self, journal: Journal) -> bool:
         now = self._clock()
         if parts := self._open.to_archive(self._rotation, now):
-            self._archives.add(journal, parts, lambda journal: journal.archive(parts))
+            self._move(journal, parts)
             return True
         closing = self._open.to_close(self._rotation, now)
         if closing is not None:
             self._close(journal, closing)
         return closing is not None
+
+    def _move(self, journal: Journal, parts: list[Volume]) -> None:
+        """Let closed parts leave the open period."""
+
+        def note(journal: Journal) -> None:
+            journal.archive(parts)
+            journal.tell(self._telling.reopened(parts[-1].end))
+
+        self._archives.add(journal, parts, note)
 
     def _close(self, journal: Journal, closing: Closing) -> None:
         """Publish a closed list: first itself, then what refers to it."""
@@ -83,12 +94,17 @@ class ChangeLists:
             files=(name,),
             archived=closing.archived,
         )
+
+        def note(journal: Journal) -> None:
+            journal.close_list(volume)
+            journal.tell(self._telling.closed(volume))
+
         if closing.archived:
-            self._archives.add(journal, [volume], lambda journal: journal.close_list(volume))
+            self._archives.add(journal, [volume], note)
             return
         if not (self._folder / OPEN_PART).exists():
             write_atomically(self._folder / OPEN_PART, self._open.open_chunks())
-        self._recorder.submit(lambda journal: journal.close_list(volume)).result()
+        self._recorder.submit(note).result()
 
     def _publish(self) -> None:
         version = self._open.version

@@ -28,6 +28,7 @@ from rsnotify_publisher.files import also_as
 from rsnotify_publisher.journal import Journal, Recorder, Volume
 from rsnotify_publisher.library.archives import Archives
 from rsnotify_publisher.library.closed import changes_in, still_listed
+from rsnotify_publisher.library.telling import tell_version
 from rsnotify_publisher.source import Source
 
 # Where there is an archive, so many of the newest Change Dumps stay in what is live.
@@ -214,6 +215,13 @@ class Dumping:
         )
         self._archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
         self._shown = live
+        dump = Resource(
+            self._documents.uri(CHANGE_DUMP),
+            capability=Capability.CHANGE_DUMP,
+            from_=from_microseconds(begin),
+        )
+        through = live[-1].end if live else begin
+        tell_version(self._documents, self._recorder, dump, f"{begin}-{through}")
 
     def _entries(self, name: str) -> Iterator[Resource]:
         """Read what a closed Change Dump says of its packages."""

@@ -6,21 +6,26 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import blake2b
 
+from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import RsnotifyError, StorageError
-from rsnotify.model import Resource
+from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher.changes import as_listed, check_resource
-from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION, stem
+from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION, FRAMEWORK, stem
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.library.archives import Archives
 from rsnotify_publisher.library.changelists import ChangeLists
 from rsnotify_publisher.library.dumping import Dumping
 from rsnotify_publisher.library.resourcelist import ResourceListWriter
+from rsnotify_publisher.library.telling import tell_version
 from rsnotify_publisher.source import Source
 
 _log = logging.getLogger("rsnotify.publisher")
+# Notices that a GET of the channel shows; who lacks more looks at the documents.
+_SHOWN = 100
 
 
 class Stopped(Exception):
@@ -48,7 +53,7 @@ class Library:
         self._change_lists = ChangeLists(source, recorder, self._archives, captured)
         self._resource_list = ResourceListWriter(source)
         self._prepared = False
-        self._listed = -1
+        self._listed = self._told = -1
         # A job that was cancelled may still be at work in its thread.
         self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
         self._stopping = threading.Event()
@@ -72,18 +77,25 @@ class Library:
 
     def _prepare(self, journal: Journal) -> None:
         """Write what changes only with the configuration, and what documents refer to."""
-        description = self._source.documents.write(self._source.documents.description())
-        write_atomically(self._folder / DESCRIPTION, [description])
+        self._write(DESCRIPTION, self._source.documents.description())
         self._archives.prepare(journal)
         self._dumping.prepare(journal)
         self._write_capability_list()
+        if self._source.documents.framework is None:
+            (self._folder / FRAMEWORK).unlink(missing_ok=True)
         self._prepared = True
 
     def _write_capability_list(self) -> None:
         documents = self._source.documents
         missing = {name for name in documents.offered.values() if self._dumping.awaits(name)}
-        offered = documents.capability_list(frozenset(missing))
-        write_atomically(self._folder / CAPABILITY_LIST, [documents.write(offered)])
+        self._write(CAPABILITY_LIST, documents.capability_list(frozenset(missing)))
+
+    def _write(self, name: str, document: Document) -> None:
+        documents = self._source.documents
+        body = documents.write(document)
+        write_atomically(self._folder / name, [body])
+        told = Resource(documents.uri(name), capability=document.capability)
+        tell_version(documents, self._recorder, told, blake2b(body, digest_size=12).hexdigest())
 
     def write_change_lists(self) -> None:
         """Bring the open Change List and the channel up to date; close what is too long.
@@ -95,6 +107,20 @@ class Library:
                 self._prepare(journal)
             if self._change_lists.write(journal):
                 self._archives.retire(journal, self._source.clock())
+            self._write_framework(journal)
+
+    def _write_framework(self, journal: Journal) -> None:
+        """Bring the channel up to date on which is told of the documents."""
+        documents = self._source.documents
+        until = journal.last_notice()
+        if documents.framework is None or until == self._told:
+            return
+        notices = journal.notices(0)[-_SHOWN:]
+        first = notices[0].datetime if notices else None
+        from_ = journal.last_notice_at(to_microseconds(first) - 1) if first else until
+        shown = documents.framework.content(notices, from_, until, documents.description_uri)
+        write_atomically(self._folder / FRAMEWORK, [documents.write(shown)])
+        self._told = until
 
     def write_resource_list(self) -> None:
         """Write the Resource List, if anything changed since it was last written."""

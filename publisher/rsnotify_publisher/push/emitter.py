@@ -24,14 +24,22 @@ class Emitter:
         topic: The URI of the channel.
         feeds: Each hub with its feed.
         what: What waits in the journal while a hub is away.
+        beside: What feeds the same hubs on another channel, and warns when one is away.
     """
 
     def __init__(
-        self, topic: str, feeds: Sequence[tuple[Hub, Feed]], *, what: str = "changes"
+        self,
+        topic: str,
+        feeds: Sequence[tuple[Hub, Feed]],
+        *,
+        what: str = "changes",
+        beside: Emitter | None = None,
     ) -> None:
         self._topic = topic
         self._what = what
         self._feeds = feeds
+        self._beside = beside
+        self._failed: dict[str, float] = {}
         self._random = Random()
 
     def behind(self, instant: int) -> bool:
@@ -42,6 +50,12 @@ class Emitter:
     def cursors(self) -> dict[str, int]:
         """Through which instant each hub, by its URI, has everything."""
         return {hub.uri: feed.cursor for hub, feed in self._feeds}
+
+    def failed_lately(self, hub: Hub) -> bool:
+        """Whether a hub could not be fed a moment ago."""
+        failed = self._failed.get(hub.uri)
+        now = asyncio.get_running_loop().time()
+        return failed is not None and now < failed + 2 * _RETRY.most
 
     def wake(self) -> None:
         """Say that the journal has something new."""
@@ -62,16 +76,20 @@ class Emitter:
             try:
                 await _in_a_task(feed_hub(hub, self._topic, feed))
             except RsnotifyError as error:
-                self._report(error, failures if feed.cursor == before else 0)
+                self._report(hub, error, failures if feed.cursor == before else 0)
                 wait = error.retry_after or 0.0
             except Exception:  # an error of our own must not end the feeding of a hub for good
                 _log.exception("feeding %s failed; it is tried again", hub.uri)
             failures = 1 if feed.cursor > before else failures + 1
             await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
 
-    def _report(self, error: RsnotifyError, failures: int) -> None:
+    def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
         """Warn once of a hub that is away; what follows is only for those who look closely."""
-        level = logging.INFO if failures else logging.WARNING
+        self._failed[hub.uri] = asyncio.get_running_loop().time()
+        first = failures == 0
+        if self._beside is not None:  # which has had its turn when this one fails again
+            first = failures == 1 and not self._beside.failed_lately(hub)
+        level = logging.WARNING if first else logging.INFO
         _log.log(level, "%s; %s wait in the journal until it is back", error, self._what)
 
 

@@ -29,6 +29,7 @@ from rsnotify_publisher.documents import (
     CHANGE_MEMORY,
     CHANNEL,
     DESCRIPTION,
+    FRAMEWORK,
     PARTS,
 )
 from rsnotify_publisher.library.openlist import OpenList
@@ -98,8 +99,13 @@ def path_of(source: Publisher | SourceDescription) -> str:
 
 def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
     folder = source.documents_folder
-    table = {prefix + name: _file(folder, name) for name in source.documents.files}
+    names = source.documents.files
+    table = {prefix + name: _file(folder / name, _XML | LIVE) for name in names}
     table[prefix + CHANGE_MEMORY] = _change_memory(source)
+    if (channel := source.documents.framework) is not None:
+        table[prefix + FRAMEWORK] = _file(
+            folder / FRAMEWORK, _XML | LIVE | _links(channel.topic, channel.hubs)
+        )
     table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip)}"] = _part(folder)
     fresh = _FreshList(source)
     table[prefix + CHANGE_LIST] = fresh.change_list
@@ -107,13 +113,17 @@ def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
     return table
 
 
-def _file(folder: Path, name: str) -> Handler:
+def _file(path: Path, headers: dict[str, str]) -> Handler:
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await answer(
-            request, lambda: hold_file(folder / name), _XML | LIVE, compressible=True
-        )
+        return await answer(request, lambda: hold_file(path), headers, compressible=True)
 
     return handle
+
+
+def _links(topic: str, hubs: tuple[str, ...]) -> dict[str, str]:
+    """Make the header by which a subscriber finds hub and topic (WebSub §4)."""
+    links = [(Rel.SELF, topic), *((Rel.HUB, hub) for hub in hubs)]
+    return {hdrs.LINK: format_links(links)}
 
 
 def _part(folder: Path) -> Handler:
@@ -151,8 +161,7 @@ class _FreshList:
 
     def __init__(self, source: Source) -> None:
         documents = source.documents
-        links = [(Rel.SELF, documents.topic), *((Rel.HUB, hub) for hub in documents.hubs)]
-        self._channel_headers = {hdrs.LINK: format_links(links)}
+        self._channel_headers = _links(documents.topic, documents.hubs)
         self._open_journal = source.open_journal
         self._list = OpenList(documents)
         self._lock = threading.Lock()

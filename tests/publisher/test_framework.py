@@ -1,0 +1,241 @@
+"""The channel on which a Source tells of its own documents, from the Source to the hub."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.model import Document, Link, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify_publisher import Options, Publisher, SourceDescription, parse_hub
+from rsnotify_publisher.web import application
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, serving
+
+TOPIC = BASE + "resourcesync/framework.xml"
+DESCRIPTION = BASE + ".well-known/resourcesync"
+HUB = "https://hub.example/websub"
+CALM = replace(QUICK, resource_list_every=900)
+ROTATING = replace(CALM, rotate="10 changes")
+
+
+def told(hub: FakeHub) -> list[Resource]:
+    return [entry for notice in hub.notices for entry in notice.resources]
+
+
+def documents(hub: FakeHub) -> list[str]:
+    return [entry.uri.removeprefix(BASE) for entry in told(hub)]
+
+
+async def hears_of(hub: FakeHub, *names: str) -> None:
+    await hub.until(lambda: set(names) <= set(documents(hub)))
+
+
+def described(folder: Path, *hubs: str, **options: object) -> Document:
+    chosen = replace(Options(), **options)
+    return Publisher(folder, BASE, hubs=hubs, options=chosen).source.documents.description()
+
+
+def links(document: Document | Resource) -> list[tuple[str, str]]:
+    return [(link.rel, link.href) for link in document.links]
+
+
+CHANNEL = [(Rel.MONITOR_GROUP, TOPIC), (Rel.HUB, HUB)]
+
+
+def test_the_source_description_names_the_channel_beside_the_sets(tmp_path: Path) -> None:
+    document = described(tmp_path, HUB)
+    assert links(document) == CHANNEL
+    assert [entry.capability for entry in document.resources] == [Capability.CAPABILITY_LIST]
+
+
+def test_it_names_it_among_the_sets_on_request_only(tmp_path: Path) -> None:
+    document = described(tmp_path, HUB, framework_url=True)
+    assert links(document) == CHANNEL
+    entry = document.resources[-1]
+    assert (entry.uri, entry.capability) == (TOPIC, Capability.FRAMEWORK_NOTIFICATION)
+    assert entry.links == (Link(Rel.HUB, HUB),)
+
+
+@pytest.mark.parametrize("hubs", [(), ("mqtts://broker.example/one/topic",)])
+def test_there_is_no_channel_where_no_hub_can_have_it(
+    tmp_path: Path, hubs: tuple[str, ...]
+) -> None:
+    document = described(tmp_path, *hubs, framework_url=True)
+    assert links(document) == []
+    assert len(document.resources) == 1
+
+
+def test_there_is_no_channel_if_none_is_wanted(tmp_path: Path) -> None:
+    assert links(described(tmp_path, HUB, framework=False)) == []
+
+
+def test_a_broker_has_the_channel_under_a_name_of_its_own(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, hubs=["mqtts://broker.example"])
+    channel = publisher.source.documents.framework
+    assert channel is not None
+    assert channel.hubs[0].startswith("mqtts://broker.example/rsnotify/")
+    assert channel.hubs != publisher.source.documents.hubs
+
+
+def test_several_sets_have_a_channel_each(tmp_path: Path) -> None:
+    names = ("one", "two")
+    sets = [Publisher(tmp_path / name, f"{BASE}{name}/", hubs=[HUB]) for name in names]
+    document = SourceDescription(BASE, sets).document()
+    assert links(document) == []
+    for name, entry in zip(names, document.resources, strict=True):
+        topic = f"{BASE}{name}/resourcesync/framework.xml"
+        assert links(entry) == [(Rel.MONITOR_GROUP, topic), (Rel.HUB, HUB)]
+
+
+@pytest.mark.parametrize("way", ["", "websub"])
+async def test_a_hub_is_told_of_the_first_documents(tmp_path: Path, hub: FakeHub, way: str) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[hub.url + way], options=CALM):
+        await hears_of(hub, ".well-known/resourcesync", "capabilitylist.xml", "resourcelist.xml")
+    for entry in told(hub):
+        assert entry.change is ChangeType.CREATED
+    kinds = {entry.uri.removeprefix(BASE): entry.capability for entry in told(hub)}
+    assert kinds["resourcelist.xml"] == Capability.RESOURCE_LIST
+    for notice in hub.notices:
+        assert notice.capability == Capability.FRAMEWORK_NOTIFICATION
+        assert notice.link(Rel.UP) == DESCRIPTION
+    chain_of(hub.notices)
+
+
+async def test_a_new_resource_list_is_told_with_its_instant(tmp_path: Path, hub: FakeHub) -> None:
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK)
+    async with publisher:
+        await hears_of(hub, "resourcelist.xml")
+        change = await publisher.aupdated(BASE + "a")
+        await hub.until(lambda: documents(hub).count("resourcelist.xml") > 1)
+    last = [entry for entry in told(hub) if entry.capability == Capability.RESOURCE_LIST][-1]
+    assert last.change is ChangeType.UPDATED
+    assert last.at is not None
+    assert change.datetime is not None
+    assert last.at >= change.datetime
+
+
+async def test_a_closed_change_list_is_told_with_its_interval(tmp_path: Path, hub: FakeHub) -> None:
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=ROTATING)
+    async with publisher:
+        for number in range(12):
+            await publisher.aupdated(f"{BASE}{number}")
+        await hears_of(hub, "changelist.xml", "changelist-archive.xml")
+    (closed, *_) = [entry for entry in told(hub) if entry.capability == Capability.CHANGE_LIST]
+    written = read_document(
+        (publisher.source.documents_folder / closed.uri.removeprefix(BASE)).read_bytes()
+    )
+    assert closed.change is ChangeType.CREATED
+    assert (closed.from_, closed.until) == (written.from_, written.until)
+    reopened = next(entry for entry in told(hub) if entry.uri == BASE + "changelist.xml")
+    assert reopened.from_ == closed.until
+    assert set(hub.uris()) == {f"{BASE}{number}" for number in range(12)}, "and nothing but that"
+
+
+async def test_dumps_are_told(tmp_path: Path, hub: FakeHub) -> None:
+    options = replace(ROTATING, resource_dump_every=0.2, change_dump=True)
+    publisher = Publisher(
+        tmp_path, BASE, hubs=[hub.url], options=options, content=lambda uri: uri.encode()
+    )
+    async with publisher:
+        await hears_of(hub, "resourcedump.xml", "changedump.xml")
+        for number in range(12):
+            await publisher.aupdated(f"{BASE}{number}")
+        await hub.until(lambda: documents(hub).count("changedump.xml") > 1)
+        await hub.until(lambda: documents(hub).count("resourcedump.xml") > 1)
+    dumps = [entry for entry in told(hub) if entry.capability == Capability.RESOURCE_DUMP]
+    assert [dump.change for dump in dumps[:2]] == [ChangeType.CREATED, ChangeType.UPDATED]
+    # It offers what it did not offer before.
+    assert documents(hub).count("capabilitylist.xml") == 2
+
+
+async def test_what_was_written_and_not_told_is_told_by_the_next_run(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    hubs = [hub.url]
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
+        await hears_of(hub, "resourcelist.xml")
+    await hub.stop()
+    hub.notices.clear()
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=ROTATING) as publisher:
+        await publisher.arecord([_update(number) for number in range(12)])
+        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+    await hub.start()
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
+        await hears_of(hub, "changelist.xml", "changelist-archive.xml")
+    chain_of(hub.notices)
+
+
+async def test_what_was_told_is_not_told_again_by_the_next_run(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    for _ in range(2):
+        async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
+            await hears_of(hub, "resourcelist.xml")
+            assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+            with publisher.source.open_journal() as journal:
+                last = journal.notices(0)[-1].datetime
+            await hub.until(lambda last=last: hub.notices[-1].until == last)  # type: ignore[misc]
+    assert documents(hub).count("capabilitylist.xml") == 1
+    assert documents(hub).count(".well-known/resourcesync") == 1
+
+
+async def test_a_new_hub_changes_what_is_offered_and_that_is_told(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM):
+        await hears_of(hub, "resourcelist.xml")
+    more = [hub.url, parse_hub("http://127.0.0.1:9/websub")]
+    async with Publisher(tmp_path, BASE, hubs=more, options=CALM):
+        await hub.until(lambda: documents(hub).count("capabilitylist.xml") == 2)
+    assert told(hub)[-1].change is ChangeType.UPDATED
+
+
+async def test_quiet_is_told_seldom(tmp_path: Path, hub: FakeHub) -> None:
+    options = replace(CALM, heartbeat=0.02)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options):
+        await hub.until(lambda: hub.notices and not hub.notices[-1].resources)
+        assert len(hub.fragments) > len([n for n in hub.notices if not n.resources])
+    chain_of(hub.notices)
+
+
+async def test_the_channel_can_be_read_and_says_where_its_hubs_are(
+    tmp_path: Path, hub: FakeHub
+) -> None:
+    publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM)
+    async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
+        await hears_of(hub, "resourcelist.xml")
+        await publisher.aupdated(BASE + "a")
+        async with session.get(f"{url}/{TOPIC.removeprefix(BASE)}") as response:
+            document = read_document(await response.read())
+            found = response.links
+    assert str(found["self"]["url"]) == TOPIC
+    assert str(found["hub"]["url"]) in (hub.url + "websub", hub.url.replace("http", "ws") + "ws")
+    assert document.capability == Capability.FRAMEWORK_NOTIFICATION
+    assert document.link(Rel.SELF) == TOPIC
+    assert document.from_ is not None
+    assert document.until is not None
+    for entry in document.resources:
+        assert entry.datetime is not None
+        assert document.from_ < entry.datetime <= document.until
+
+
+def _update(number: int) -> Resource:
+    return Resource(f"{BASE}{number}", change=ChangeType.UPDATED)
+
+
+async def test_a_hub_that_refuses_the_channel_alone_is_named_and_still_told_of_changes(
+    tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.refuse_notices = True
+    options = replace(CALM, heartbeat=0.05)
+    async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=options) as publisher:
+        await publisher.aupdated(BASE + "a")
+        await hub.has(BASE + "a")
+        await hub.until(lambda: hub.refused > 2)
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "notices of new documents wait" in warning.getMessage()
