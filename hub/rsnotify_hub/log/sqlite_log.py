@@ -25,6 +25,7 @@ CREATE TABLE IF NOT EXISTS topic (
     kept INTEGER NOT NULL,
     size INTEGER NOT NULL
 );
+CREATE INDEX IF NOT EXISTS topic_received ON topic (received DESC, uri);
 -- AUTOINCREMENT: a position must not come back after its fragment was deleted.
 CREATE TABLE IF NOT EXISTS fragment (
     position INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -18,12 +18,27 @@ _OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
 
 def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
     """Return the state of every log, or of one."""
-    where = "" if topic is None else "WHERE uri = ?"
-    rows = database.execute(
-        "SELECT id, uri, position, through, received, kept, size FROM topic " + where,
-        () if topic is None else (topic,),
-    )
-    return [_state(database, *row) for row in rows.fetchall()]
+    if topic is None:
+        return _states(database, "")
+    return _states(database, "WHERE uri = ?", topic)
+
+
+def newest(
+    database: sqlite3.Connection, after: tuple[Instant, str] | None, limit: int
+) -> list[LogState]:
+    """Return a page of states (`Store.newest`); the index leads to its place."""
+    order = "ORDER BY received DESC, uri LIMIT ?"
+    if after is None:
+        return _states(database, order, limit)
+    received, topic = to_microseconds(after[0]), after[1]
+    same = _states(database, f"WHERE received = ? AND uri > ? {order}", received, topic, limit)
+    rest = limit - len(same)
+    return same + _states(database, f"WHERE received < ? {order}", received, rest)
+
+
+def _states(database: sqlite3.Connection, which: str, *values: str | int) -> list[LogState]:
+    sql = f"SELECT id, uri, position, through, received, kept, size FROM topic {which}"
+    return [_state(database, *row) for row in database.execute(sql, values).fetchall()]
 
 
 def _state(

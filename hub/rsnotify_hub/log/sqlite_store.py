@@ -89,6 +89,10 @@ class SqliteStore:
         """Return the state of every log."""
         return await self._read(sqlite_reading.states)
 
+    async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        """Return the state of some logs (`Store.newest`)."""
+        return await self._read(lambda database: sqlite_reading.newest(database, after, limit))
+
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
     ) -> Appended:

@@ -90,6 +90,14 @@ class Store(Protocol):
     async def logs(self) -> list[LogState]:
         """Return the state of every log."""
 
+    async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        """Return the state of some logs, the newest first.
+
+        Args:
+            after: When the log before them got something last, and its topic; None to begin.
+            limit: How many at most.
+        """
+
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
     ) -> Appended:

@@ -81,6 +81,14 @@ class Topics:
         """Return the state of every log."""
         return [found.state for found in self._logs.values() if found.state]
 
+    async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
+        """Return the state of some logs, the newest first (`Store.newest`).
+
+        Raises:
+            StorageError: The store cannot be read.
+        """
+        return await self._store.newest(after=after, limit=limit)
+
     def position(self, topic: str) -> int:
         """Return the position of the last entry of a log; 0 when there is none."""
         state = self.state(topic)

@@ -52,7 +52,7 @@ class ChangeMemory:
     async def handle(self, request: web.Request) -> web.Response:
         """Answer with the list of topics, or with a page of changes."""
         if "topic" not in request.query:
-            return self._list(request)
+            return await self._list(request)
         question = read_question(request.query)
         state = self._topics.state(question.topic)
         if state is None:
@@ -66,11 +66,12 @@ class ChangeMemory:
         body = await self._page(question, state)
         return web.Response(body=body, content_type="application/xml", headers=headers)
 
-    def _list(self, request: web.Request) -> web.Response:
+    async def _list(self, request: web.Request) -> web.Response:
         limit = read_limit(request.query, usual=USUAL_TOPICS, most=MOST_TOPICS)
-        page, after = listing.page_of(
-            self._topics.states(), after=request.query.get("after"), limit=limit
-        )
+        begins = listing.read_place(request.query.get("after"))
+        found = await self._topics.newest(after=begins, limit=limit + 1)
+        page = found[:limit]
+        after = listing.place_of(page[-1]) if len(found) > limit else None
         answer = {
             "topics": [
                 listing.row(state, self._link(topic=state.topic), self._broker) for state in page

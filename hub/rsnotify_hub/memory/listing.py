@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
-
 from msgspec import Struct
 
-from rsnotify.datetimes import format_datetime, parse_datetime, to_microseconds
+from rsnotify.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.mqtt.names import Broker
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
@@ -39,44 +36,27 @@ class TopicRow(Struct, frozen=True):
     mqtt: str | None
 
 
-def _order(state: LogState) -> tuple[int, str]:
-    """Return what the list is sorted by."""
-    return -to_microseconds(state.received), state.topic
-
-
-def page_of(
-    states: Iterable[LogState], *, after: str | None, limit: int
-) -> tuple[list[LogState], str | None]:
-    """Take a page of the list.
+def read_place(after: str | None) -> tuple[Instant, str] | None:
+    """Read where a page begins.
 
     Args:
-        states: All topics.
-        after: Where the page before it ended, as it was returned with that.
-        limit: How many topics at most.
-
-    Returns:
-        The page, and where it ended if there is more.
+        after: The place of the topic before, as `place_of` wrote it; None for the first page.
 
     Raises:
-        Refusal: `after` is not what was returned.
+        Refusal: It is not what that wrote.
     """
-    ordered = sorted(states, key=_order)
-    start = 0 if after is None else bisect_right(ordered, _place(after), key=_order)
-    page = ordered[start : start + limit]
-    more = start + limit < len(ordered)
-    return page, _written(page[-1]) if more else None
-
-
-def _written(state: LogState) -> str:
-    return f"{format_datetime(state.received)} {state.topic}"
-
-
-def _place(after: str) -> tuple[int, str]:
+    if after is None:
+        return None
     received, _, topic = after.partition(" ")
     try:
-        return -to_microseconds(parse_datetime(received)), topic
+        return parse_datetime(received), topic
     except ValueError:
         raise Refusal(Code.BAD_REQUEST, "after: it is not what a page had as its next") from None
+
+
+def place_of(state: LogState) -> str:
+    """Return what says where the next page begins, behind this topic."""
+    return f"{format_datetime(state.received)} {state.topic}"
 
 
 def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:

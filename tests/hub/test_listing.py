@@ -1,0 +1,104 @@
+"""The list of topics, a page at a time, however many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.store import LogState
+from tests.hub.helpers import Clock
+from tests.hub.storing import FOREVER, made, opened
+
+
+async def fill(store: SqliteStore, clock: Clock, count: int, *, at_once: int = 1) -> None:
+    """Append to so many topics, some of them in the same microsecond."""
+    for first in range(0, count, at_once):
+        clock.advance(microseconds=1)
+        topics = [f"https://a.example/{number}" for number in range(first, first + at_once)]
+        await asyncio.gather(
+            *(store.append(topic, [made(0, 1)], replacing=None) for topic in topics)
+        )
+
+
+async def pages(store: SqliteStore, limit: int) -> list[LogState]:
+    found: list[LogState] = []
+    after = None
+    while page := await store.newest(after=after, limit=limit):
+        assert len(page) <= limit
+        found += page
+        after = page[-1].received, page[-1].topic
+    return found
+
+
+@pytest.mark.parametrize("at_once", [1, 5, 50])
+@pytest.mark.parametrize("limit", [1, 7, 100])
+async def test_pages_join_to_all_topics_the_newest_first(
+    tmp_path: Path, clock: Clock, at_once: int, limit: int
+):
+    async with opened(tmp_path, clock) as store:
+        await fill(store, clock, 50, at_once=at_once)
+        expected = await store.logs()
+        expected.sort(key=lambda state: state.topic)
+        expected.sort(key=lambda state: state.received, reverse=True)
+        assert await pages(store, limit) == expected
+
+
+async def test_a_topic_that_gets_something_is_the_first_again(tmp_path: Path, clock: Clock):
+    async with opened(tmp_path, clock) as store:
+        await fill(store, clock, 5)
+        clock.advance(microseconds=1)
+        await store.append("https://a.example/2", [made(1, 2)], replacing=None)
+        await store.forget("https://a.example/4")
+        topics = [state.topic[-1] for state in await pages(store, 2)]
+        assert topics == ["2", "3", "1", "0"]
+
+
+class Counted(sqlite3.Connection):
+    """A connection whose steps are counted."""
+
+    steps = 0
+
+    def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
+        def step() -> None:
+            Counted.steps += 1
+
+        self.set_progress_handler(step, 1)
+        return super().execute(sql, *values)
+
+
+async def test_a_page_of_ten_thousand_topics_takes_no_more_steps_than_of_a_hundred(
+    tmp_path: Path, clock: Clock
+):
+    taken = []
+    for count in (100, 10_000):
+        async with opened(tmp_path / str(count), clock) as store:
+            await fill(store, clock, count, at_once=100)
+            middle = (await store.logs())[count // 2]
+        store = SqliteStore(tmp_path / str(count), FOREVER, clock, connection=Counted)
+        for after in (None, (middle.received, middle.topic)):
+            Counted.steps = 0
+            assert len(await store.newest(after=after, limit=20)) == 20
+            taken.append(Counted.steps)
+        await store.close()
+    first, from_the_middle, first_of_many, from_the_middle_of_many = taken
+    assert 0 < first_of_many <= first * 1.1
+    assert 0 < from_the_middle_of_many <= from_the_middle * 1.1
+
+
+async def test_data_of_the_format_without_an_order_of_topics_is_taken_over(
+    tmp_path: Path, clock: Clock
+):
+    async with opened(tmp_path, clock) as store:
+        await fill(store, clock, 3)
+    with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
+        database.executescript("DROP INDEX topic_received; PRAGMA user_version = 3;")
+    async with opened(tmp_path, clock) as store:
+        assert [state.topic[-1] for state in await pages(store, 2)] == ["2", "1", "0"]
+    with closing(sqlite3.connect(tmp_path / "hub.sqlite")) as database:
+        plan = "EXPLAIN QUERY PLAN SELECT uri FROM topic ORDER BY received DESC, uri LIMIT 1"
+        assert "topic_received" in str(database.execute(plan).fetchall())
