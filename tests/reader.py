@@ -13,11 +13,11 @@ import shlex
 import signal
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from msgspec import Struct
 
@@ -34,13 +34,15 @@ WORKS = re.compile(r"listening on|serving|in step|Running on|stations at|answere
 #: The ports of the pages.
 PORTS = ("8000", "8001", "8010", "8080")
 #: Where each command listens that is not told.
-DEFAULT_PORTS = {"hub": "8080", "source": "8000"}
+DEFAULT_PORTS = {"hub": "8080", "source": "8000", "relay": "8000"}
 #: What the pages use of a checkout.
 CHECKOUT = (".env.example", "publisher", "subscriber")
+#: Nothing is known but the ports.
+NOTHING: Mapping[str, str] = MappingProxyType({})
 #: What readers of the pages have for a secret.
 TOKEN = token_hex(16)
 #: What other tests try, by the first word of the command.
-ELSEWHERE = ("docker", "pip")
+ELSEWHERE = ("docker", "make", "pip")
 #: Options that programs of the pages get here, so that they take less time.
 SHORTER = {"rsnotify-hub-check": "--only leases-are-short"}
 
@@ -105,22 +107,24 @@ class Reader:
     """Does what a page says, in a folder of its own.
 
     Args:
-        folder: Where; it is empty.
+        folder: Where; it is made.
+        known: What stands in pages, and what it is here.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, known: Mapping[str, str] = NOTHING) -> None:
+        folder.mkdir()
         self.folder = folder
+        self._known = known
         self._ports = {port: str(free_port()) for port in PORTS}
         self._running: dict[str, Running] = {}
-        folder.mkdir()
         programs = folder.parent / f"{folder.name}.programs"
-        programs.mkdir()
         install(programs)
+        hub = known.get("https://hub.example", self.adapt("http://127.0.0.1:8080"))
         self._environment = {
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
-            "RSNOTIFY_HUB_URL": self.adapt("http://127.0.0.1:8080/"),
+            "RSNOTIFY_HUB_URL": hub,
         }
 
     def __enter__(self) -> Reader:
@@ -137,10 +141,16 @@ class Reader:
             process.stop()
 
     def adapt(self, text: str) -> str:
-        """Put our ports where the page has its own."""
+        """Put what is here where the page has its own."""
         for port, ours in self._ports.items():
             text = re.sub(rf"(?<=[:= ]){port}\b", ours, text)
+        for name, ours in self._known.items():
+            text = text.replace(name, ours)
         return text
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file of a page."""
+        (self.folder / name).write_text(self.adapt(text))
 
     def do(self, story: Story, shows: Mapping[str, str]) -> None:
         """Do all of a story; then see that what goes on is still alive, and end it in order.
@@ -158,40 +168,62 @@ class Reader:
                 for command in lines_of(body):
                     self._follow(command, shows.get(command))
             elif named := NAMED.match(body):
-                (self.folder / named[1]).write_text(with_secrets(self.adapt(body)))
+                self.write(named[1], with_secrets(body))
                 if "[[admins]]" in body:
                     self._environment["RSNOTIFY_ADMIN_TOKEN"] = TOKEN
         for command, expected in shows.items():
             if command in self._running:
                 self._running[command].says(expected)
-        for command in reversed(list(self._running)):
-            self._end(command)
+        self.end()
 
     def _follow(self, command: str, shows: str | None) -> None:
         if command.startswith(ELSEWHERE):
             return
         if goes_on(command):
-            self._start(command)
-        elif shows is not None:
-            eventually(lambda: shows in self._run(command).output())
+            self.start(command)
+        elif shows is None:
+            self.do_once(command)
         else:
-            process = self._run(command)
-            assert process.ends() == 0, f"{command} failed: {process.output()}"
+            eventually(lambda: shows in self._run(command).output())
+
+    def do_once(self, command: str) -> None:
+        """Run a command that ends, and ends well."""
+        process = self._run(command)
+        assert process.ends() == 0, f"{command} failed: {process.output()}"
 
     def _run(self, command: str) -> Running:
         process = Running(["bash", "-c", self._shell(command)], self._environment, self.folder)
         process.ends()
         return process
 
-    def _start(self, command: str) -> None:
-        """Start what goes on, until it says that it works; it takes the place of one like it."""
+    def start(self, command: str, works: re.Pattern[str] | Callable[[], bool] = WORKS) -> None:
+        """Start what goes on; it takes the place of one like it.
+
+        Args:
+            command: What is started.
+            works: What it says once it does what it is for, or what tells that it does.
+        """
         for other in list(self._running):
             if other.split()[:2] == command.split()[:2]:
                 self._end(other)
         shell = f"exec {self._shell(command)}"
         process = Running(["bash", "-c", shell], self._environment, self.folder)
         self._running[command] = process
-        process.says(WORKS)
+        if isinstance(works, re.Pattern):
+            process.says(works)
+        else:
+            eventually(lambda: works() or not process.is_alive())
+
+    def end(self) -> None:
+        """See that what goes on is still alive, and ends in order when it is interrupted."""
+        for command in reversed(list(self._running)):
+            self._end(command)
+
+    def _end(self, command: str) -> None:
+        process = self._running.pop(command)
+        process.show()
+        assert process.is_alive(), f"{command} has ended by itself"
+        assert process.stop(signal.SIGINT) in (0, 130, -signal.SIGINT)
 
     def _shell(self, command: str) -> str:
         words = command.split()
@@ -202,15 +234,10 @@ class Reader:
             command = f"{command} --port {port}" if port else command
         return self.adapt(command)
 
-    def _end(self, command: str) -> None:
-        process = self._running.pop(command)
-        process.show()
-        assert process.is_alive(), f"{command} has ended by itself"
-        assert process.stop(signal.SIGINT) in (0, 130, -signal.SIGINT)
-
 
 def install(folder: Path) -> None:
-    """Put our programs into a folder, as an installation does."""
+    """Put our programs into a new folder, as an installation does."""
+    folder.mkdir()
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for name, place in scripts.items():
         module, _, function = place.partition(":")

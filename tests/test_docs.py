@@ -1,220 +1,132 @@
-"""What the documentation says works: every command and every program in it is run here.
+"""What the packages' pages say works: every command and every program in them is run here.
 
-Programs under one heading are one program. Commands in one block share a folder. What would
-run until Ctrl-C has to be alive after a moment, and then to end in order.
+Programs under one heading are one program. What would run until Ctrl-C has to do what it is for,
+and then to end in order. The pages for each role are done by test_roles.py.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import signal
 import subprocess
-import sys
-import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from secrets import token_hex
 
 import pytest
 
-from rsnotify.commands.processes import free_port
 from rsnotify_hub.configuration import load_configuration
+from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = [
-    "README.md",
-    "publisher/README.md",
-    "subscriber/README.md",
-    "hub/README.md",
-    "relay/README.md",
-]
-OTHER_PAGES = ["docs/design.md", "docs/mqtt.md", "docs/protocol.md", "docs/validation.md"]
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-#: Seconds after which what is still alive counts as running until it is stopped.
-ALIVE = 2.5
+PAGES = ["publisher/README.md", "subscriber/README.md", "hub/README.md", "relay/README.md"]
+ALL_PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
+)
+#: What programs say that do not end by themselves.
+SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}
+#: What other such programs bring about.
+BRING = {
+    "publisher/README.md: Serving the documents": "state/documents/capabilitylist.xml",
+    "publisher/README.md: Several sets of resources": "state/texts/documents/capabilitylist.xml",
+    "subscriber/README.md: By WebSub": "mirror/one.ttl",
+    "relay/README.md: In a program": "copy/one.ttl",
+}
 #: What pages call a database of their reader's.
 DATABASE = "postgresql://localhost/example"
 
 
 def blocks(page: str, language: str) -> list[str]:
     """Return the fenced blocks of a page in one language."""
-    return [body for name, body in FENCE.findall((ROOT / page).read_text()) if name == language]
-
-
-def with_a_secret(text: str) -> str:
-    """Put a secret of one's own where a page has an example, as its reader has to."""
-    return re.sub(r'(?<=token_sha256 = ")[^"]*', token_hex(32), text)
+    return [body for name, body in fences_of((ROOT / page).read_text()) if name == language]
 
 
 def programs() -> Iterator[tuple[str, str]]:
     """Yield each program with the place where it stands."""
     for page in PAGES:
         for section in re.split(r"^#+ ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]:
-            parts = [body for name, body in FENCE.findall(section) if name == "python"]
+            parts = [body for name, body in fences_of(section) if name == "python"]
             if parts:
                 yield f"{page}: {section.splitlines()[0]}", "\n".join(parts)
 
 
-class Sandbox:
-    """A hub and a Source of a small folder, and what the pages call them."""
+def commands() -> list[tuple[str, str]]:
+    """Return each command of ours, with the page that has it."""
+    return [
+        (page, line)
+        for page in PAGES
+        for block in blocks(page, "sh")
+        for line in lines_of(block)
+        if line.startswith("rsnotify")
+    ]
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._ports = {name: str(free_port()) for name in ("8000", "8001", "8080")}
-        self._processes: list[subprocess.Popen[str]] = []
-        (folder / "data").mkdir()
-        (folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
 
-    def adapt(self, text: str) -> str:
-        """Put this sandbox's addresses where the page has example ones."""
-        for port, ours in self._ports.items():
-            text = text.replace(f"127.0.0.1:{port}", f"127.0.0.1:{ours}")
-            text = text.replace(f'"127.0.0.1", {port}', f'"127.0.0.1", {ours}')
-        hub, source = (f"http://127.0.0.1:{self._ports[port]}" for port in ("8080", "8000"))
-        return text.replace("https://hub.example", hub).replace("https://source.example", source)
-
-    def start(self, command: str) -> subprocess.Popen[str]:
-        """Start a command of `rsnotify`, on this sandbox's ports."""
-        arguments = shlex.split(self.adapt(command), comments=True)
-        assert arguments[0] == "rsnotify"
-        port = {"hub": self._ports["8080"], "source": self._ports["8000"], "relay": "0"}
-        serves = len(arguments) < 3 or arguments[2].startswith("-") or arguments[1] != "hub"
-        if arguments[1] in port and serves:
-            arguments += ["--port", port[arguments[1]]]
-        process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "RSNOTIFY_HUB_URL": self.adapt("http://127.0.0.1:8080/")},
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """A hub and a Source of a small folder, for whoever follows."""
+    with Reader(tmp_path_factory.mktemp("others") / "here") as reader:
+        (reader.folder / "data").mkdir()
+        (reader.folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
+        reader.start("rsnotify hub")
+        reader.start(
+            "rsnotify source data --base-url http://127.0.0.1:8000/ --hub http://127.0.0.1:8080/"
         )
-        self._processes.append(process)
-        return process
-
-    def serve(self) -> None:
-        """Start the hub and the Source, and wait until they say that they serve."""
-        url = "http://127.0.0.1:8000/"
-        for command in (
-            "rsnotify hub",
-            f"rsnotify source data --base-url {url} --hub http://127.0.0.1:8080/",
-        ):
-            says(self.start(command), "http://")
-
-    def stop(self) -> None:
-        """End every process that is left."""
-        for process in reversed(self._processes):
-            process.terminate()
-            process.communicate(timeout=60)
+        yield reader
 
 
 @pytest.fixture
-def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    sandbox = Sandbox(tmp_path)
-    yield sandbox
-    sandbox.stop()
-
-
-def says(process: subprocess.Popen[str], text: str) -> None:
-    """Wait until a process prints a line with this text."""
-    assert process.stdout is not None
-    watchdog = threading.Timer(60, process.kill)
-    watchdog.start()
-    try:
-        assert any(text in line for line in process.stdout), f"it never said {text!r}"
-    finally:
-        watchdog.cancel()
-
-
-def runs(process: subprocess.Popen[str]) -> None:
-    """Check that a process ends well, or is alive and then ends in order."""
-    try:
-        output, _ = process.communicate(timeout=ALIVE)
-        assert process.returncode == 0, output
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
-        # 130, where it had not begun to serve
-        assert process.returncode in (0, 128 + signal.SIGINT, -signal.SIGINT), output
-    assert "Traceback" not in output.replace("KeyboardInterrupt", "") or process.returncode < 0
+def reader(tmp_path: Path, others: Reader) -> Iterator[Reader]:
+    """Who reads a page, and has its examples' Source and hub."""
+    known = {
+        "https://source.example": others.adapt("http://127.0.0.1:8000"),
+        "https://hub.example": others.adapt("http://127.0.0.1:8080"),
+    }
+    with Reader(tmp_path / "here", known) as reader:
+        (reader.folder / "data").mkdir()
+        yield reader
 
 
 @pytest.mark.parametrize(("place", "program"), list(programs()), ids=lambda value: value[:60])
 def test_every_program_in_the_documentation_runs(
-    sandbox: Sandbox, place: str, program: str, request: pytest.FixtureRequest
+    reader: Reader, place: str, program: str, request: pytest.FixtureRequest
 ) -> None:
     if DATABASE in program:
         program = program.replace(DATABASE, request.getfixturevalue("postgresql"))
-    if place.startswith(("subscriber", "relay")) or "Subscriber" in program:
-        sandbox.serve()
-    process = subprocess.Popen(
-        [sys.executable, "-c", sandbox.adapt(program)],
-        cwd=sandbox.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    runs(process)
+    reader.write("program.py", re.sub(r"(web\.run_app\(.*)\)", r"\1, port=8000)", program))
+    if place in SAY:
+        reader.start("python program.py", SAY[place])
+    elif place in BRING:
+        reader.start("python program.py", (reader.folder / BRING[place]).exists)
+    else:
+        reader.do_once("python program.py")
+    reader.end()
 
 
-def test_the_commands_of_the_readme_follow_a_folder_and_audit_it(sandbox: Sandbox) -> None:
-    commands = [
-        line
-        for block in blocks("README.md", "sh")
-        for line in block.splitlines()
-        if line.startswith("rsnotify")
-    ]
-    of = {command.split()[1]: command for command in commands}
-    assert len(of) == len(commands)
-    for name in ("hub", "source"):
-        says(sandbox.start(of.pop(name)), "http://")
-    says(sandbox.start(of.pop("follow")), "in step")
-    assert (sandbox.folder / "copy/one.ttl").read_text() == "<a> <b> <c> .\n"
-    says(sandbox.start(of.pop("relay")), "rsnotify relay serving")
-    assert set(of) == {"audit", "inspect", "validate"}
-    for command in of.values():
-        process = sandbox.start(command)
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, output
+def test_what_programs_bring_about_is_of_programs_that_there_are() -> None:
+    assert {*SAY, *BRING} <= {place for place, _ in programs()}
 
 
-@pytest.mark.parametrize(
-    ("page", "command"),
-    [
-        (page, line)
-        for page in PAGES[1:]
-        for block in blocks(page, "sh")
-        for line in block.splitlines()
-        if line.startswith("rsnotify")
-    ],
-)
-def test_every_command_of_the_other_pages_runs(sandbox: Sandbox, page: str, command: str) -> None:
-    name = command.split()[1]
-    if name in ("follow", "audit", "relay"):
-        sandbox.serve()
-    if name == "hub" and not command.split()[2].startswith("-"):
-        says(sandbox.start("rsnotify hub"), "http://")
-        process = sandbox.start(command)
-        output, _ = process.communicate(timeout=60)
-        assert process.returncode == 0, output
-        return
-    if name == "audit":
-        follow = f"rsnotify follow {command.split()[2]} {command.split()[3]} --once"
-        sandbox.start(follow).communicate(timeout=60)
-    (sandbox.folder / "hub.toml").write_text(with_a_secret(blocks("hub/README.md", "toml")[0]))
-    (sandbox.folder / "relay.toml").write_text(sandbox.adapt(blocks("relay/README.md", "toml")[0]))
-    several = sandbox.adapt(blocks("publisher/README.md", "toml")[0])
-    (sandbox.folder / "source.toml").write_text(several)
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, command: str) -> None:
+    words = command.split()
+    reader.write("hub.toml", with_secrets(blocks("hub/README.md", "toml")[0]))
+    reader.write("relay.toml", blocks("relay/README.md", "toml")[0])
+    several = blocks("publisher/README.md", "toml")[0]
+    reader.write("source.toml", several)
     for one in tomllib.loads(several)["set"]:
-        (sandbox.folder / one["folder"]).mkdir()
-    runs(sandbox.start(command))
+        (reader.folder / one["folder"]).mkdir()
+    if words[1] == "audit":
+        reader.do_once(f"rsnotify follow {words[2]} {words[3]} --once")
+    if words[1] == "hub" and not goes_on(command):
+        reader.start("rsnotify hub")
+    if goes_on(command):
+        reader.start(command)
+    else:
+        reader.do_once(command)
+    reader.end()
 
 
 def test_every_make_target_in_the_documentation_exists() -> None:
-    text = (ROOT / "README.md").read_text()
+    text = "".join((ROOT / page).read_text() for page in ALL_PAGES)
     targets = set(re.findall(r"^make (\w+)|`make (\w+)", text, flags=re.MULTILINE))
     names = {name for pair in targets for name in pair if name}
     assert {"demo", "test", "check", "bench", "replay"} <= names
@@ -222,16 +134,36 @@ def test_every_make_target_in_the_documentation_exists() -> None:
         subprocess.run(["make", "-n", name], cwd=ROOT, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("page", ["README.md", "hub/README.md"])
-def test_every_configuration_in_the_documentation_is_one(page: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["docs/running-a-hub.md", "hub/README.md"])
+def test_every_configuration_of_a_hub_is_one(page: str, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page, "toml")):
-        tomllib.loads(block)
         file = tmp_path / f"{number}.toml"
-        file.write_text(with_a_secret(block))
+        file.write_text(with_secrets(block))
         assert load_configuration(str(file)).publishers
 
 
-@pytest.mark.parametrize("page", [*PAGES, *OTHER_PAGES])
+def anchors(page: Path) -> set[str]:
+    """Return what links may lead to within a page, made of its headings as forges make it."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)", prose, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
 def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / page).read_text()):
-        assert ((ROOT / page).parent / target).exists(), target
+    for target, anchor in re.findall(
+        r"\]\((?!http)([^)#]*)(?:#([^)]*))?\)", (ROOT / page).read_text()
+    ):
+        there = (ROOT / page).parent / target if target else ROOT / page
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+
+
+def test_every_page_is_led_to_from_the_first() -> None:
+    known, new = set(), {ROOT / "README.md"}
+    while new:
+        page = new.pop()
+        known.add(page)
+        targets = re.findall(r"\]\((?!http)([^)#]+\.md)", page.read_text())
+        new |= {(page.parent / target).resolve() for target in targets} - known
+    assert {str(page.relative_to(ROOT)) for page in known} == set(ALL_PAGES)
