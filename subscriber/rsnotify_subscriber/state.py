@@ -27,6 +27,7 @@ from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.storing.database import Place, Row
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
+from rsnotify_subscriber.summing import COUNT, sum_after, sum_up, usable
 
 T = TypeVar("T")
 
@@ -35,9 +36,8 @@ INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE
     changed_at = excluded.changed_at, change = excluded.change, hash = excluded.hash,
     length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator
 """
-_KEEP = """
-INSERT INTO {facts} VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value
-"""
+_KEEP = "INSERT INTO {facts} VALUES "
+_KEEP_EVEN = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 _FIND = """
 SELECT uri, changed_at, change, hash, length, lastmod, validator FROM {resources}
     WHERE uri IN
@@ -94,9 +94,16 @@ class State:
     def _begin(self) -> None:
         identity = self.identity()
         self._prefer = identity.prefer if identity is not None else ()
-        query = "SELECT count(*) FROM {resources} WHERE change != 'deleted'"
+        kept = self._fact("sum", str)
         with self._storage():
-            self.resources: int = self._database.read(query)[0][0]
+            (count,) = self._database.read(COUNT)[0]
+            #: The sum over what is held, as of the last commit.
+            self.sum = usable(kept, count) or sum_up(self._database.execute)
+
+    @property
+    def resources(self) -> int:
+        """How many resources are held, as of the last commit."""
+        return self.sum.count
 
     def close(self) -> None:
         """Close the state, so that others may use it."""
@@ -136,7 +143,7 @@ class State:
         self._transact(lambda: self._write_identity(before, identity))
 
     def _write_identity(self, before: Identity | None, identity: Identity) -> None:
-        self._keep("identity", identity)
+        self._keep(identity=identity)
         if before is not None and before.selection != identity.selection:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
         if before is not None and before.prefer != identity.prefer:
@@ -152,6 +159,7 @@ class State:
                 "UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,"
                 " validator = NULL"
             )
+            self._sum_up()
 
         self._transact(forget)
 
@@ -161,8 +169,11 @@ class State:
             row = self._database.execute(query, (name,)).fetchone()
             return None if row is None else msgspec.json.decode(row[0], type=kind)
 
-    def _keep(self, name: str, value: object) -> None:
-        self._database.execute(_KEEP, (name, msgspec.json.encode(value)))
+    def _keep(self, **facts: object) -> None:
+        """Keep facts; all by one statement, as each takes a while where the database is away."""
+        rows = ", ".join(["(?, ?)"] * len(facts))
+        values = [one for name in facts for one in (name, msgspec.json.encode(facts[name]))]
+        self._database.execute(f"{_KEEP}{rows}{_KEEP_EVEN}", values)
 
     def commit(self, held: Sequence[Held], progress: Progress | None) -> None:
         """Make applied changes and the progress over them durable, together.
@@ -193,17 +204,20 @@ class State:
             apply(self._database.connection)
 
     def _write(self, held: Sequence[Held], progress: Progress | None) -> None:
-        count = self.resources
-        before = _look_up(self._database.execute, [one.uri for one in held])
-        for one in held:
-            was = before.get(one.uri)
-            count += one.is_there - (was is not None and was.is_there)
-            before[one.uri] = one
-        self._database.executemany(_UPSERT, map(msgspec.structs.astuple, held))
+        facts: dict[str, object] = {}
+        total = self.sum
+        if held:
+            before = _look_up(self._database.execute, [one.uri for one in held])
+            total = sum_after(total, before, held)
+            self._database.executemany(_UPSERT, map(msgspec.structs.astuple, held))
+            facts["sum"] = str(total)
         if progress is not None:
-            self._keep("progress", progress)
+            facts["progress"] = progress
+        if facts:
+            self._keep(**facts)
+        if progress is not None:
             self._prune(to_microseconds(progress.confirmed))
-        self.resources = count
+        self.sum = total
 
     def _prune(self, confirmed: int) -> None:
         """Drop tombstones of deletions that no document can contradict any more."""
@@ -213,8 +227,14 @@ class State:
             self._pruned = confirmed
 
     def begin_baseline(self) -> None:
-        """Forget which resources were seen in an earlier baseline."""
-        self._transact(lambda: self._database.execute("DELETE FROM {seen}"))
+        """Forget which resources were seen in an earlier baseline, and sum up anew."""
+
+        def begin() -> None:
+            self._database.execute("DELETE FROM {seen}")
+            # All is looked at anyway, and a sum that went wrong would stay so.
+            self._sum_up()
+
+        self._transact(begin)
 
     def compare(self, resources: Iterable[Resource], at: Instant) -> list[Resource]:
         """Note resources as seen, and return those not held as a Resource List has them.
@@ -239,6 +259,10 @@ class State:
         entries = list(resources)
         self._transact(look)
         return differing
+
+    def _sum_up(self) -> None:
+        self.sum = sum_up(self._database.execute)
+        self._keep(sum=str(self.sum))
 
     def sweep(self, at: Instant) -> list[str]:
         """Return the resources held that no list of this baseline had.

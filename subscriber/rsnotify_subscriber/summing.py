@@ -1,0 +1,55 @@
+"""The sum over what a state holds (docs/audit.md): all of it, or what a change makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from rsnotify.digest import SetSum
+from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.storing.database import Rows
+
+COUNT = "SELECT count(*) FROM {resources} WHERE change != 'deleted'"
+_HASHES = """
+SELECT uri, hash FROM {resources} WHERE change != 'deleted' AND uri > ? ORDER BY uri LIMIT ?
+"""
+#: How many resources are read at once.
+_PAGE = 10_000
+
+
+def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
+    """Sum up all that is held."""
+    total = SetSum()
+    after = ""
+    while rows := execute(_HASHES, (after, _PAGE)).fetchall():
+        total.add(rows)
+        after = rows[-1][0]
+    return total
+
+
+def usable(kept: str | None, count: int) -> SetSum | None:
+    """Return a sum that was kept; None where it cannot be that of what is held.
+
+    Args:
+        kept: What was kept, if anything was. A version that knew no sums may have gone on since.
+        count: How many resources are held.
+    """
+    try:
+        total = SetSum.parse(kept or "0 0 0")
+    except ValueError:
+        return None
+    return total if total.count == count else None
+
+
+def sum_after(total: SetSum, before: Mapping[str, Held], after: Iterable[Held]) -> SetSum:
+    """Return what becomes of a sum.
+
+    Args:
+        total: The sum as it is.
+        before: How the resources were held, by URI, those that were.
+        after: How they are held from now on; of one resource the last counts.
+    """
+    changed = total.copy()
+    changed.remove((one.uri, one.hash) for one in before.values() if one.is_there)
+    last = {one.uri: one for one in after}
+    changed.add((one.uri, one.hash) for one in last.values() if one.is_there)
+    return changed
