@@ -109,9 +109,15 @@ class Reader:
     Args:
         folder: Where; it is made.
         known: What stands in pages, and what it is here.
+        environment: Variables beside those of the tests.
     """
 
-    def __init__(self, folder: Path, known: Mapping[str, str] = NOTHING) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        known: Mapping[str, str] = NOTHING,
+        environment: Mapping[str, str] = NOTHING,
+    ) -> None:
         folder.mkdir()
         self.folder = folder
         self._known = known
@@ -125,6 +131,7 @@ class Reader:
             "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONUNBUFFERED": "1",
             "RSNOTIFY_HUB_URL": hub,
+            **environment,
         }
 
     def __enter__(self) -> Reader:
@@ -142,10 +149,10 @@ class Reader:
 
     def adapt(self, text: str) -> str:
         """Put what is here where the page has its own."""
-        for port, ours in self._ports.items():
-            text = re.sub(rf"(?<=[:= ]){port}\b", ours, text)
         for name, ours in self._known.items():
             text = text.replace(name, ours)
+        for port, ours in self._ports.items():
+            text = re.sub(rf"(?<=[:= ]){port}\b", ours, text)
         return text
 
     def write(self, name: str, text: str) -> None:

@@ -1,14 +1,20 @@
-"""What docs/mqtt.md says of three brokers' rights: it is the same, and what we ship."""
+"""What docs/mqtt.md says works, and of three brokers it says the same rights, which we ship."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from xml.etree import ElementTree
 
-from rsnotify.mqtt.names import channel_name
+import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from rsnotify.mqtt.names import channel_name
+from rsnotify_hub.configuration import load_configuration
+from tests.certificates import Authority
+from tests.mosquitto import Mosquitto
+from tests.reader import ROOT, Reader, fences_of, lines_of
+
 PAGE = (ROOT / "docs/mqtt.md").read_text()
 #: What a user may do with which topics: publish or subscribe.
 Right = tuple[str, str, str]
@@ -49,6 +55,42 @@ def of_hivemq() -> set[Right]:
 
 def documented() -> set[Right]:
     return of_mosquitto("\n".join(re.findall(r"^    (user .*|topic .*)", PAGE, re.MULTILINE)))
+
+
+async def test_every_command_and_program_of_the_page_works(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    certificate, key = authority.certificate("localhost")
+    tls = f"certfile {certificate}\nkeyfile {key}"
+    async with Mosquitto(tmp_path / "mosquitto", settings=tls) as broker:
+        known = {
+            "https://source.example": "http://127.0.0.1:8000",
+            "mqtts://broker.example": f"mqtts://localhost:{broker.port}",
+        }
+        # The Source names the broker, which is a stranger's then.
+        trusted = {"SSL_CERT_FILE": authority.file, "RSNOTIFY_ALLOW_PRIVATE_ADDRESSES": "1"}
+        with Reader(tmp_path / "here", known, trusted) as reader:
+            (reader.folder / "ca.pem").symlink_to(authority.file)
+            await asyncio.to_thread(do_all, reader)
+
+
+def do_all(reader: Reader) -> None:
+    (reader.folder / "data").mkdir()
+    (reader.folder / "data/one.ttl").write_text("<a> <b> <c> .\n")
+    fences = fences_of(PAGE)
+    for command in [line for name, body in fences if name == "sh" for line in lines_of(body)]:
+        reader.start(command, re.compile("serving|in step, .* push up by mqtts:"))
+    [program] = [body for name, body in fences if name == "python"]
+    reader.write("program.py", program.replace('"mirror"', '"other"'))
+    reader.start("python program.py", (reader.folder / "other/one.ttl").exists)
+    reader.end()
+
+
+def test_the_page_configures_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mqtt.password").write_text("secret")
+    [settings] = [body for name, body in fences_of(PAGE) if name == "toml"]
+    Path("hub.toml").write_text(settings)
+    assert load_configuration("hub.toml").mqtt_url == "mqtts://broker.example"
 
 
 def test_the_three_brokers_are_told_the_same_rights() -> None:
