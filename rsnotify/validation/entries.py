@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rsnotify.validation.elements import Element, Entry
-from rsnotify.validation.kinds import CAPABILITIES, NOT_OFFERED, Kind
+from rsnotify.validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
 from rsnotify.validation.moments import read_moment
 from rsnotify.validation.values import broken_by, shown
 from rsnotify.vocabulary import RS_NS, Capability, ChangeType, Rel
@@ -21,6 +21,8 @@ ENTRY_ATTRIBUTES = HEAD_ATTRIBUTES | {
 }  # fmt: skip
 _OF_LINKED = ("encoding", "hash", "length", "modified", "path", "type", "pri")
 LINK_ATTRIBUTES = frozenset({"rel", "href", *_OF_LINKED})
+#: Kinds whose entries say which kind of document they lead to.
+_OF_ANY_KIND = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
 #: What a mirror has in common with the resource (core §14.2).
 _OF_CONTENT = ("encoding", "hash", "length", "type")
 
@@ -104,6 +106,8 @@ class EntryCheck:
         for part in kind.entry_required + kind.entry_recommended:
             if part == "lastmod":
                 missing = self._is_1_0 and part not in entry.texts
+            elif part == "describedby" and entry.attribute("capability") in TOPICS:
+                missing = False
             elif part == "describedby":
                 missing = not any(link.attributes.get("rel") == part for link in entry.links)
             elif deleted and part in ("path", "type"):
@@ -125,11 +129,11 @@ class EntryCheck:
             if found:
                 self._broken(rule, line, "rs:md", ", ".join(found))
 
-        if kind.entry_time != "at":
+        if "at" not in kind.entry_time:
             refuse("entry-at-not-allowed", "at", "completed")
         elif "at" not in attributes:
             refuse("completed-without-at", "completed")
-        if kind.entry_time != "from":
+        if "from" not in kind.entry_time:
             refuse("entry-from-not-allowed", "from", "until")
         elif "from" not in attributes:
             refuse("until-without-from", "until")
@@ -149,15 +153,15 @@ class EntryCheck:
         capability = entry.attribute("capability")
         line = entry.md.line
         if kind.id == Capability.DESCRIPTION:
-            if capability != Capability.CAPABILITY_LIST:
+            if capability not in DESCRIBED:
                 self._broken("description-capability", line, "rs:md")
         elif capability is None:
             return
-        elif kind.id != Capability.CAPABILITY_LIST:
+        elif kind.id not in _OF_ANY_KIND:
             self._broken("entry-capability-not-used", line, "rs:md")
         elif capability not in CAPABILITIES:
             self._broken("capability-unknown", line, "rs:md", shown("it", capability))
-        elif capability in NOT_OFFERED:
+        elif kind.id == Capability.CAPABILITY_LIST and capability in NOT_OFFERED:
             self._broken("capability-not-offered", line, "rs:md", capability)
 
     def _relation(self, entry: Entry, link: Element) -> None:

@@ -13,6 +13,8 @@ from rsnotify.vocabulary import Capability
 
 _AT = "at"
 _FROM = "from"
+#: Of an entry that stands for a document of any kind.
+_EITHER = "at from"
 
 
 class Kind(Struct, frozen=True, kw_only=True):
@@ -26,7 +28,7 @@ class Kind(Struct, frozen=True, kw_only=True):
         index: Whether the root is a `sitemapindex`.
         time: Which times the document tells: `at` (and `completed`), `from` (and `until`),
             or neither.
-        entry_time: The same of each entry.
+        entry_time: The same of each entry, or both.
         required: The parts that the document must have.
         recommended: The parts that it should have.
         entry_required: The parts that each entry must have.
@@ -234,11 +236,23 @@ KINDS: tuple[Kind, ...] = (
     *_archives("Resource Dump", Capability.RESOURCE_DUMP, "archives §4", _AT),
     *_archives("Change List", Capability.CHANGE_LIST, "archives §5", _FROM),
     *_archives("Change Dump", Capability.CHANGE_DUMP, "archives §6", _FROM),
+    Kind(
+        id=Capability.FRAMEWORK_NOTIFICATION,
+        name="a Framework Notification",
+        capability=Capability.FRAMEWORK_NOTIFICATION,
+        section="framework notification §3",
+        time=_FROM,
+        entry_time=_EITHER,
+        required=("up",),
+        entry_required=("capability", "change"),
+        ordered=Severity.ERROR,
+        changes=True,
+    ),
 )
 
 _BY_CAPABILITY = {(kind.capability, kind.index): kind for kind in KINDS}
 #: Capabilities of documents that other specifications describe.
-ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
+ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
 #: Everything that `rs:md/@capability` may say.
 CAPABILITIES = frozenset(kind.capability for kind in KINDS) | ELSEWHERE
 #: What stands above a Capability List or within a package, and so is not offered by one.
@@ -251,6 +265,11 @@ NOT_OFFERED = frozenset(
         Capability.FRAMEWORK_NOTIFICATION,
     }
 )
+#: What leads to a channel, and not to a document.
+TOPICS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
+#: What an entry of a Source Description leads to: a set, or the channel that tells of documents
+#: (framework notification §5).
+DESCRIBED = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIFICATION})
 
 
 def kind_of(capability: str | None, *, index: bool) -> Kind | None:

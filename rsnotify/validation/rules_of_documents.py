@@ -99,7 +99,8 @@ OF_DOCUMENTS: tuple[Rule, ...] = (
     should(
         "entry-capability-not-used",
         "core §7",
-        "in an entry, capability belongs to Source Descriptions and Capability Lists; remove it",
+        "in an entry, capability belongs to Source Descriptions, Capability Lists and Framework "
+        "Notifications; remove it",
     ),
     # Times.
     must(
@@ -204,7 +205,8 @@ OF_DOCUMENTS: tuple[Rule, ...] = (
     must(
         "description-capability",
         "core §8",
-        "the rs:md of an entry of a Source Description must have capability capabilitylist",
+        "the rs:md of an entry of a Source Description must have capability capabilitylist, or "
+        "framework-notification",
     ),
     should(
         "packages-mixed",

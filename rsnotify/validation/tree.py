@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.links import resolve
 from rsnotify.validation.findings import Finding
-from rsnotify.validation.kinds import Kind
+from rsnotify.validation.kinds import TOPICS, Kind
 from rsnotify.validation.moments import read_moment
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
@@ -57,7 +57,7 @@ def leads_to(place: Place) -> Iterator[Reference]:
     if kind.documents or kind.packages:
         for reference in place.outline.references:
             capability = _expected(kind, reference)
-            if capability != Capability.CHANGE_NOTIFICATION:  # a topic, and not a document
+            if capability not in TOPICS:
                 uri = resolve(place.uri, reference.uri)
                 yield replace(reference, uri=uri, capability=capability)
     archives = place.outline.links.get(Rel.ARCHIVES)
@@ -74,7 +74,8 @@ def _expected(kind: Kind, reference: Reference) -> str | None:
     if kind.is_archive:
         return kind.capability.removesuffix("-archive")
     if kind.capability == Capability.DESCRIPTION:
-        return Capability.CAPABILITY_LIST
+        told = reference.capability
+        return told if told in TOPICS else Capability.CAPABILITY_LIST
     return reference.capability
 
 

@@ -129,6 +129,23 @@ _OF_SINGLE_KINDS = [
     ),
     Break("description-capability", "description", ' capability="capabilitylist"'),
     Break(
+        "framework-notification-up-missing",
+        "framework-notification",
+        '<rs:ln rel="up"',
+        "<x:ln xmlns:x='x'",
+        line=_ROOT,
+    ),
+    Break(
+        "framework-notification-entry-capability-missing",
+        "framework-notification",
+        ' capability="changelist"',
+    ),
+    Break(
+        "framework-notification-entry-change-missing",
+        "framework-notification",
+        ' change="created"',
+    ),
+    Break(
         "capabilitylist-up-missing",
         "capabilitylist",
         '<rs:ln rel="up"',
@@ -331,6 +348,13 @@ _OF_TIMES = [
     ),
     Break(
         "datetime-outside", CHANGE_LIST_1_1, 'datetime="2013-01-03T12', 'datetime="2013-01-04T12'
+    ),
+    Break(
+        "framework-notification-order",
+        "framework-notification",
+        "2013-01-03T12:00:00Z",
+        "2013-01-03T10:00:00Z",
+        spec=Profile.V1_0,
     ),
     Break("lastmod-outside", "changelist", "2013-01-03T11:00:00Z", _OLD, spec=Profile.V1_0),
     Break("change-not-unique", "changelist", _SECOND, _SECOND * 2, off=8, spec=Profile.V1_0),

@@ -129,3 +129,15 @@ def test_it_does_not_matter_in_which_pieces_a_document_arrives() -> None:
     found += validator.close()
     assert [finding.rule for finding in found] == ["change-value"]
     assert found == validate(data)
+
+
+def test_a_source_description_may_name_the_channel_that_tells_of_documents() -> None:
+    link = '<rs:ln rel="monitor-group" href="http://example.com/framework.xml"/>\n'
+    hub = '<rs:ln rel="hub" href="wss://hub.example.com/ws"/>\n'
+    by_link = VALID["description"].replace("<rs:md", link + hub + "<rs:md", 1)
+    assert rules(by_link) == []
+    entry = (
+        "<url><loc>http://example.com/framework.xml</loc>"
+        f'<rs:md capability="framework-notification"/>{hub}</url>\n</urlset>'
+    )
+    assert rules(VALID["description"].replace("</urlset>", entry)) == []

@@ -248,6 +248,22 @@ VALID: dict[str, str] = {
     "changedump-archive-index": sitemapindex(
         f'{UP}<rs:md capability="changedump-archive"/>\n{_ARCHIVES}'
     ),
+    "framework-notification": urlset(
+        UP
+        + f'<rs:md capability="framework-notification" {_INTERVAL_MD}'
+        + """<url>
+<loc>http://example.com/changelist1.xml</loc>
+<lastmod>2013-01-03T11:00:00Z</lastmod>
+<rs:md capability="changelist" change="created" from="2013-01-01T00:00:00Z"
+ until="2013-01-02T00:00:00Z"/>
+</url>
+<url>
+<loc>http://example.com/resourcelist.xml</loc>
+<lastmod>2013-01-03T12:00:00Z</lastmod>
+<rs:md capability="resourcelist" change="updated" at="2013-01-03T11:50:00Z"/>
+</url>
+"""
+    ),
 }
 #: A Change List as only version 1.1 has it.
 CHANGE_LIST_1_1 = urlset(
