@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import Annotated
 
 import typer
 
-from rsnotify.commands import complain, run
+from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
 from rsnotify_subscriber.command_options import (
     CallbackHost,
+    CallbackLease,
+    CallbackPatience,
     CallbackPort,
+    CallbackQuiet,
+    CallbackRefuse,
+    CallbackSecret,
+    CallbackSettle,
+    CallbackSignature,
     CallbackUrl,
     Change,
     Collection,
-    Dest,
+    Config,
     Exact,
     Except,
     Hearing,
+    Hubs,
     Json,
+    MaybeDest,
+    MaybeUrl,
     MqttCa,
     MqttCertificate,
     MqttKey,
@@ -38,24 +46,27 @@ from rsnotify_subscriber.command_options import (
     Spread,
     State,
     Type,
-    Url,
     ViaOption,
     brokered,
     selection,
 )
+from rsnotify_subscriber.command_running import follow_and_show, report_for
+from rsnotify_subscriber.fleet.command import follow_all, given
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.report import JsonReport, LineReport, Report, TerminalReport
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.report import JsonReport, LineReport, TerminalReport
 from rsnotify_subscriber.subscriber import Subscriber
-
-_REPORT_EVERY = 1.0
 
 
 def follow(
-    url: Url,
-    dest: Dest,
+    context: typer.Context,
+    url: MaybeUrl = None,
+    dest: MaybeDest = None,
+    config: Config = None,
     once: Annotated[bool, typer.Option("--once", help="Catch up, then exit.")] = False,
     via: ViaOption = Via.AUTO,
+    hubs: Hubs = 1,
     poll: Poll = 10,
     spread: Spread = None,
     rate: Rate = None,
@@ -72,6 +83,13 @@ def follow(
     callback_url: CallbackUrl = None,
     callback_host: CallbackHost = "127.0.0.1",
     callback_port: CallbackPort = None,
+    callback_lease: CallbackLease = DEFAULT_TERMS.lease,
+    callback_secret: CallbackSecret = DEFAULT_TERMS.secret,
+    callback_signature: CallbackSignature = None,
+    callback_refuse: CallbackRefuse = DEFAULT_TERMS.refuse,
+    callback_patience: CallbackPatience = DEFAULT_TERMS.patience,
+    callback_settle: CallbackSettle = DEFAULT_TERMS.settle,
+    callback_quiet: CallbackQuiet = DEFAULT_TERMS.quiet,
     mqtt_url: MqttUrl = None,
     mqtt_user: MqttUser = None,
     mqtt_password: MqttPassword = None,
@@ -81,13 +99,28 @@ def follow(
     mqtt_session: MqttSession = "",
     mqtt_version: MqttVersion = "5",
 ) -> None:
-    """Keep DEST a mirror of the Source at URL."""
-    with Hearing(callback_url, callback_host, callback_port) as hearing:
+    """Keep DEST a mirror of the Source at URL, or follow all Sources of a file."""
+    if config is not None:
+        follow_all(config, given(context), once=once, json=json)
+        return
+    if url is None or dest is None:
+        raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
+    terms = WebSubTerms(
+        lease=callback_lease,
+        secret=callback_secret,
+        signatures=tuple(callback_signature or DEFAULT_TERMS.signatures),
+        refuse=callback_refuse,
+        patience=callback_patience,
+        settle=callback_settle,
+        quiet=callback_quiet,
+    )
+    with Hearing(callback_url, callback_host, callback_port, terms) as hearing:
         subscriber = Subscriber(
             url,
             FolderMirror(dest),
             state=state or default_state(dest),
             via=via,
+            hubs=hubs,
             pace=Pace(poll=poll, spread=spread, rate=rate),
             selection=selection(only, excluded, type, change, collection),
             prefer=prefer or (),
@@ -109,51 +142,17 @@ def follow(
 
 
 def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) -> None:
-    report = _report_for(json=json)
+    report = report_for(JsonReport, TerminalReport, LineReport, wants_json=json)
     failure = None
-    with report:
-        try:
-            run(lambda stop: _follow(subscriber, hearing, report, stop, once=once))
-        except ConfigurationError:
+    try:
+        follow_and_show(subscriber, hearing, report, once=once)
+    except ConfigurationError:
+        raise
+    except RsnotifyError as error:
+        if not once:
             raise
-        except RsnotifyError as error:
-            if not once:
-                raise
-            failure = complain(error, 1)
+        failure = complain(error, 1)
     if once and json:
         report.show(subscriber.status)
     if failure is not None:
         raise failure
-
-
-def _report_for(*, json: bool) -> Report:
-    if json:
-        return JsonReport()
-    return TerminalReport() if sys.stdout.isatty() else LineReport()
-
-
-async def _follow(
-    subscriber: Subscriber, hearing: Hearing, report: Report, stop: asyncio.Event, *, once: bool
-) -> None:
-    beside = [
-        asyncio.create_task(_stop_when_asked(stop, subscriber)),
-        asyncio.create_task(_show(subscriber, report)),
-    ]
-    try:
-        async with hearing.answering():
-            await (subscriber.catch_up() if once else subscriber.run())
-    finally:
-        for task in beside:
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
-
-
-async def _stop_when_asked(stop: asyncio.Event, subscriber: Subscriber) -> None:
-    await stop.wait()
-    subscriber.stop()
-
-
-async def _show(subscriber: Subscriber, report: Report) -> None:
-    while True:
-        await asyncio.sleep(_REPORT_EVERY)
-        report.show(subscriber.status)

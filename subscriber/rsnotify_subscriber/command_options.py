@@ -18,16 +18,35 @@ from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.mqtt import Brokered
-from rsnotify_subscriber.push.websub import Callbacks, listening
+from rsnotify_subscriber.push.websub import Callbacks, WebSubTerms, listening
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
 
 Url = Annotated[str, typer.Argument(help="A site, a Capability List, a Change List, ...")]
 Dest = Annotated[Path, typer.Argument(help="The folder of the mirror.", file_okay=False)]
+MaybeUrl = Annotated[
+    str | None, typer.Argument(help="A site, a Capability List, a Change List, ...")
+]
+MaybeDest = Annotated[
+    Path | None, typer.Argument(help="The folder of the mirror.", file_okay=False)
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Follow all Sources that this file names, .toml or .json; other options are then "
+        "over its [defaults].",
+        dir_okay=False,
+    ),
+]
 State = Annotated[
     Path | None,
     typer.Option(help="The folder of the state.", show_default="DEST.rsnotify", file_okay=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 ViaOption = Annotated[Via, typer.Option(help="How changes are heard of.")]
+Hubs = Annotated[
+    int, typer.Option(metavar="N", help="Ways to hear of changes that are kept up at once.", min=1)
+]
 Poll = Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)]
 Spread = Annotated[
     float | None,
@@ -115,6 +134,33 @@ CallbackPort = Annotated[
     typer.Option(help="Port to listen on for hubs.", show_default="that of --callback-url"),
 ]
 
+CallbackLease = Annotated[
+    int, typer.Option(metavar="SECONDS", help="Lease that hubs are asked for.", min=1)
+]
+CallbackSecret = Annotated[bool, typer.Option(help="Give hubs a secret, each another.")]
+CallbackSignature = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METHOD",
+        help="Take signatures made like this, as sha256; may be repeated.",
+        show_default=", ".join(DEFAULT_TERMS.signatures),
+    ),
+]
+CallbackRefuse = Annotated[
+    bool, typer.Option(help="Answer content whose signature is wrong with 403.")
+]
+CallbackPatience = Annotated[
+    float, typer.Option(metavar="SECONDS", help="How long a hub may take to ask back.", min=0.1)
+]
+CallbackSettle = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="How long a hub may take to begin to deliver.", min=0.1),
+]
+CallbackQuiet = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", help="Ask a hub anew after such a silence.", min=0.1),
+]
+
 MqttUrl = Annotated[
     str | None,
     typer.Option(metavar="URL", help="MQTT broker to use instead of the one the Source names."),
@@ -181,16 +227,23 @@ class Hearing:
         url: Where that is from outside; None where they need not.
         host: The address to listen on.
         port: The port to listen on; None for that of the URL.
+        terms: What is asked of hubs, and what is taken from them.
 
     Raises:
         ConfigurationError: The URL can be no callback, or no port is named or to be had.
     """
 
-    def __init__(self, url: str | None, host: str, port: int | None) -> None:
+    def __init__(
+        self,
+        url: str | None,
+        host: str,
+        port: int | None,
+        terms: WebSubTerms = DEFAULT_TERMS,
+    ) -> None:
         self.callbacks: Callbacks | None = None
         self._socket: socket.socket | None = None
         if url is not None:
-            self.callbacks = Callbacks(url)
+            self.callbacks = Callbacks(url, terms)
             port = port or urlsplit(url).port
             if port is None:
                 raise ConfigurationError("name the port to listen on with --callback-port")

@@ -7,7 +7,7 @@ from pathlib import Path
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
 from rsnotify_subscriber.command_options import brokered, selection
-from rsnotify_subscriber.fleet.configuration import Configuration, Hearing, Source
+from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.fleet.shared import Shared
 from rsnotify_subscriber.mirror import FolderMirror, default_state
@@ -47,7 +47,9 @@ def _subscriber(
         state=_place(source),
         via=source.via,
         hubs=source.hubs,
-        pace=Pace(poll=source.poll, in_flight=source.in_flight),
+        pace=Pace(
+            poll=source.poll, spread=source.spread, rate=source.rate, in_flight=source.in_flight
+        ),
         selection=selection(
             source.only, source.excluded, source.type, source.change, source.collection
         ),
@@ -97,14 +99,14 @@ def _postgresql(conninfo: str, schema: str) -> Place:
     return PostgreSQLState(conninfo, schema=schema)
 
 
-def terms_of(hearing: Hearing) -> WebSubTerms:
+def terms_of(websub: WebSub) -> WebSubTerms:
     """Return what is asked of hubs, and what is taken from them."""
     return WebSubTerms(
-        lease=hearing.lease,
-        secret=hearing.secret,
-        signatures=hearing.signatures,
-        refuse=hearing.refuse,
-        patience=hearing.patience,
-        settle=hearing.settle,
-        quiet=hearing.quiet,
+        lease=websub.lease,
+        secret=websub.secret,
+        signatures=websub.signature,
+        refuse=websub.refuse,
+        patience=websub.patience,
+        settle=websub.settle,
+        quiet=websub.quiet,
     )

@@ -47,7 +47,7 @@ def _faults(source: Source, *, reachable: bool) -> Iterator[tuple[str, str]]:
     if source.dest is not None and source.postgresql is not None:
         yield "postgresql", "the state of a mirror is kept in a folder"
     if source.via is Via.WEBSUB and not reachable:
-        yield "via", "WebSub needs callback_url in [websub], at which hubs reach this process"
+        yield "via", "WebSub needs a url in [websub], at which hubs reach this process"
 
 
 def _is_within(state: str | None, dest: str) -> bool:

@@ -43,6 +43,9 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         via: How changes are heard of.
         hubs: How many ways to hear of them are kept up at once.
         poll: Seconds between polls while there is no push.
+        spread: Within which time what was pushed is asked for, by chance; None leaves it to how
+            many listen.
+        rate: How many resources are asked for in a second at most; None for any number.
         in_flight: Changes that may be out to be applied at once.
         largest: Bytes that are taken of content whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at private addresses.
@@ -73,6 +76,8 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     via: Via = Via.AUTO
     hubs: _Count = 1
     poll: Annotated[float, Meta(ge=0.1, le=3e7)] = 10.0
+    spread: Annotated[float, Meta(ge=0, le=3e7)] | None = None
+    rate: Annotated[float, Meta(ge=0.001)] | None = None
     in_flight: _Count = 32
     largest: _Bytes = LARGEST
     allow_private_addresses: bool = False
@@ -108,28 +113,28 @@ class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.name or self.url
 
 
-class Hearing(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How hubs reach this process, for WebSub, and what is asked of them.
+class WebSub(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How hubs reach this process, and what is asked of them: options `--callback-…`.
 
     Args:
-        callback_url: Where that is from outside; None where they do not.
-        callback_host: The address to listen on.
-        callback_port: The port to listen on; by default that of the URL.
+        url: Where that is from outside; None where they do not.
+        host: The address to listen on.
+        port: The port to listen on; by default that of the URL.
         lease: The lease that a hub is asked for, in seconds.
         secret: Whether hubs are given a secret.
-        signatures: The methods of signatures that are taken.
+        signature: The methods of signatures that are taken.
         refuse: Whether content with a wrong signature is answered with 403.
         patience: How long a hub may take to ask back, in seconds.
         settle: How long it may take to begin to deliver.
         quiet: How long it may be silent.
     """
 
-    callback_url: str | None = None
-    callback_host: _Text = "127.0.0.1"
-    callback_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    url: str | None = None
+    host: _Text = "127.0.0.1"
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     lease: _Count = DEFAULT_TERMS.lease
     secret: bool = DEFAULT_TERMS.secret
-    signatures: tuple[str, ...] = DEFAULT_TERMS.signatures
+    signature: tuple[str, ...] = DEFAULT_TERMS.signatures
     refuse: bool = DEFAULT_TERMS.refuse
     patience: _Seconds = DEFAULT_TERMS.patience
     settle: _Seconds = DEFAULT_TERMS.settle
@@ -152,7 +157,7 @@ class Configuration(Struct, frozen=True, kw_only=True):
 
     path: str
     limits: Bounds = Bounds()
-    websub: Hearing = Hearing()
+    websub: WebSub = WebSub()
     sources: tuple[Source, ...] = ()
 
     @property

@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.settings.lines import Path, line_of
 from rsnotify.settings.wrong import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source
-from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Hearing, Source, Terms
+from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Source, Terms, WebSub
 
 T = TypeVar("T", bound=Struct)
 
@@ -30,6 +30,10 @@ _INSTEAD = {
     "mqtt_password": ("mqtt_password_file",),
     "mqtt_password_file": ("mqtt_password",),
 }
+
+
+#: What the options for `[websub]` begin with.
+_CALLBACK = "callback_"
 
 
 class _File(Struct, forbid_unknown_fields=True):
@@ -56,8 +60,9 @@ class Text:
     def blame(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
         """Tell what is wrong in one sentence."""
         table, *rest = wrong.path
-        if table in ("defaults", "websub") and rest and rest[0] in self._options:
-            return ConfigurationError(f"--{_option(str(rest[0]))}: {wrong.reason}")
+        option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
+        if table in ("defaults", "websub") and option in self._options:
+            return ConfigurationError(f"--{option.replace('_', '-')}: {wrong.reason}")
         line = line_of(self._text, wrong.path)
         place = self._path if line is None else f"{self._path}, line {line}"
         names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]
@@ -71,10 +76,6 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
     number = int(rest[0])
     name = sources[number].get("name") or sources[number].get("url") or number + 1
     return f"[[source]] {name}"
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
 
 
 def parse(
@@ -102,15 +103,20 @@ def parse(
 
 
 def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configuration:
-    hearing = Hearing.__struct_fields__
-    websub = file.websub | {name: value for name, value in given.items() if name in hearing}
-    defaults = file.defaults | {name: value for name, value in given.items() if name not in hearing}
+    websub = file.websub | {
+        name.removeprefix(_CALLBACK): value
+        for name, value in given.items()
+        if name.startswith(_CALLBACK)
+    }
+    defaults = file.defaults | {
+        name: value for name, value in given.items() if not name.startswith(_CALLBACK)
+    }
     _converted(defaults, Terms, "defaults")
     folder = PurePath(os.path.abspath(path)).parent
     configuration = Configuration(
         path=path,
         limits=_converted(file.limits, Bounds, "limits"),
-        websub=_converted(websub, Hearing, "websub"),
+        websub=_converted(websub, WebSub, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),
@@ -150,7 +156,7 @@ def _check(configuration: Configuration) -> None:
     if not configuration.sources:
         raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
     for number, source in enumerate(configuration.sources):
-        check_source(number, source, reachable=configuration.websub.callback_url is not None)
+        check_source(number, source, reachable=configuration.websub.url is not None)
     check_apart(configuration.sources)
 
 

@@ -1,0 +1,153 @@
+"""How `rsnotify follow --config` shows its status: in a terminal, as lines, or as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rsnotify.commands import printable
+from rsnotify.datetimes import format_datetime
+from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
+
+#: Calls of `show`, one about each second, between two plain lines while nothing changes.
+_LINE_EVERY = 10
+#: How many Sources a terminal shows at most.
+_ROWS = 15
+
+Statuses = Mapping[str, SourceStatus]
+
+
+class Report(Protocol):
+    """Shows how all Sources are doing, about once a second; a context manager."""
+
+    def __enter__(self) -> object:
+        """Begin."""
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+
+    def show(self, statuses: Statuses) -> None:
+        """Show how it is going."""
+
+
+def sentence(statuses: Statuses) -> str:
+    """Write how all are doing, as one line."""
+    sums = totals(statuses)
+    wrong = f", {sums.wrong} in trouble" if sums.wrong else ""
+    return (
+        f"{sums.level} of {sums.sources} Sources in step{wrong}, pushed to by {sums.pushed}, "
+        f"{sums.resources} resources, {sums.applied} changes applied, {sums.pending} pending"
+    )
+
+
+class _Quiet:
+    """Nothing to begin or end."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class JsonReport(_Quiet):
+    """One JSON object each time: how all are doing, and each of which something has changed."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, SourceStatus] = {}
+
+    def show(self, statuses: Statuses) -> None:
+        """Write it."""
+        changed = {name: one for name, one in statuses.items() if self._last.get(name) != one}
+        facts = msgspec.structs.asdict(totals(statuses))
+        facts["changed"] = {name: _facts(one) for name, one in changed.items()}
+        facts["gone"] = [name for name in self._last if name not in statuses]
+        self._last = dict(statuses)
+        typer.echo(msgspec.json.encode(facts).decode())
+
+
+def _facts(one: SourceStatus) -> dict[str, object]:
+    facts = msgspec.structs.asdict(one.status)
+    del facts["baseline"]
+    return {**facts, "phase": one.phase, "error": one.error}
+
+
+class LineReport(_Quiet):
+    """A line when a Source gets into trouble or out of it, and one for all now and then."""
+
+    def __init__(self) -> None:
+        self._wrong: dict[str, str] = {}
+        self._last: tuple[int, ...] = ()
+        self._quiet_for = 0
+
+    def show(self, statuses: Statuses) -> None:
+        """Write what there is to say."""
+        wrong = {name: one.error for name, one in statuses.items() if one.error is not None}
+        for name in self._wrong:
+            if name in statuses and name not in wrong:
+                typer.echo(printable(f"{name}: out of trouble"))
+        for name, error in wrong.items():
+            if name not in self._wrong:
+                typer.echo(printable(f"{name}: {error}"))
+        self._wrong = wrong
+        self._show_all(statuses)
+
+    def _show_all(self, statuses: Statuses) -> None:
+        sums = totals(statuses)
+        facts = (sums.sources, sums.level, sums.pushed, sums.wrong)
+        self._quiet_for += 1
+        if facts != self._last or self._quiet_for >= _LINE_EVERY:
+            typer.echo(sentence(statuses))
+            self._last, self._quiet_for = facts, 0
+
+
+class TerminalReport:
+    """A line for all, and a table of those that most need to be looked at."""
+
+    def __init__(self) -> None:
+        self._live = Live("", refresh_per_second=4)
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, statuses: Statuses) -> None:
+        """Renew what is shown."""
+        self._live.update(_table(statuses))
+
+
+def _table(statuses: Statuses) -> Table:
+    table = Table(caption=sentence(statuses), caption_justify="left", box=None)
+    for title in ("Source", "", "resources", "pending", "push", "synced through"):
+        table.add_column(title, no_wrap=True, overflow="ellipsis")
+    first = sorted(statuses.items(), key=lambda item: _urgency(item[1]))
+    for name, one in first[:_ROWS]:
+        status = one.status
+        through = format_datetime(status.through) if status.through else "not yet"
+        table.add_row(
+            Text(printable(name)),
+            Text(printable(one.error) if one.error else _standing(one)),
+            str(status.resources),
+            str(status.pending),
+            str(status.push),
+            through,
+        )
+    return table
+
+
+def _standing(one: SourceStatus) -> str:
+    if one.phase is not Phase.FOLLOWED:
+        return str(one.phase)
+    return "in step" if one.status.level else "behind"
+
+
+def _urgency(one: SourceStatus) -> tuple[bool, bool, int]:
+    return (one.error is None, one.status.level, -one.status.pending)
