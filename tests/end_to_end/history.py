@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +57,18 @@ def make_up(count: int, seed: int = 1) -> Iterator[Step]:
         yield Step(name, present[name])
 
 
-def apply(steps: Iterable[Step], folder: Path) -> None:
-    """Do to a folder what a history says."""
-    for step in steps:
+def apply(steps: Iterable[Step], folder: Path, rate: float | None = None) -> None:
+    """Do to a folder what a history says.
+
+    Args:
+        steps: The history.
+        folder: The folder.
+        rate: How many steps a second; None for as many as can be.
+    """
+    began = time.monotonic()
+    for number, step in enumerate(steps):
+        if rate is not None:
+            time.sleep(max(0.0, began + number / rate - time.monotonic()))
         path = folder / step.path
         if step.content is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,190 +1,193 @@
 """Replay a history into a Source while hub, broker and Destination are killed; they end equal.
 
     python tests/end_to_end/replay.py --data history.jsonl.xz
-    python tests/end_to_end/replay.py --no-hub
     python tests/end_to_end/replay.py --via websub
     python tests/end_to_end/replay.py --via mqtt
     python tests/end_to_end/replay.py --via mqtt --no-hub
+    python tests/end_to_end/replay.py --via poll
+    python tests/end_to_end/replay.py --kill-ways
 
-Exit code 0 means: `diff -r` finds no difference, and `rsnotify audit` says in step.
+With `--kill-ways` there is a hub for WebSocket, one for WebSub and a broker; each is killed and
+comes back in turn, and the Destination has to hear by the best that is left.
+
+Exit code 0 means: `diff -r` finds no difference, `rsnotify audit` says in step, and no change had
+its effect twice.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rsnotify.commands.processes import Process, free_port
+from msgspec import Struct
+
 from tests.end_to_end import history
-from tests.mosquitto import Mosquitto
+from tests.end_to_end.counting import POLL, counting, doubles, table
+from tests.end_to_end.stage import Stage
 
-#: Seconds in which the Destination has to be in step after the last change.
-PATIENCE = 180.0
+#: What is killed while a part of the history is replayed: one part after the other.
+Plan = Sequence[tuple[str, ...]]
+#: Each alone, and the Destination.
+HUB: Plan = ((), ("hub",), (), ("follow",), ("hub",), ())
+BROKER: Plan = ((), ("mqtt",), (), ("follow",), ("mqtt",), ())
+BRIDGE: Plan = ((), ("hub",), ("mqtt",), ("follow",), ("mqtt",), ("hub",), ())
+POLLED: Plan = ((), ("follow",), ())
+#: Every way in turn, from the best to none and back, and the lesser ones while they are not used.
+WAYS: Plan = (
+    (),
+    ("websocket",),
+    ("websocket", "mqtt"),
+    ("websocket", "mqtt", "websub"),
+    ("websocket", "mqtt"),
+    ("websocket", "follow"),
+    ("websocket",),
+    (),
+    ("mqtt",),
+    ("websub", "follow"),
+    (),
+)
+#: The same, but for what takes long: to notice that a hub by WebSub is silent.
+MOST_WAYS: Plan = (
+    (),
+    ("websocket",),
+    ("websocket", "mqtt"),
+    ("mqtt",),
+    ("websub", "follow"),
+    (),
+)
+#: The best first.
+BEST = ("websocket", "mqtt", "websub")
 
 
-class Replay:
-    """A Source, perhaps a hub or a broker or both, and a Destination: processes in one folder."""
-
-    def __init__(self, root: Path, *, hub: bool, broker: bool, follow: list[str]) -> None:
-        self.root = root
-        self.source_folder = root / "source"
-        self.destination = root / "destination"
-        self.source_folder.mkdir()
-        self.url = f"http://127.0.0.1:{free_port()}/"
-        self.hub_url = f"http://127.0.0.1:{free_port()}/" if hub else None
-        self.broker = Mosquitto(root / "mosquitto") if broker else None
-        self._follow = follow
-        self._processes: dict[str, Process] = {}
-
-    async def start(self) -> None:
-        """Start all processes."""
-        if self.broker is not None:
-            await self.broker.start()
-        await self.start_hub()
-        await self._start("source", str(self.source_folder), *self._at(self.url), *self._hubs())
-        await self._processes["source"].url()
-        await self.start_follow()
-
-    def _hubs(self) -> list[str]:
-        broker = None if self.broker is None else self.broker.url
-        if self.hub_url is None:
-            return [] if broker is None else ["--hub", broker]
-        return ["--hub", self.hub_url, *(["--advertise", broker] if broker else [])]
-
-    def _at(self, url: str) -> list[str]:
-        port = url.rstrip("/").rpartition(":")[2]
-        return ["--base-url", url, "--port", port, "--allow-private-addresses"]
-
-    async def start_hub(self) -> None:
-        """Start the hub, where there is to be one, and wait until it serves."""
-        if self.hub_url is not None:
-            port = self.hub_url.rstrip("/").rpartition(":")[2]
-            settings = self.root / "hub.toml"
-            broker = f'mqtt_url = "{self.broker.url}"\n' if self.broker else ""
-            settings.write_text(broker)
-            where = ("--data", str(self.root / "hub"), "--config", str(settings))
-            await self._start("hub", "--port", port, *where, "--allow-private-addresses")
-            await self._processes["hub"].url()
-
-    async def start_follow(self) -> None:
-        """Start the Destination."""
-        await self._start(
-            *("follow", self.url, str(self.destination), "--json", "--allow-private-addresses"),
-            *self._follow,
-        )
-
-    async def _start(self, *arguments: str) -> None:
-        log = self.root / f"{arguments[0]}.log"
-        self._processes[arguments[0]] = await Process.start(*arguments, log=log)
-
-    async def kill(self, name: str) -> None:
-        """Kill -9 one of the processes."""
-        if name == "broker" and self.broker is not None:
-            await self.broker.stop(signal.SIGKILL)
-        elif name in self._processes:
-            await self._processes[name].kill()
-
-    async def stop(self) -> None:
-        """End all processes."""
-        for process in reversed(self._processes.values()):
-            await process.stop()
-        if self.broker is not None:
-            await self.broker.stop()
-
-    async def audit(self) -> int:
-        """Return the exit code of `rsnotify audit`."""
-        process = await Process.start(
-            *("audit", self.url, str(self.destination), "--allow-private-addresses"),
-            log=self.root / "audit.log",
-        )
-        async for line in process.lines():
-            last = line
-        print(f"audit: {last}", flush=True)
-        return await process.wait()
-
-    def difference(self) -> str:
-        """Return what `diff -r` prints."""
-        command = ["diff", "-r", str(self.source_folder), str(self.destination)]
-        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-    async def in_step(self) -> bool:
-        """Wait until the Destination is in step with the Source."""
-        deadline = time.monotonic() + PATIENCE
-        while await self.audit() != 0 or self.difference():
-            if time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(1)
-        return True
+def mirroring(*options: str) -> Callable[[str, Path], list[str]]:
+    """Return how to run `rsnotify follow`."""
+    command = (sys.executable, "-m", "rsnotify", "follow")
+    more = ("--json", "--allow-private-addresses", *options)
+    return lambda url, folder: [*command, url, str(folder), *more]
 
 
 async def replay(
-    root: Path,
-    steps: list[history.Step],
+    stage: Stage,
+    steps: Sequence[history.Step],
+    plan: Plan,
     *,
-    hub: bool = True,
-    broker: bool = False,
-    follow: list[str] | None = None,
+    rate: float | None = None,
+    best: Sequence[str] = (),
+    fails_over: bool = False,
 ) -> bool:
-    """Replay, kill hub and broker twice and the Destination once; tell if they end equal."""
-    run = Replay(root, hub=hub, broker=broker, follow=follow or [])
-    sixth = len(steps) // 6
-    kills = {1: "hub", 2: "broker", 3: "follow", 4: "broker", 5: "hub"}
+    """Replay and kill, and tell if all ends equal.
+
+    Args:
+        stage: Where.
+        steps: The history.
+        plan: What is killed when.
+        rate: How many steps a second; None for as many as can be.
+        best: By which ways the Destination has to hear before the history begins, the best first;
+            not waited for if there are none.
+        fails_over: Whether it has to hear by the best that is left before each part.
+    """
+    down: set[str] = set()
     try:
-        await run.start()
+        await stage.start()
         started = time.monotonic()
-        for part in range(6):
-            if name := kills.get(part):
-                await run.kill(name)
-            end = (part + 1) * sixth if part < 5 else len(steps)
-            await asyncio.to_thread(history.apply, steps[part * sixth : end], run.source_folder)
-            if name == "hub":
-                await run.start_hub()
-            elif name == "follow":
-                await run.start_follow()
-            elif name == "broker" and run.broker is not None:
-                await run.broker.start()
+        for number, part in enumerate(plan):
+            began = time.monotonic()
+            down = await change(stage, down, set(part))
+            if best and "follow" not in down and (fails_over or number == 0):
+                way = await until_heard(stage, best, down)
+                print(f"heard of by {way} after {time.monotonic() - began:.1f} s", flush=True)
+            some = steps[len(steps) * number // len(plan) : len(steps) * (number + 1) // len(plan)]
+            await asyncio.to_thread(history.apply, some, stage.source_folder, rate)
         print(f"{len(steps)} changes replayed in {time.monotonic() - started:.1f} s", flush=True)
-        equal = await run.in_step()
-        print(f"in step after {time.monotonic() - started:.1f} s: {equal}", flush=True)
-        if not equal:
-            print(run.difference()[:2000])
-        return equal
+        return await ends_equal(stage)
     finally:
-        await run.stop()
+        await stage.stop()
 
 
-def by(via: str) -> list[str]:
-    """Return the options of a Destination that hears of changes in one way only."""
-    if via != "websub":
-        return ["--via", via]
-    return ["--via", via, "--callback-url", f"http://127.0.0.1:{free_port()}/"]
+async def change(stage: Stage, down: set[str], wanted: set[str]) -> set[str]:
+    """Kill and revive, so that these are down; return them."""
+    for name in sorted(wanted - down):
+        await stage.kill(name)
+    for name in sorted(down - wanted):
+        await stage.revive(name)
+    if changed := sorted(wanted ^ down):
+        print(f"killed or revived: {', '.join(changed)}; away: {', '.join(sorted(wanted)) or '-'}")
+    return wanted
+
+
+async def until_heard(stage: Stage, best: Sequence[str], down: set[str]) -> str:
+    """Wait until the Destination hears of changes by the best way that is left; return it."""
+    way = next((way for way in best if way not in down), POLL)
+    await stage.hears_by(way)
+    return way
+
+
+async def ends_equal(stage: Stage) -> bool:
+    """Wait until the Destination is in step, and tell if it is."""
+    began = time.monotonic()
+    equal = await stage.in_step()
+    print(f"in step {time.monotonic() - began:.1f} s after: {equal}", flush=True)
+    if not equal:
+        print(stage.difference()[:2000])
+    return equal
+
+
+def once(stage: Stage) -> bool:
+    """Print how late changes were, and tell if none had its effect twice."""
+    print(table(stage.destination))
+    twice = doubles(stage.destination)
+    print(f"{len(twice)} changes had their effect more than once", *twice[:5], flush=True)
+    return not twice
+
+
+class Scene(Struct, frozen=True):
+    """What is played on, what is killed, and by which ways changes are heard of."""
+
+    ways: tuple[str, ...]
+    plan: Plan
+    best: tuple[str, ...] = ()
+
+
+def scene(via: str, *, hub: bool, kill_ways: bool) -> Scene:
+    """Return what is asked for."""
+    if kill_ways:
+        return Scene(BEST, WAYS, BEST)
+    if via == "poll":
+        return Scene((), POLLED)
+    if via == "mqtt":
+        return Scene(("hub", "mqtt"), BRIDGE, (via,)) if hub else Scene((via,), BROKER, (via,))
+    return Scene(("hub",), HUB, ("websub" if via == "websub" else "websocket",))
 
 
 def main() -> int:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="a history, .jsonl or .jsonl.xz; else made up")
-    parser.add_argument("--no-hub", action="store_true", help="poll, or push straight to a broker")
+    parser.add_argument("--no-hub", action="store_true", help="push straight to a broker")
     parser.add_argument("--via", default="auto", help="how the Destination hears of changes")
+    parser.add_argument("--kill-ways", action="store_true", help="kill every way in turn")
+    parser.add_argument("--poll", type=float, default=1, help="seconds between polls without push")
+    parser.add_argument("--rate", type=float, help="changes a second; else as many as can be")
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
     arguments = parser.parse_args()
     steps = list(history.read(arguments.data) if arguments.data else history.make_up(2_000))
-    polls = arguments.no_hub and arguments.via != "mqtt"
-    follow = ["--via", "poll", "--poll", "1"] if polls else by(arguments.via)
     with tempfile.TemporaryDirectory(prefix="rsnotify-replay-") as name:
         root = arguments.keep or Path(name)
         root.mkdir(parents=True, exist_ok=True)
-        broker = arguments.via == "mqtt"
-        equal = asyncio.run(
-            replay(root, steps, hub=not arguments.no_hub, broker=broker, follow=follow)
+        kills = arguments.kill_ways
+        set_ = scene(arguments.via, hub=not arguments.no_hub, kill_ways=kills)
+        follow = counting("--via", arguments.via, "--poll", str(arguments.poll))
+        stage = Stage(root, set_.ways, follow)
+        playing = replay(
+            *(stage, steps, set_.plan), rate=arguments.rate, best=set_.best, fails_over=kills
         )
-    return 0 if equal else 1
+        equal = asyncio.run(playing)
+        return 0 if once(stage) and equal else 1
 
 
 if __name__ == "__main__":
