@@ -101,6 +101,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         failed_token_rate: Tokens that grant nothing a second, likewise.
         ping_seconds: How long an open topic rests between two fetches.
         max_open_topics: Topics in all, beyond which a ping makes no new open topic.
+        max_topics_per_publisher: Topics among those that one token grants, beyond which it begins
+            no new one.
         max_fragment_bytes: The largest fragment, or whole content of a topic.
         max_channel_bytes: The largest Change List that is fetched after a ping.
         max_links: `rs:ln` elements in one entry of a fragment.
@@ -168,6 +170,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     failed_token_rate: _Rate = 1.0
     ping_seconds: Annotated[float, Meta(ge=0, le=1e9)] = 1.0
     max_open_topics: _Positive = 10_000
+    max_topics_per_publisher: _Positive = 10_000
     max_fragment_bytes: _Positive = 4 * 1024 * 1024
     max_channel_bytes: _Positive = 50_000_000
     max_links: _Positive = 100

@@ -20,6 +20,7 @@ from rsnotify.retry import Retry
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.access.limits import Limits
+from rsnotify_hub.access.topic_room import TopicRoom
 from rsnotify_hub.admin.api import AdminApi
 from rsnotify_hub.admin.office import Office
 from rsnotify_hub.admin.rates import Rates
@@ -124,6 +125,7 @@ class Hub:
         )
         self._verification = Verification(
             self._callbacks, self._topics, self._questions, configuration, clock
+        gate.room = TopicRoom(self._topics, configuration.max_topics_per_publisher)
         )
         self._intake = intake = Intake(gate, configuration, clock)
         self._pings = Pings(self._topics, client, configuration, clock)

@@ -10,6 +10,7 @@ from aiohttp import web
 from rsnotify_hub.access.grants import Grant, Grants
 from rsnotify_hub.access.limits import Limiter
 from rsnotify_hub.access.sender import bearer, has_local_name, is_direct, is_own_page, is_program
+from rsnotify_hub.access.topic_room import TopicRoom
 from rsnotify_hub.refusals import Code, Refusal
 
 
@@ -19,10 +20,15 @@ class Gate:
     Args:
         grants: Who may do what.
         failures: Limits how often a client may bring a token that grants nothing.
+
+    Attributes:
+        grants: Who may do what.
+        room: Says how many topics there may be; None for any number.
     """
 
     def __init__(self, grants: Grants, failures: Limiter | None = None) -> None:
         self.grants = grants
+        self.room: TopicRoom | None = None
         self._failures = failures
 
     def check_publisher(self, request: web.Request, topic: str) -> Permission:
@@ -38,8 +44,9 @@ class Gate:
         local = is_direct(request) and is_program(request)
         try:
             return Permission(self, topic, token, local=local)
-        except Refusal:
-            self._count_failure(request, token)
+        except Refusal as refusal:
+            if refusal.code is Code.FORBIDDEN:
+                self._count_failure(request, token)
             raise
 
     def check_ping(self, request: web.Request, topic: str) -> None:
@@ -115,22 +122,27 @@ class Permission:
         self._token = token
         self._local = local
         self._seen: Grants | None = None
-        self._until = -inf
+        self._grant = Grant(until=-inf)
         self.check()
 
     def check(self) -> None:
         """Check that it still holds, which costs next to nothing while nothing has changed.
 
         Raises:
-            Refusal: The token was withdrawn, or has ended.
+            Refusal: The token was withdrawn, or has ended, or the topic would be one too many.
         """
-        grants = self._gate.grants
-        if self._seen is grants and (self._until == inf or time() < self._until):
+        self._check_grant(self._gate.grants)
+        if self._gate.room is not None and not self._grant.everything:
+            self._gate.room.check(self._topic, self._grant.topics)
+
+    def _check_grant(self, grants: Grants) -> None:
+        until = self._grant.until
+        if self._seen is grants and (until == inf or time() < until):
             return
         grant = self._granted(grants)
         if not grant.covers(self._topic):
             raise Refusal(Code.FORBIDDEN, "publishing on this topic needs a token that grants it")
-        self._seen, self._until = grants, grant.until
+        self._seen, self._grant = grants, grant
 
     def _granted(self, grants: Grants) -> Grant:
         if self._token is not None:

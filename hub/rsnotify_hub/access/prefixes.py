@@ -7,6 +7,7 @@ that could be taken for one elsewhere is granted by no prefix.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 #: How often an escape may itself be escaped (`%252e`) before the topic is no honest one.
@@ -20,6 +21,27 @@ def is_granted(prefix: str, topic: str) -> bool:
     if topic != prefix and not prefix.endswith("/") and topic[len(prefix)] not in "/?":
         return False
     return not may_lead_elsewhere(topic)
+
+
+def ranges_of(prefixes: Sequence[str]) -> list[tuple[str, str]]:
+    """Return where the topics that some prefixes grant stand in the order of all.
+
+    Returns:
+        From and up to which name, which is not among them; in order, none overlapping another.
+    """
+    found: list[tuple[str, str]] = []
+    for begin, end in sorted(one for prefix in prefixes for one in _ranges(prefix)):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _ranges(prefix: str) -> list[tuple[str, str]]:
+    if prefix.endswith("/"):
+        return [(prefix, prefix[:-1] + "0")]  # what comes after / in the order
+    return [(prefix, prefix + "\0"), (prefix + "/", prefix + "0"), (prefix + "?", prefix + "@")]
 
 
 def may_lead_elsewhere(topic: str) -> bool:

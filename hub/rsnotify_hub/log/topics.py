@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from rsnotify.datetimes import Instant
 from rsnotify_hub.log.channel import Channel
 from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.names import Names, Range
 from rsnotify_hub.log.store import Entry, LogState, Store, Waiting
 from rsnotify_hub.log.topiclog import TopicLog
 from rsnotify_hub.statistics import Statistics
@@ -37,6 +38,7 @@ class Topics:
         self._channels = channels
         self._statistics = statistics or Statistics()
         self._logs: dict[str, TopicLog] = {}
+        self._names: Names | None = None  # made when somebody counts
 
     def start(self, states: Iterable[LogState]) -> None:
         """Take up the logs that the store kept: what `Store.logs` returned."""
@@ -46,6 +48,8 @@ class Topics:
     def _open(self, topic: str, state: LogState | None) -> TopicLog:
         opened = TopicLog(topic, state, self._store, self._channels, self._statistics)
         self._logs[topic] = opened
+        if self._names is not None:
+            self._names.add(topic)
         return opened
 
     def publish(self, topic: str, fragment: Fragment) -> asyncio.Future[None]:
@@ -71,6 +75,18 @@ class Topics:
         await found.delete()
         if found.state is None and found.writing is None and self._logs.get(topic) is found:
             del self._logs[topic]
+            if self._names is not None:
+                self._names.remove(topic)
+
+    def knows(self, topic: str) -> bool:
+        """Tell whether a log is there, or is about to be."""
+        return topic in self._logs
+
+    def count(self, ranges: Sequence[Range]) -> int:
+        """Count the logs of the topics in ranges that do not overlap."""
+        if self._names is None:
+            self._names = Names(self._logs)
+        return self._names.count(ranges)
 
     def state(self, topic: str) -> LogState | None:
         """Return the state of a log; None when nothing was ever published."""

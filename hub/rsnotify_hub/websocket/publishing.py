@@ -138,6 +138,7 @@ async def _take(
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
         await acknowledgements.room()
+        check()  # and nothing comes between this and the log
         acknowledgements.expect(topics.publish(topic, fragment), fragment.until)
 
 

@@ -73,10 +73,11 @@ class WebSub:
         if len(topics) != 1:
             raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
         topic = check_url(topics[0], 'the Link with rel="self"')
-        self._intake.check_publisher(request, topic)
+        permission = self._intake.check_publisher(request, topic)
         body = await self._body(request, self._configuration.max_fragment_bytes)
         try:
             content = await self._intake.read_content(body, content_type)
+            permission.check()  # others may have come meanwhile
             await self._topics.publish(topic, content)
         except DocumentError as error:
             raise Refusal(Code.INVALID_FRAGMENT, str(error)) from None
