@@ -123,9 +123,9 @@ class Hub:
         self._topics = Topics(
             store, (*channels, self._bridge) if self._bridge else channels, self.statistics
         )
+        gate.room = TopicRoom(self._topics, configuration.max_topics_per_publisher)
         self._verification = Verification(
             self._callbacks, self._topics, self._questions, configuration, clock
-        gate.room = TopicRoom(self._topics, configuration.max_topics_per_publisher)
         )
         self._intake = intake = Intake(gate, configuration, clock)
         self._pings = Pings(self._topics, client, configuration, clock)
