@@ -119,8 +119,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         queue_frames: How many frames may.
         max_websockets: How many WebSockets may be open.
         websockets_per_client: How many of them one client may open.
-        websocket_selections: How many parts of a topic are sent to WebSockets that ask for no
-            more; who asks for one beyond that gets all of it.
+        max_selections: How many parts of a topic are made for WebSockets that ask for no more, and
+            as many for the broker; who asks for one beyond that gets all of it.
         websocket_origins: Origins whose pages may open a WebSocket, beside the hub's own.
         websocket_ping_seconds: How often a WebSocket is pinged; who has not answered by the next
             time is dropped.
@@ -187,7 +187,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     queue_frames: _Positive = 4096
     max_websockets: _Positive = 20_000
     websockets_per_client: _Positive = 1000
-    websocket_selections: Annotated[int, Meta(ge=0, le=10_000)] = 32
+    max_selections: Annotated[int, Meta(ge=0, le=10_000)] = 32
     websocket_origins: tuple[str, ...] = ()
     websocket_ping_seconds: _Seconds = 30.0
     callback_seconds: _Seconds = 10.0

@@ -109,7 +109,7 @@ class Hub:
         )
         self._live = WebSocketChannel(configuration, self.statistics)
         self._sieve = Sieve()
-        self._selections = Selections(self._live, self._sieve, configuration.websocket_selections)
+        self._selections = Selections(self._live, self._sieve, configuration.max_selections)
         self._callbacks = WebSubChannel(
             store, requests, self._questions, configuration, clock, self.statistics
         )
@@ -117,7 +117,9 @@ class Hub:
         self._bridge = None
         broker = None
         if configuration.mqtt_url is not None:
-            self._bridge = Bridge(configuration.mqtt_url, configuration, store, self.statistics)
+            self._bridge = Bridge(
+                configuration.mqtt_url, configuration, store, self.statistics, self._sieve
+            )
             broker = parse_broker(configuration.mqtt_public_url or configuration.mqtt_url)
         channels = (self._live, self._selections, self._callbacks, rates)
         self._topics = Topics(

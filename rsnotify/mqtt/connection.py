@@ -151,6 +151,10 @@ class Connection:
         except TimeoutError:
             raise Unavailable(self._broker.url, "it does not answer a subscription") from None
 
+    def unsubscribe(self, topic: str) -> None:
+        """Ask for the messages of a topic no longer; some may be on their way."""
+        self._client.unsubscribe(topic)
+
     def acknowledge(self, message: Message) -> None:
         """Say that a message need not come again; in the order in which they came."""
         if message.id is not None:

@@ -18,6 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.selective import Select
 
 #: What the names of channels begin with, unless a broker's URL says otherwise.
 PREFIX = "rsnotify/"
@@ -66,6 +67,15 @@ class Broker(Struct, frozen=True):
         """Return the MQTT topic of a channel."""
         return channel_name(channel, self.name) if self.name.endswith("/") else self.name
 
+    def part(self, channel: str, select: Select) -> str | None:
+        """Return the MQTT topic of what a selection leaves of a channel; None where is none.
+
+        Args:
+            channel: The URI of the channel.
+            select: The selection, in its canonical form.
+        """
+        return self.name + select.digest(channel) if self.name.endswith("/") else None
+
     def at(self, channel: str) -> str:
         """Return the URL with the MQTT topic of a channel in it, which needs no rule to be read."""
         query = "" if self.path in (None, _WEBSOCKET_PATH) else f"?path={quote(self.path or '')}"
@@ -79,6 +89,15 @@ def inbox(prefix: str) -> str:
         prefix: What they begin with where the hub publishes.
     """
     return prefix.removesuffix("/") + "-in/"
+
+
+def asking(prefix: str) -> str:
+    """Return what the names of channels begin with where a hub is asked for a part of them.
+
+    Args:
+        prefix: What they begin with where the hub publishes.
+    """
+    return prefix.removesuffix("/") + "-ask/"
 
 
 def is_broker(url: str) -> bool:

@@ -336,9 +336,19 @@ async def test_a_deleted_log_has_no_place_at_any_broker(tmp_path: Path, clock: C
     async with logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(0, 1))
     async with opened(tmp_path, clock) as store:
-        await store.bridge("mqtt://a", {"": 0, TOPIC: 1})
+        await store.bridge("mqtt://a", {"": 0, TOPIC: 1, f"{TOPIC} {{}}": 1, TOPIC + "2": 1})
         await store.forget(TOPIC)
-        assert await store.bridged("mqtt://a") == {"": 0}
+        assert await store.bridged("mqtt://a") == {"": 0, TOPIC + "2": 1}
+
+
+async def test_one_place_at_a_broker_can_be_forgotten(tmp_path: Path, clock: Clock):
+    async with opened(tmp_path, clock) as store:
+        await store.bridge("mqtt://a", {"": 0, "one": 3, "two": 4})
+        store.move_bridged("mqtt://a", "one", 5)
+        await store.unbridge("mqtt://a", "one")
+        assert await store.bridged("mqtt://a") == {"": 0, "two": 4}
+    async with opened(tmp_path, clock) as store:
+        assert await store.bridged("mqtt://a") == {"": 0, "two": 4}
 
 
 async def test_data_of_the_format_without_brokers_is_taken_over(tmp_path: Path, clock: Clock):

@@ -159,7 +159,7 @@ async def test_who_asks_for_no_part_gets_all(hub: Client, nothing: Any):
 
 
 async def test_who_asks_for_one_part_too_many_gets_all_until_another_has_gone(run_hub: RunHub):
-    async with run_hub(websocket_selections=1) as hub:
+    async with run_hub(max_selections=1) as hub:
         first, said = await listen(hub, MAPS)
         assert said["select"] == MAPS
         same, said = await listen(hub, MAPS)

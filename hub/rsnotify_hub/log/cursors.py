@@ -52,10 +52,10 @@ class Cursors:
         self._moved[one, other] = position
         self._flush_in(CURSOR_DELAY)
 
-    def forget(self, topic: str, callback: str) -> None:
-        """Write nothing of a subscription that is about to be written itself."""
+    def forget(self, one: str, other: str) -> None:
+        """Write nothing of what is about to be written itself."""
         for cursors in (self._moved, self._flushing):
-            cursors.pop((topic, callback), None)
+            cursors.pop((one, other), None)
 
     def _flush_in(self, seconds: float) -> None:
         if self._flush is None and self._moved and not self._is_writing:

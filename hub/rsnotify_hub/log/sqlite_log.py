@@ -106,7 +106,9 @@ def forget(database: sqlite3.Connection, topic: str) -> None:
     row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
     if row is not None:
         database.execute("DELETE FROM fragment WHERE topic = ?", row)
-        database.execute("DELETE FROM bridged WHERE topic = ?", (topic,))
+        # Its own place, and those of its parts, whose keys go on behind a space.
+        places = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
+        database.execute(places, (topic, len(topic) + 1, topic + " "))
         database.execute("DELETE FROM topic WHERE id = ?", row)
 
 

@@ -200,6 +200,12 @@ class SqliteStore:
         rows = [(position, broker, topic) for topic, position in positions.items()]
         await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
 
+    async def unbridge(self, broker: str, topic: str) -> None:
+        """Forget how far a broker has a topic (`Store.unbridge`)."""
+        self._bridged.forget(broker, topic)
+        sql = "DELETE FROM bridged WHERE broker = ? AND topic = ?"
+        await self._writer.submit(lambda database: database.execute(sql, (broker, topic)))
+
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
         """Note how far a broker has a topic (`Store.move_bridged`)."""
         self._bridged.move(broker, topic, position)

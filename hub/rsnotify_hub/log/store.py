@@ -163,6 +163,9 @@ class Store(Protocol):
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
         """Keep how far a broker has some topics."""
 
+    async def unbridge(self, broker: str, topic: str) -> None:
+        """Forget how far a broker has a topic."""
+
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
         """Note how far a broker has a topic; durable soon, as with `move_cursor`."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from random import Random
+from typing import Any
 
-from rsnotify.errors import RsnotifyError, StorageError
+from rsnotify.errors import RsnotifyError, StorageError, Unavailable
 from rsnotify.mqtt.connecting import CLEAN, Session, connect
 from rsnotify.mqtt.connection import Connection
 from rsnotify.mqtt.messages import Message
@@ -25,9 +26,12 @@ from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.store import Entry, Store
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.metrics import Bridged
+from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.inbox import Inbox
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.mqtt.sending import Sending
+from rsnotify_hub.selecting.sieve import Sieve
+from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.mqtt")
@@ -35,6 +39,8 @@ log = logging.getLogger("rsnotify.hub.mqtt")
 #: How long the broker keeps what Sources publish while the hub is away, in seconds.
 SESSION_SECONDS = 7 * 86_400
 _MOST_WAIT = 30.0
+#: How often it is looked for what nobody asks for any more, in seconds.
+_HOUSEKEEPING_SECONDS = 60.0
 
 
 class Bridge:
@@ -45,10 +51,16 @@ class Bridge:
         configuration: The other settings.
         store: Keeps how far the broker has each topic.
         statistics: Where deliveries are counted.
+        sieve: Makes the parts of topics that are asked for.
     """
 
     def __init__(
-        self, url: str, configuration: Configuration, store: Store, statistics: Statistics
+        self,
+        url: str,
+        configuration: Configuration,
+        store: Store,
+        statistics: Statistics,
+        sieve: Sieve,
     ) -> None:
         self._broker = parse_broker(url)
         self._configuration = configuration
@@ -56,13 +68,15 @@ class Bridge:
         self._places = Places(store, f"{self._broker.url}/{self._broker.name}")
         self._retry = Retry(configuration.retry_seconds, _MOST_WAIT)
         self._random = Random()
+        self._sieve = sieve
         self._sending: Sending | None = None
         self._task: asyncio.Task[None] | None = None
         self._told = False
 
     def reading(self, topics: Topics) -> Bridged:
         """Tell how it stands."""
-        behind = sum(self._places.lacks(topics, state.topic) for state in topics.states())
+        streams = (Stream(state.topic) for state in topics.states())
+        behind = sum(self._places.lacks(topics, stream) for stream in streams)
         return Bridged(self._sending is not None, behind)
 
     async def start(self, topics: Topics, intake: Intake) -> None:
@@ -76,7 +90,9 @@ class Bridge:
             StorageError: The places cannot be read.
         """
         await self._places.load(topics)
-        self._task = asyncio.create_task(self._run(topics, intake))
+        most = self._configuration.max_selections
+        asked = Asked(self._broker.name, topics, self._places, most)
+        self._task = asyncio.create_task(self._run(topics, asked, intake))
 
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
         """Begin to send what was appended (`Channel.deliver`)."""
@@ -93,11 +109,11 @@ class Bridge:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, topics: Topics, intake: Intake) -> None:
+    async def _run(self, topics: Topics, asked: Asked, intake: Intake) -> None:
         failures = 0
         while True:
             try:
-                await self._connect(topics, intake)
+                await self._connect(topics, asked, intake)
             except RsnotifyError as error:
                 self._tell(error)
             except Exception:
@@ -116,7 +132,7 @@ class Bridge:
         log.log(level, text, error)
         self._told = True
 
-    async def _connect(self, topics: Topics, intake: Intake) -> None:
+    async def _connect(self, topics: Topics, asked: Asked, intake: Intake) -> None:
         settings = self._configuration
         arrived: asyncio.Queue[Message] = asyncio.Queue()
         async with connect(
@@ -132,37 +148,66 @@ class Bridge:
             log.info("connected to the MQTT broker %s", self._broker.url)
             self._told = False
             sending = self._sending = Sending(
-                connection, self._broker, topics, self._places, self._statistics, self._retry
+                connection,
+                self._broker,
+                topics,
+                self._places,
+                asked,
+                self._sieve,
+                self._statistics,
+                self._retry,
+            )
+            found = Inbox(
+                settings.mqtt_channels,
+                inbox(self._broker.name),
+                topics,
+                intake,
+                self._statistics,
+                asked,
+                sending.wake,
+                most=settings.max_fragment_bytes,
             )
             try:
                 sending.wake_all()
-                await self._until_lost(connection, self._inbox(topics, intake), arrived)
+                await self._listen(connection, found, asked)
+                await _first_of(
+                    connection.lost(),
+                    found.take(arrived, connection.acknowledge),
+                    self._keep_house(sending, asked),
+                )
             finally:
                 await sending.close()
 
-    def _inbox(self, topics: Topics, intake: Intake) -> Inbox:
-        return Inbox(
-            self._configuration.mqtt_channels,
-            inbox(self._broker.name),
-            topics,
-            intake,
-            self._statistics,
-            most=self._configuration.max_fragment_bytes,
-        )
-
-    async def _until_lost(
-        self, connection: Connection, inbox: Inbox, arrived: asyncio.Queue[Message]
-    ) -> None:
-        tasks = [asyncio.create_task(connection.lost())]
-        if self._configuration.mqtt_channels:
+    async def _listen(self, connection: Connection, inbox: Inbox, asked: Asked) -> None:
+        if inbox.pattern is not None:
             await connection.subscribe(inbox.pattern)
             log.info("taking what Sources publish as %s", inbox.pattern)
-            tasks.append(asyncio.create_task(inbox.take(arrived, connection.acknowledge)))
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        if asked.pattern is not None:
+            try:
+                await connection.subscribe(asked.pattern)
+            except Unavailable as error:
+                # Brokers of before know no such name; then everybody gets everything.
+                log.info("no part of a topic can be asked for over MQTT: %s", error)
+
+    async def _keep_house(self, sending: Sending, asked: Asked) -> None:
+        """Make no longer what nobody asks for."""
+        while True:
+            for stream in asked.lapsed():
+                asked.drop(stream)
+                await sending.end(stream)
+                await self._places.end(stream)
+                log.info("a part of %s is made no longer for the MQTT broker", stream.topic)
+            await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+
+
+async def _first_of(*works: Coroutine[Any, Any, None]) -> None:
+    """Run until the first of these ends, and tell how."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

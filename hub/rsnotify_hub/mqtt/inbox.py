@@ -18,6 +18,7 @@ from rsnotify.mqtt.names import channel_name
 from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
@@ -36,6 +37,8 @@ class Inbox:
         topics: The logs.
         intake: Reads what was published.
         statistics: Where refusals are counted.
+        asked: Takes what asks for a part of a topic.
+        wake: Called with the topic, where there is more to send of it then.
         most: The largest that is taken, in bytes.
     """
 
@@ -46,6 +49,8 @@ class Inbox:
         topics: Topics,
         intake: Intake,
         statistics: Statistics,
+        asked: Asked,
+        wake: Callable[[str], None],
         *,
         most: int,
     ) -> None:
@@ -55,13 +60,15 @@ class Inbox:
         self._topics = topics
         self._intake = intake
         self._statistics = statistics
+        self._asked = asked
+        self._wake = wake
         # With MQTT 3.1.1 a message cannot say which channel it is about.
         self._known = {channel_name(channel, prefix): channel for channel in channels}
 
     @property
-    def pattern(self) -> str:
-        """Return what to subscribe to."""
-        return self._prefix + "+"
+    def pattern(self) -> str | None:
+        """Return what to subscribe to; None where nobody may publish like this."""
+        return self._prefix + "+" if self._channels else None
 
     async def take(
         self, arrived: asyncio.Queue[Message], acknowledge: Callable[[Message], None]
@@ -82,8 +89,11 @@ class Inbox:
                 acknowledge(message)
 
     async def _publish(self, message: Message) -> asyncio.Future[None] | None:
-        """Begin to keep a message; None for one that is refused, which no later try mends."""
+        """Begin to keep a message; None for one that is refused, or that needs no keeping."""
         try:
+            if self._asked.concerns(message):
+                self._wake(self._asked.take(message))
+                return None
             if message.id is None:
                 raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
             channel = self._channel(message)

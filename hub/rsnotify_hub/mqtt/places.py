@@ -1,19 +1,20 @@
-"""How far a broker has each topic."""
+"""How far a broker has each topic, and each part of one that was asked for."""
 
 from __future__ import annotations
 
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.selecting.streams import Stream, stream_of
 
 #: Stands for the broker itself: no topic is called so.
 _KNOWN = ""
 
 
 class Places:
-    """The place of a broker in each log; kept in the store.
+    """The place of a broker in each log, by the key of the stream; kept in the store.
 
     A broker that was never seen begins with the newest of each topic. A topic that was not there
-    then begins with its first.
+    then begins with its first, and a part of a topic with the newest.
 
     Args:
         store: Keeps them.
@@ -37,15 +38,31 @@ class Places:
             self._positions[_KNOWN] = 0
             await self._store.bridge(self._broker, self._positions)
 
-    def of(self, topic: str) -> int:
-        """Return the position up to which the broker has a topic."""
-        return self._positions.get(topic, 0)
+    def parts(self) -> list[Stream]:
+        """Return the parts of topics that the broker has a place in."""
+        streams = (stream_of(key) for key in self._positions if key)
+        return [stream for stream in streams if stream.select]
 
-    def lacks(self, topics: Topics, topic: str) -> bool:
+    def of(self, stream: Stream) -> int:
+        """Return the position up to which the broker has a stream."""
+        return self._positions.get(stream.key, 0)
+
+    def lacks(self, topics: Topics, stream: Stream) -> bool:
         """Tell whether a log goes on beyond what the broker has."""
-        return self.of(topic) < topics.position(topic)
+        return self.of(stream) < topics.position(stream.topic)
 
-    def move(self, topic: str, position: int) -> None:
+    def move(self, stream: Stream, position: int) -> None:
         """Note that the broker has more."""
-        self._positions[topic] = position
-        self._store.move_bridged(self._broker, topic, position)
+        key = stream.key
+        self._positions[key] = position
+        self._store.move_bridged(self._broker, key, position)
+
+    async def end(self, stream: Stream) -> None:
+        """Forget the place of a stream.
+
+        Raises:
+            StorageError: It could not be forgotten for good.
+        """
+        key = stream.key
+        self._positions.pop(key, None)
+        await self._store.unbridge(self._broker, key)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from random import Random
 
 from rsnotify.errors import StorageError, Unavailable
 from rsnotify.mqtt.connection import Connection, Refused
 from rsnotify.mqtt.names import Broker
 from rsnotify.retry import Retry
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.places import Places
+from rsnotify_hub.selecting.quiet import Quiet
+from rsnotify_hub.selecting.sieve import Sieve
+from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 
 log = logging.getLogger("rsnotify.hub.mqtt")
@@ -22,13 +28,15 @@ _AT_ONCE = 64
 
 
 class Sending:
-    """Sends each topic in the order of its log, many messages on their way at once.
+    """Sends each stream in the order of its log, many messages on their way at once.
 
     Args:
         connection: The connection.
         broker: Where it leads.
         topics: The logs.
         places: How far the broker has each.
+        asked: Which streams are made of each.
+        sieve: Makes them.
         statistics: Where deliveries are counted.
         retry: How what is refused is tried again.
     """
@@ -39,6 +47,8 @@ class Sending:
         broker: Broker,
         topics: Topics,
         places: Places,
+        asked: Asked,
+        sieve: Sieve,
         statistics: Statistics,
         retry: Retry,
     ) -> None:
@@ -46,11 +56,15 @@ class Sending:
         self._broker = broker
         self._topics = topics
         self._places = places
+        self._asked = asked
+        self._sieve = sieve
         self._statistics = statistics
         self._retry = retry
         self._random = Random()
         self._room = asyncio.Semaphore(_AT_ONCE)
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[Stream, asyncio.Task[None]] = {}
+        self._quiet: dict[Stream, Quiet] = {}
+        self._timers: dict[Stream, asyncio.TimerHandle] = {}
 
     def wake_all(self) -> None:
         """Send what is lacking of all topics."""
@@ -58,27 +72,38 @@ class Sending:
             self.wake(state.topic)
 
     def wake(self, topic: str) -> None:
-        """Send what is lacking of a topic, unless that is under way."""
-        if topic not in self._tasks and self._places.lacks(self._topics, topic):
-            self._tasks[topic] = asyncio.create_task(self._send(topic))
+        """Send what is lacking of a topic and its parts, unless that is under way."""
+        for stream in self._asked.of(topic):
+            self._wake(stream)
 
-    async def _send(self, topic: str) -> None:
+    def _wake(self, stream: Stream) -> None:
+        if timer := self._timers.pop(stream, None):
+            timer.cancel()
+        if stream not in self._tasks and self._places.lacks(self._topics, stream):
+            self._tasks[stream] = asyncio.create_task(self._send(stream))
+
+    async def _send(self, stream: Stream) -> None:
         failures = 0
         try:
-            while self._places.lacks(self._topics, topic):
+            while self._places.lacks(self._topics, stream):
                 try:
                     async with self._room:
-                        await self._send_page(topic)
+                        wait = await self._send_page(stream)
                     failures = 0
                 except (Refused, StorageError) as error:
                     failures += 1
-                    await self._wait(topic, error, failures)
+                    await self._wait(stream.topic, error, failures)
+                    continue
+                if wait:
+                    loop = asyncio.get_running_loop()
+                    self._timers[stream] = loop.call_later(wait, self._wake, stream)
+                    break
         except Unavailable:
             pass  # the connection is lost: whoever keeps it tells so, and begins again
         except Exception:
-            log.exception("sending %s to the MQTT broker broke off", topic)
+            log.exception("sending %s to the MQTT broker broke off", stream.topic)
         finally:
-            del self._tasks[topic]
+            del self._tasks[stream]
 
     async def _wait(self, topic: str, error: Refused | StorageError, failures: int) -> None:
         self._statistics.deliveries[Way.MQTT, Outcome.FAILED] += 1
@@ -87,26 +112,63 @@ class Sending:
         log.log(level, "%s must wait on its way to the MQTT broker: %s", topic, error)
         await asyncio.sleep(self._retry.delay(failures, self._random))
 
-    async def _send_page(self, topic: str) -> None:
-        entries = await self._topics.read(topic, after=self._places.of(topic))
+    async def _send_page(self, stream: Stream) -> float:
+        """Send a page; or return how long its end waits to be joined with what comes next."""
+        entries = await self._topics.read(stream.topic, after=self._places.of(stream))
         if not entries:
             # What stood there gave way to something that the log no longer has either.
-            self._places.move(topic, self._topics.position(topic))
-            return
-        sent = [(entry, await self._begin(topic, entry)) for entry in entries]
+            self._places.move(stream, self._topics.position(stream.topic))
+            return 0.0
+        wait = 0.0
+        if stream.select:
+            end = entries[-1].position
+            entries = await self._sieve.left(stream, entries)
+            if self._topics.position(stream.topic) == end:
+                wait = self._quiet.setdefault(stream, Quiet()).holds(entries[-1])
+        if wait and len(entries) == 1:
+            return wait
+        await self._send_entries(stream, entries[:-1] if wait else entries)
+        return 0.0
+
+    async def _send_entries(self, stream: Stream, entries: Sequence[Entry]) -> None:
+        sent = [(entry, await self._begin(stream, entry)) for entry in entries]
         for entry, acknowledged in sent:
-            if await self._is_taken(topic, acknowledged):
+            if await self._is_taken(stream.topic, acknowledged):
                 self._statistics.deliveries[Way.MQTT, Outcome.DELIVERED] += 1
                 self._statistics.delivered_bytes[Way.MQTT] += len(entry.fragment.body)
-            self._places.move(topic, entry.position)
+            self._places.move(stream, entry.position)
+        if stream in self._quiet and entries:
+            self._quiet[stream].sent(entries[-1])
 
-    async def _begin(self, topic: str, entry: Entry) -> asyncio.Future[None]:
+    def _name(self, stream: Stream) -> str:
+        part = self._broker.part(stream.topic, stream.select) if stream.select else None
+        return part or self._broker.topic(stream.topic)
+
+    async def end(self, stream: Stream) -> None:
+        """Send a part no longer, and let the broker forget it.
+
+        Raises:
+            Unavailable: The connection is lost, or the broker does not want that.
+        """
+        if task := self._tasks.get(stream):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if timer := self._timers.pop(stream, None):
+            timer.cancel()
+        self._quiet.pop(stream, None)
+        # An empty message takes away the one that is retained (MQTT 5 §3.3.1.3).
+        empty = await self._connection.publish(
+            self._name(stream), b"", content_type=MERGED_CONTENT_TYPE, channel=stream.topic
+        )
+        await empty
+
+    async def _begin(self, stream: Stream, entry: Entry) -> asyncio.Future[None]:
         try:
             return await self._connection.publish(
-                self._broker.topic(topic),
+                self._name(stream),
                 entry.fragment.body,
                 content_type=entry.fragment.content_type,
-                channel=topic,
+                channel=stream.topic,
             )
         except Refused as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -128,6 +190,8 @@ class Sending:
 
     async def close(self) -> None:
         """Stop."""
+        for timer in self._timers.values():
+            timer.cancel()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()

@@ -30,7 +30,7 @@ def stream_of(key: str) -> Stream:
     """Return the stream of a key.
 
     Raises:
-        ValueError: There is none.
+        msgspec.DecodeError: There is none.
     """
     topic, _, text = key.partition(" ")
     return Stream(topic, msgspec.json.decode(text, type=Select) if text else EVERYTHING)

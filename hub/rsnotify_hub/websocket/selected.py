@@ -17,6 +17,7 @@ from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.selecting.quiet import Quiet
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.websocket.connection import Connection
@@ -24,8 +25,8 @@ from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
-#: How long is waited between two fragments without entries, and after a failure, in seconds.
-QUIET_SECONDS = 1.0
+#: How long is waited after a failure, in seconds.
+_RETRY_SECONDS = 1.0
 
 
 class Group:
@@ -51,7 +52,7 @@ class Group:
         self._sieve = sieve
         self._live = live
         self._position = topics.position(stream.topic)
-        self._quiet_until = 0.0
+        self._quiet = Quiet()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -92,11 +93,11 @@ class Group:
                 pass
         except StorageError as error:
             log.error("a part of %s cannot be sent: %s", self.stream.topic, error)
-            self._wake_in(QUIET_SECONDS)
+            self._wake_in(_RETRY_SECONDS)
         except Exception:
             # A fault of ours must not end it for them for good.
             log.exception("a part of %s could not be sent", self.stream.topic)
-            self._wake_in(QUIET_SECONDS)
+            self._wake_in(_RETRY_SECONDS)
         finally:
             self._task = None
 
@@ -111,27 +112,20 @@ class Group:
         if not left:
             self._position = max(self._position, end)
             return True
-        waits = self._waits(left[-1], entries)
-        self._send(left[:-1] if waits else left)
-        if waits:
-            self._wake_in(self._quiet_until - self._now())
-        return not waits
-
-    def _waits(self, last: Entry, entries: Sequence[Entry]) -> bool:
-        """Tell whether what is left last is to wait for more; that must not have come already."""
-        is_end = self._topics.position(self.stream.topic) == entries[-1].position
-        return last.fragment.heartbeat and is_end and self._now() < self._quiet_until
+        # What came meanwhile need not be waited for.
+        is_end = self._topics.position(topic) == entries[-1].position
+        wait = self._quiet.holds(left[-1]) if is_end else 0.0
+        self._send(left[:-1] if wait else left)
+        if wait:
+            self._wake_in(wait)
+        return not wait
 
     def _send(self, left: Sequence[Entry]) -> None:
         if not left:
             return
         self._live.deliver(self._key, left)
         self._position = left[-1].position
-        if left[-1].fragment.heartbeat:
-            self._quiet_until = self._now() + QUIET_SECONDS
-
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
+        self._quiet.sent(left[-1])
 
     def _wake_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)

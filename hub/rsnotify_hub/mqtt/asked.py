@@ -1,0 +1,104 @@
+"""Which parts of topics are made for the broker: those that were asked for lately.
+
+Whoever may write below the name for asking may ask, and nobody says who it was. So what can be
+asked for is bounded, and an end comes to it by itself. Which parts there are is kept with the
+places of the broker; how long they stay begins anew with each start of the hub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.mqtt.asking import LEASE, read_ask
+from rsnotify.mqtt.messages import Message
+from rsnotify.mqtt.names import asking, channel_name
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.mqtt.places import Places
+from rsnotify_hub.refusals import Code, Refusal
+from rsnotify_hub.selecting.streams import Stream
+
+log = logging.getLogger("rsnotify.hub.mqtt")
+
+
+class Asked:
+    """The parts that are made for a broker.
+
+    Args:
+        prefix: What the names of channels begin with at the broker.
+        topics: The logs.
+        places: How far the broker has each part.
+        most: How many parts a topic may have.
+    """
+
+    def __init__(self, prefix: str, topics: Topics, places: Places, most: int) -> None:
+        self._prefix = asking(prefix)
+        self._topics = topics
+        self._places = places
+        self._most = most
+        self._leases: dict[str, dict[Stream, float]] = {}
+        for stream in places.parts():
+            self._renew(stream)
+
+    @property
+    def pattern(self) -> str | None:
+        """Return what to subscribe to; None where nothing can be asked for."""
+        return self._prefix + "+" if self._most else None
+
+    def concerns(self, message: Message) -> bool:
+        """Tell whether a message is one that asks."""
+        return message.topic.startswith(self._prefix)
+
+    def of(self, topic: str) -> list[Stream]:
+        """Return all that is made of a topic: the whole of it, and its parts."""
+        return [Stream(topic), *self._leases.get(topic, ())]
+
+    def take(self, message: Message) -> str:
+        """Take a message that asks.
+
+        Returns:
+            The topic of which there may be more to send now.
+
+        Raises:
+            Refusal: It asks for what cannot be had.
+        """
+        try:
+            ask = read_ask(message.payload)
+        except ConfigurationError as error:
+            raise Refusal(Code.BAD_REQUEST, str(error)) from None
+        if channel_name(ask.topic, self._prefix) != message.topic:
+            raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
+        state = self._topics.state(ask.topic)
+        if state is None:
+            raise Refusal(Code.BAD_REQUEST, "nothing was ever published on its topic")
+        stream = Stream(ask.topic, ask.select)
+        parts = self._leases.get(ask.topic, {})
+        if stream not in parts:
+            if len(parts) >= self._most:
+                raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
+            self._places.move(stream, max(0, state.position - 1))
+            log.info("a part of %s is made for the MQTT broker: %r", ask.topic, ask.select.text)
+        self._renew(stream)
+        return ask.topic
+
+    def _renew(self, stream: Stream) -> None:
+        ends = asyncio.get_running_loop().time() + LEASE
+        self._leases.setdefault(stream.topic, {})[stream] = ends
+
+    def lapsed(self) -> list[Stream]:
+        """Return the parts that nobody has asked for for too long."""
+        now = asyncio.get_running_loop().time()
+        return [
+            stream
+            for parts in self._leases.values()
+            for stream, ends in parts.items()
+            if ends < now
+        ]
+
+    def drop(self, stream: Stream) -> None:
+        """Make a part no longer."""
+        parts = self._leases[stream.topic]
+        del parts[stream]
+        if not parts:
+            del self._leases[stream.topic]
