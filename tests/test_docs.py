@@ -13,14 +13,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import typer
 
+from rsnotify.cli import application
 from rsnotify_hub.configuration import load_configuration
+from rsnotify_hub.conformance.command import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
 PAGES = ["publisher/README.md", "subscriber/README.md", "hub/README.md", "relay/README.md"]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *ROOT.glob("docs/*.md")]
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("docs/*.md")]
 )
 #: What programs say that do not end by themselves.
 SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}
@@ -30,6 +33,12 @@ BRING = {
     "publisher/README.md: Several sets of resources": "state/texts/documents/capabilitylist.xml",
     "subscriber/README.md: By WebSub": "mirror/one.ttl",
     "relay/README.md: In a program": "copy/one.ttl",
+}
+#: Options of curl, docker, and the examples.
+OPTIONS_OF_OTHERS = {
+    *("--fail", "--data-binary", "--data-urlencode"),
+    *("--detach", "--profile"),
+    *("--delta", "--history"),
 }
 #: What pages call a database of their reader's.
 DATABASE = "postgresql://localhost/example"
@@ -123,6 +132,39 @@ def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, com
     else:
         reader.do_once(command)
     reader.end()
+
+
+def options(command: object) -> set[str]:
+    """Return the options of a command and of its subcommands."""
+    parameters = getattr(command, "params", [])
+    below = getattr(command, "commands", {}).values()
+    own = {name for one in parameters for name in [*one.opts, *one.secondary_opts]}
+    return own.union(*map(options, below))
+
+
+def named_options(page: str) -> set[str]:
+    """Return the options that a page names, in whatever code it has."""
+    text = (ROOT / page).read_text()
+    code = re.findall(r"^```.*?^```|^    [^\n]*|`[^`\n]+`", text, re.DOTALL | re.MULTILINE)
+    return {one for part in code for one in re.findall(r"(?<![\w-])--[a-z][a-z-]+", part)}
+
+
+def test_every_option_that_a_page_names_is_one() -> None:
+    ours = OPTIONS_OF_OTHERS.union(
+        *(options(typer.main.get_command(app)) for app in (application(), hub_check))
+    )
+    for page in ALL_PAGES:
+        assert named_options(page) <= ours, page
+
+
+def test_every_option_of_what_follows_is_in_a_reference() -> None:
+    for name, pages in {
+        "follow": ["subscriber/README.md", "docs/mqtt.md"],
+        "relay": [*PAGES, "docs/mqtt.md"],
+    }.items():
+        command = typer.main.get_command(application([name]))
+        named = set[str]().union(*map(named_options, pages))
+        assert options(command) - {"--help", "--verbose", "-v"} <= named, name
 
 
 def test_every_make_target_in_the_documentation_exists() -> None:
