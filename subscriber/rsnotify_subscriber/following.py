@@ -38,7 +38,15 @@ from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.discovery import rediscover
-from rsnotify_subscriber.events import NOBODY, Announcer, GapSeen, OfferChanged, Pulling, Watch
+from rsnotify_subscriber.events import (
+    NOBODY,
+    Announcer,
+    Event,
+    GapSeen,
+    OfferChanged,
+    Pulling,
+    Watch,
+)
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.ways import Ways
@@ -131,7 +139,7 @@ class Following:
             lambda: self._follower.since,
             self._random,
             most=most,
-            announce=announce,
+            announce=self._way_changed,
         )
         self._rediscovery: asyncio.Task[None] | None = None
         self._errors: dict[str, RsnotifyError] = {}
@@ -323,6 +331,10 @@ class Following:
         return Unavailable(failing[0].uri, f"{reason}; it was tried several times{more}")
 
     # Push: the `Events` of it
+
+    def _way_changed(self, event: Event) -> None:
+        self._announce(event)
+        self._moved()
 
     def up(self) -> None:
         """Hear that fragments arrive."""

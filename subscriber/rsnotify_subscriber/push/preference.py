@@ -28,6 +28,8 @@ from rsnotify.retry import Retry
 
 #: How long a way may take to come up before the next one is begun with too.
 PATIENCE = 2.0
+#: How long one may take to be back that is lost after it had held.
+RETURN = 1.0
 #: How long a way has to be up before worse ones are closed.
 HOLD = 3.0
 #: How long that is at most, after many losses.
@@ -73,7 +75,7 @@ class _Line(Generic[W]):
         self.hopeful = -inf
         if now >= self.held:
             self.failures = 0
-            self.hopeful = now + PATIENCE
+            self.hopeful = now + RETURN
         if self.is_up:
             self.losses = 1 if now >= self.forgiven else self.losses + 1
         self.failures += 1

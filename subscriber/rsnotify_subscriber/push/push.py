@@ -18,6 +18,9 @@ from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")
 
+#: How it is told that no way is up.
+_NONE = "push is away, the lists are polled"
+
 
 class Events(Listener, Protocol):
     """Who is told what arrives by any way, when it begins to, and when nothing does any more."""
@@ -54,7 +57,7 @@ class Push:
         self._since = since
         self._announce = announce
         self._open: dict[Way, _Line] = {}
-        self._failed: set[Way] = set()
+        self._failed: set[Way] = set()  # since they were up last
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -146,17 +149,17 @@ class Push:
         del self._open[line.way]
         wish = error.retry_after or 0.0
         self._preference.down(line.way, asyncio.get_running_loop().time(), wish)
-        self._log(line, error)
-        self._tell_down(line, str(error))
+        is_news = line.way not in self._failed
+        self._failed.add(line.way)
+        self._log(error, is_news=is_news)
+        if is_news:
+            self._tell_down(line, str(error))
         self._arrange()
 
-    def _log(self, line: _Line, error: FetchError) -> None:
-        """Tell of each loss and of the first failure; of the next ones only who listens closely."""
-        level = logging.INFO if line.way in self._failed else logging.WARNING
-        self._failed.add(line.way)
+    def _log(self, error: FetchError, *, is_news: bool) -> None:
         hubs = ", ".join(way.hub for way in self.up)
-        state = f"changes arrive by {hubs}" if hubs else "push is away, the lists are polled"
-        logger.log(level, "%s: %s", state, error)
+        state = f"a hub is away, changes arrive by {hubs}" if hubs else _NONE
+        logger.log(logging.WARNING if is_news else logging.INFO, "%s: %s", state, error)
 
     def _tell_down(self, line: _Line, reason: str) -> None:
         way, left = line.way, len(self.up)

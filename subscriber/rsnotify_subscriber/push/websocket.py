@@ -21,7 +21,7 @@ from rsnotify_subscriber.push.dialling import TIMEOUT, dial
 from rsnotify_subscriber.push.transport import Listener
 
 #: Seconds between pings, and until a hub that does not answer one counts as dead.
-_PING = 10.0
+_PING, _PONG = 5.0, 10.0
 
 
 class _Control(Struct):
@@ -66,7 +66,7 @@ class WebSocketTransport:
                 max_size=MAX_BYTES,
                 open_timeout=TIMEOUT,
                 ping_interval=_PING,
-                ping_timeout=_PING,
+                ping_timeout=_PONG,
                 close_timeout=1,
             ) as connection:
                 await connection.send(self._subscription(since))
