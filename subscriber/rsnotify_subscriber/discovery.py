@@ -16,7 +16,7 @@ from rsnotify.errors import (
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.links import resolve
 from rsnotify.model import Document
-from rsnotify.offer import Offer, read_offer
+from rsnotify.offer import FIELDS, Offer, read_framework, read_offer
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 
@@ -24,15 +24,8 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 ROBOTS_PATH = "/robots.txt"
 #: How many links are followed from one document to the next, up or down.
 _STEPS = 6
-_LISTED_UNDER = {
-    Capability.RESOURCE_LIST: "resource_list",
-    Capability.RESOURCE_DUMP: "resource_dump",
-    Capability.CHANGE_LIST: "change_list",
-    Capability.CHANGE_DUMP: "change_dump",
-    Capability.RESOURCE_LIST_ARCHIVE: "resource_list_archive",
-    Capability.RESOURCE_DUMP_ARCHIVE: "resource_dump_archive",
-    Capability.CHANGE_LIST_ARCHIVE: "change_list_archive",
-    Capability.CHANGE_DUMP_ARCHIVE: "change_dump_archive",
+_LISTED_UNDER: dict[str | None, str] = {
+    **FIELDS,
     None: "resource_list",  # a plain Sitemap (core §6.1)
 }
 
@@ -73,13 +66,14 @@ async def find(fetcher: Fetcher, uri: str) -> Offer:
     return await _Search(fetcher, uri).from_start()
 
 
-async def rediscover(fetcher: Fetcher, uri: str, known: Offer) -> Offer:
+async def rediscover(fetcher: Fetcher, uri: str, known: Offer, *, framework: bool = False) -> Offer:
     """Find what is offered now, for the same set of resources.
 
     Args:
         fetcher: Fetches.
         uri: What the user named.
         known: What was offered before.
+        framework: Whether it is to be found, too, where is told of the documents themselves.
 
     Raises:
         RsnotifyError: As `discover`.
@@ -90,7 +84,25 @@ async def rediscover(fetcher: Fetcher, uri: str, known: Offer) -> Offer:
         document = await fetcher.document(known.capability_list)
     except NotFound:
         return await discover(fetcher, uri)
-    return read_offer(document, known.capability_list)
+    offer = msgspec.structs.replace(
+        read_offer(document, known.capability_list),
+        framework=known.framework,
+        framework_hubs=known.framework_hubs,
+    )
+    return await _with_framework(fetcher, offer) if framework else offer
+
+
+async def _with_framework(fetcher: Fetcher, offer: Offer) -> Offer:
+    """Read the Source Description, which one can do without."""
+    if offer.source_description is None:
+        return offer
+    try:
+        description = await fetcher.document(offer.source_description)
+    except (FetchError, DocumentError):
+        return offer
+    if description.capability != Capability.DESCRIPTION or description.index:
+        return offer
+    return read_framework(offer, description, offer.source_description)
 
 
 def base_of(offer: Offer) -> str:
@@ -187,7 +199,8 @@ class _Search:
         return msgspec.structs.replace(above or Offer(), **{role: uri})
 
     async def _from_description(self, document: Document, uri: str) -> Offer:
-        listed = [resolve(uri, resource.uri) for resource in document.resources]
+        sets = (r for r in document.resources if r.capability != Capability.FRAMEWORK_NOTIFICATION)
+        listed = [resolve(uri, resource.uri) for resource in sets]
         if not listed:
             raise ConfigurationError(f"{uri} describes no set of resources")
         if len(listed) > 1:
@@ -195,7 +208,8 @@ class _Search:
             raise _several(uri, what, uri, listed)
         offer = await self._from_uri(listed[0])
         # Capability Lists forget the link up, too.
-        return msgspec.structs.replace(offer, source_description=offer.source_description or uri)
+        offer = msgspec.structs.replace(offer, source_description=offer.source_description or uri)
+        return read_framework(offer, document, uri)
 
     async def _above(self, document: Document, uri: str) -> Offer | None:
         """Follow the link up; Sources forget it, or let it point to nowhere."""

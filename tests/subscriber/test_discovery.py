@@ -8,10 +8,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, DocumentError, NotFound, Unavailable
-from rsnotify.model import Document, Resource
+from rsnotify.model import Document, Link, Resource
 from rsnotify.offer import Offer
 from rsnotify.writing import write_document
-from rsnotify_subscriber.discovery import base_of, discover
+from rsnotify_subscriber.discovery import base_of, discover, rediscover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.source import Answer, SmallSource, body, status
@@ -163,3 +163,47 @@ async def test_a_capability_list_that_cannot_be_had_is_named(
     source.answers["/data/capabilitylist.xml"] = answer
     with pytest.raises(error, match=r"data/capabilitylist\.xml"):
         await discover(fetcher, source.site)
+
+
+def framework(source: SmallSource, *, entry: bool) -> Document:
+    """Describe a Source that tells of its documents, by a link or as the specification has it."""
+    topic, hub = source.base + "framework.xml", Link("hub", "wss://hub.example/ws")
+    listed = Resource(source.url, capability="capabilitylist")
+    if entry:
+        channel = Resource(topic, capability="framework-notification", links=(hub,))
+        return Document("description", (listed, channel))
+    return Document("description", (listed,), links=(Link("monitor-group", topic), hub))
+
+
+@pytest.mark.parametrize("entry", [False, True])
+async def test_where_is_told_of_documents_is_found_in_the_source_description(
+    entry: bool, source: SmallSource, fetcher: Fetcher
+) -> None:
+    described = write_document(framework(source, entry=entry))
+    source.answers["/.well-known/resourcesync"] = body(described)
+    offer = await discover(fetcher, source.site)
+    assert offer.framework == source.base + "framework.xml"
+    assert offer.framework_hubs == ("wss://hub.example/ws",)
+
+
+async def test_it_is_looked_for_above_by_who_wants_to_know(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/.well-known/resourcesync"] = body(
+        write_document(framework(source, entry=False))
+    )
+    known = await discover(fetcher, source.url)
+    assert known.framework is None
+    assert (await rediscover(fetcher, source.url, known)).framework is None
+    found = await rediscover(fetcher, source.url, known, framework=True)
+    assert found.framework == source.base + "framework.xml"
+    assert (await rediscover(fetcher, source.url, found)) == found
+
+
+@pytest.mark.parametrize("answer", [status(404), status(500), body(b"<urlset"), body(b"<no/>")])
+async def test_a_source_description_that_cannot_be_had_changes_nothing(
+    answer: Answer, source: SmallSource, fetcher: Fetcher
+) -> None:
+    known = replace(await discover(fetcher, source.url), framework="http://a/framework.xml")
+    source.answers["/.well-known/resourcesync"] = answer
+    assert await rediscover(fetcher, source.url, known, framework=True) == known
