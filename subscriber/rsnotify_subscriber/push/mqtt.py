@@ -8,22 +8,30 @@ is missing. Where nothing comes, nothing is shown, and the lists are read.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from random import Random
 
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant
-from rsnotify.errors import ConfigurationError, RefusedAddress
+from rsnotify.errors import ConfigurationError, RefusedAddress, Unavailable
+from rsnotify.mqtt.asking import CONTENT_TYPE, LEASE, Ask
 from rsnotify.mqtt.connecting import CLEAN, Session, connect
+from rsnotify.mqtt.connection import Connection
 from rsnotify.mqtt.login import ANONYMOUS, Login
 from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import Broker, parse_broker
+from rsnotify.mqtt.names import Broker, asking, channel_name, parse_broker
+from rsnotify.selective import EVERYTHING, Select
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import dial
 from rsnotify_subscriber.push.transport import Listener
 
-#: How long the broker may take to send what it retained, in seconds.
+logger = logging.getLogger("rsnotify.subscriber")
+
+#: How long the broker may take to send what it retained, and a hub what was asked for.
 PROOF = 2.0
 #: How long a broker keeps the session of one that is away, in seconds.
 _EXPIRY = 7 * 86_400
@@ -76,11 +84,19 @@ BROKERED = Brokered()
 class MqttTransport:
     """A subscription at a broker for one topic; a `Transport`.
 
+    Theory of operation. Where only a part of the topic is of interest, a hub behind the broker is
+    asked for it, and the name of that part is subscribed to. If nothing comes under it in a
+    moment, there is no such hub, or it makes no more parts: then the name of the whole is
+    subscribed to as well, until something comes under that of the part. A broker that ends the
+    connection of who asks is not asked again.
+
     Args:
         broker: The broker.
         topic: The URI of the channel.
         options: Who one is there, and what it keeps.
         trusts: Tells whether a host may be at any address.
+        select: What is of interest.
+        unasked: The brokers that are not to be asked for a part of a topic.
     """
 
     def __init__(
@@ -90,24 +106,19 @@ class MqttTransport:
         options: Brokered,
         *,
         trusts: Callable[[str | None], bool],
+        select: Select = EVERYTHING,
+        unasked: set[str] | None = None,
     ) -> None:
         self._broker = broker
         self._topic = topic
         self._options = options
         self._trusts = trusts
+        self._select = select
+        self._unasked = unasked if unasked is not None else set()
 
     async def receive(self, since: Instant | None, listener: Listener) -> None:
         """Subscribe, and tell the listener what arrives until the connection is lost."""
-        heard = asyncio.Event()
-
-        def take(message: Message) -> None:
-            heard.set()
-            listener.fragment(message.payload)
-
-        def ask_the_lists() -> None:
-            if not heard.is_set():
-                listener.gap()
-
+        arriving = _Arriving(self._broker.topic(self._topic), self._part(), listener)
         session = Session(self._options.session, _EXPIRY) if self._options.session else CLEAN
         async with connect(
             self._broker,
@@ -115,15 +126,68 @@ class MqttTransport:
             session=session,
             version=self._options.version,
             dial=self._dial,
-            take=take,
+            take=arriving.take,
         ) as connection:
-            await connection.subscribe(self._broker.topic(self._topic))
-            listener.up()
-            proof = asyncio.get_running_loop().call_later(PROOF, ask_the_lists)
+            subscribing = asyncio.create_task(self._subscribe(connection, arriving, listener))
+            lost = asyncio.create_task(connection.lost())
             try:
-                await connection.lost()
+                await asyncio.wait({subscribing, lost}, return_when=asyncio.FIRST_COMPLETED)
+                if subscribing.done():
+                    subscribing.result()
+                await lost
             finally:
-                proof.cancel()
+                if arriving.unheard_since(PROOF):
+                    self._unasked.add(self._broker.url)
+                for task in (subscribing, lost):
+                    task.cancel()
+                await asyncio.gather(subscribing, lost, return_exceptions=True)
+
+    def _part(self) -> str | None:
+        if not self._select or self._broker.url in self._unasked:
+            return None
+        return self._broker.part(self._topic, self._select)
+
+    async def _subscribe(
+        self, connection: Connection, arriving: _Arriving, listener: Listener
+    ) -> None:
+        if arriving.part is not None:
+            try:
+                await connection.subscribe(arriving.part)
+            except Unavailable as error:
+                logger.info("everything of %s is heard of, and no part: %s", self._topic, error)
+            else:
+                await self._keep_asking(connection, arriving, listener)
+        await self._whole(connection, arriving, listener)
+
+    async def _whole(self, connection: Connection, arriving: _Arriving, listener: Listener) -> None:
+        await connection.subscribe(arriving.whole)
+        listener.up()
+        if not await _within(PROOF, arriving.heard):
+            listener.gap()
+
+    async def _keep_asking(
+        self, connection: Connection, arriving: _Arriving, listener: Listener
+    ) -> None:
+        """Ask now and before each lease ends; and hear of everything while there is no part."""
+        random = Random()
+        while True:
+            await self._ask(connection, arriving)
+            listener.up()
+            if not await _within(PROOF, arriving.part_heard):
+                await self._whole(connection, arriving, listener)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
+                    await arriving.part_heard.wait()
+                    connection.unsubscribe(arriving.whole)
+                    await arriving.ended()
+
+    async def _ask(self, connection: Connection, arriving: _Arriving) -> None:
+        ask = Ask(self._topic, self._select)
+        name = channel_name(self._topic, asking(self._broker.name))
+        arriving.asked()
+        await connection.publish(
+            name, ask.encode(), content_type=CONTENT_TYPE, channel=self._topic, retain=False
+        )
 
     async def _dial(self, host: str, port: int) -> socket.socket:
         trusted = self._options.url is not None or self._trusts(host)
@@ -131,6 +195,63 @@ class MqttTransport:
             return await dial(host, port, trusted=trusted)
         except NotPublic as error:
             raise RefusedAddress(self._broker.url, str(error.strerror)) from None
+
+
+class _Arriving:
+    """Takes what arrives under one of two names; anything else is of an old session.
+
+    Args:
+        whole: The name of the whole topic.
+        part: The name of the part that is of interest, if there is one.
+        listener: Who is told.
+
+    Attributes:
+        heard: Whether anything has come.
+        part_heard: Whether something of the part has, and it was not ended since.
+    """
+
+    def __init__(self, whole: str, part: str | None, listener: Listener) -> None:
+        self.whole = whole
+        self.part = part
+        self.heard = asyncio.Event()
+        self.part_heard = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._asked_at: float | None = None
+        self._listener = listener
+
+    def asked(self) -> None:
+        """Take note that the part was asked for."""
+        self._asked_at = asyncio.get_running_loop().time()
+
+    def unheard_since(self, seconds: float) -> bool:
+        """Tell whether it was asked for within so many seconds, and nothing has come at all."""
+        if self._asked_at is None or self.heard.is_set():
+            return False
+        return asyncio.get_running_loop().time() - self._asked_at < seconds
+
+    async def ended(self) -> None:
+        """Wait until the part is made no longer."""
+        await self._ended.wait()
+        self._ended.clear()
+        self.part_heard.clear()
+
+    def take(self, message: Message) -> None:
+        """Take a message; an empty one says that the part has ended."""
+        if message.topic == self.part and not message.payload:
+            self._ended.set()
+        elif message.topic in (self.whole, self.part):
+            self.heard.set()
+            if message.topic == self.part:
+                self.part_heard.set()
+            self._listener.fragment(message.payload)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    """Wait for an event; tell whether it came."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def _is_known(url: str) -> bool:

@@ -68,6 +68,7 @@ class Ways:
         select: Select = EVERYTHING,
     ) -> None:
         self._select = select
+        self._unasked: set[str] = set()
         self._via = via
         self._sessions = sessions
         self._callbacks = callbacks
@@ -126,7 +127,14 @@ class Ways:
 
     def _mqtt(self, way: Way) -> Transport:
         broker = parse_broker(way.hub)
-        return MqttTransport(broker, way.topic, self._brokered, trusts=self._sessions.trusts)
+        return MqttTransport(
+            broker,
+            way.topic,
+            self._brokered,
+            trusts=self._sessions.trusts,
+            select=way.select,
+            unasked=self._unasked,
+        )
 
     def _websub(self, way: Way) -> Transport:
         assert self._callbacks is not None
