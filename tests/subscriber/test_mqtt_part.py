@@ -1,0 +1,215 @@
+"""Hearing of a part of a channel from a broker, where a hub behind it makes one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from rsnotify.errors import FetchError
+from rsnotify.mqtt.asking import read_ask
+from rsnotify.mqtt.connecting import connect
+from rsnotify.mqtt.connection import Connection
+from rsnotify.mqtt.messages import Message
+from rsnotify.mqtt.names import PREFIX, asking, channel_name, parse_broker
+from rsnotify.selective import Select
+from rsnotify_subscriber.push import mqtt
+from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
+from tests.mosquitto import PATIENCE, Mosquitto
+from tests.subscriber.test_mqtt import Heard
+
+TOPIC = "http://a.example/c"
+MAPS = Select(prefixes=("http://a.example/maps/",))
+OTHER = Select(prefixes=("http://a.example/other/",))
+WHOLE, PART = channel_name(TOPIC), PREFIX + MAPS.digest(TOPIC)
+
+
+class Hub:
+    """Somebody who is asked for parts of channels, and publishes."""
+
+    def __init__(self, connection: Connection, asked: asyncio.Queue[Message]) -> None:
+        self._connection = connection
+        self._asked = asked
+
+    async def asked(self) -> str:
+        """Wait until somebody asks; return the name of the part."""
+        async with asyncio.timeout(PATIENCE):
+            message = await self._asked.get()
+        ask = read_ask(message.payload)
+        assert message.topic == channel_name(ask.topic, asking(PREFIX))
+        assert not message.retained
+        return PREFIX + ask.select.digest(ask.topic)
+
+    async def say(self, name: str, body: bytes, *, retain: bool = True) -> None:
+        async with asyncio.timeout(PATIENCE):
+            await (
+                await self._connection.publish(
+                    name, body, content_type="application/xml", channel=TOPIC, retain=retain
+                )
+            )
+
+
+@pytest.fixture
+async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
+    asked: asyncio.Queue[Message] = asyncio.Queue()
+    async with connect(parse_broker(mosquitto.url), take=asked.put_nowait) as connection:
+        await connection.subscribe(asking(PREFIX) + "+")
+        yield Hub(connection, asked)
+
+
+@asynccontextmanager
+async def receiving(
+    broker: Mosquitto,
+    options: Brokered = BROKERED,
+    select: Select = MAPS,
+    unasked: set[str] | None = None,
+) -> AsyncIterator[Heard]:
+    transport = MqttTransport(
+        parse_broker(broker.url),
+        TOPIC,
+        options,
+        trusts=lambda _: True,
+        select=select,
+        unasked=unasked,
+    )
+    heard = Heard()
+    task = asyncio.create_task(transport.receive(None, heard))
+    try:
+        yield heard
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_who_is_answered_hears_the_part_and_not_the_whole(
+    mosquitto: Mosquitto, hub: Hub
+) -> None:
+    await hub.say(WHOLE, b"<whole/>")
+    async with receiving(mosquitto) as heard:
+        assert await hub.asked() == PART
+        await hub.say(PART, b"<part/>")
+        await heard.until("up", b"<part/>")
+        await hub.say(WHOLE, b"<more/>")
+        await hub.say(PART, b"<another/>")
+        await heard.until(b"<another/>")
+    assert heard.events == ["up", b"<part/>", b"<another/>"]
+
+
+async def test_what_is_retained_of_the_part_shows_where_the_stream_stands(
+    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    await hub.say(PART, b"<part/>")
+    async with receiving(mosquitto) as heard:
+        await heard.until("up", b"<part/>")
+    assert "gap" not in heard.events
+
+
+async def test_who_is_not_answered_hears_the_whole(
+    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    async with receiving(mosquitto) as heard:
+        await heard.until("up", "gap")
+        await hub.say(WHOLE, b"<whole/>")
+        await heard.until(b"<whole/>")
+
+
+async def test_who_is_answered_late_does_without_the_whole_from_then_on(
+    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    await hub.say(WHOLE, b"<whole/>")
+    async with receiving(mosquitto) as heard:
+        await heard.until("up", b"<whole/>")
+        await hub.say(PART, b"<part/>")
+        await heard.until(b"<part/>")
+        async with asyncio.timeout(PATIENCE):
+            while not mosquitto.count("Received UNSUBSCRIBE"):
+                await mosquitto.news()
+        await hub.say(WHOLE, b"<more/>")
+        await hub.say(PART, b"<another/>")
+        await heard.until(b"<another/>")
+    assert b"<more/>" not in heard.events
+
+
+async def test_when_the_part_ends_it_is_asked_for_again_and_the_whole_is_heard_meanwhile(
+    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    async with receiving(mosquitto) as heard:
+        assert await hub.asked() == PART
+        await hub.say(PART, b"<part/>")
+        await heard.until(b"<part/>")
+        await hub.say(PART, b"")
+        assert await hub.asked() == PART
+        await hub.say(WHOLE, b"<whole/>")
+        await heard.until(b"<whole/>")
+    assert b"" not in heard.events
+
+
+async def test_it_is_asked_for_again_before_the_lease_ends(
+    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "LEASE", 0.4)
+    async with receiving(mosquitto) as heard:
+        await hub.asked()
+        await hub.say(PART, b"<part/>")
+        await heard.until(b"<part/>")
+        for _ in range(3):
+            assert await hub.asked() == PART
+    assert heard.events == ["up", *heard.events[1:]]
+
+
+async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
+    mosquitto: Mosquitto, hub: Hub
+) -> None:
+    options = Brokered(session="mine")
+    async with receiving(mosquitto, options, OTHER) as heard:
+        await hub.asked()
+        await hub.say(PREFIX + OTHER.digest(TOPIC), b"<other/>")
+        await heard.until(b"<other/>")
+    await hub.say(PREFIX + OTHER.digest(TOPIC), b"<more/>")
+    async with receiving(mosquitto, options) as heard:
+        await hub.asked()
+        await hub.say(PART, b"<part/>")
+        await heard.until(b"<part/>")
+    assert b"<more/>" not in heard.events
+
+
+async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
+    mosquitto: Mosquitto, hub: Hub
+) -> None:
+    unasked: set[str] = set()
+    await hub.say(WHOLE, b"<whole/>")
+    transport = MqttTransport(
+        parse_broker(mosquitto.url),
+        TOPIC,
+        BROKERED,
+        trusts=lambda _: True,
+        select=MAPS,
+        unasked=unasked,
+    )
+    receive = asyncio.create_task(transport.receive(None, Heard()))
+    await hub.asked()
+    await mosquitto.stop()
+    with pytest.raises(FetchError):
+        await receive
+    assert unasked == {mosquitto.url}
+    await mosquitto.start()
+    async with receiving(mosquitto, unasked=unasked) as heard:
+        await heard.until("up", b"<whole/>")
+
+
+async def test_a_broker_that_lets_nobody_ask_gives_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    folder = tmp_path_factory.mktemp("strict")
+    async with (
+        Mosquitto(folder, acl="topic read rsnotify/#\n") as broker,
+        receiving(broker) as heard,
+    ):
+        await heard.until("up", "gap")
