@@ -202,6 +202,14 @@ def test_every_link_within_the_documentation_leads_somewhere(page: str) -> None:
         assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_every_module_that_a_page_names_is_there(page: str) -> None:
+    folder = (ROOT / page).parent
+    places = [ROOT, folder, *folder.glob("rsnotify*"), *ROOT.glob("*/rsnotify*")]
+    for name in re.findall(r"`([\w/]+\.py)`", (ROOT / page).read_text()):
+        assert any((place / name).exists() for place in places), name
+
+
 def test_every_page_is_led_to_from_the_first() -> None:
     known, new = set(), {ROOT / "README.md"}
     while new:
