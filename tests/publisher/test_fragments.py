@@ -145,6 +145,15 @@ def test_a_bare_hub_has_both_ways_in_and_is_fed_over_its_websocket() -> None:
     assert parse_hub("http://hub.example/").uri == "ws://hub.example/ws"
 
 
+def test_a_url_that_ends_in_a_slash_is_the_base_of_a_hub() -> None:
+    hub = parse_hub("https://h.example/a/push/", "secret")
+    assert hub.uri == "wss://h.example/a/push/ws"
+    assert hub.advertised == ("https://h.example/a/push/websub", "wss://h.example/a/push/ws")
+    assert hub.token == "secret"
+    alone = parse_hub("wss://h.example/push/")
+    assert (alone.uri, alone.advertised) == ("wss://h.example/push/ws", (alone.uri,))
+
+
 @pytest.mark.parametrize("uri", ["http://h.example/x/publish", "wss://h.example/push"])
 def test_a_hub_with_a_path_is_used_as_it_stands(uri: str) -> None:
     assert (parse_hub(uri).uri, parse_hub(uri).advertised) == (uri, (uri,))

@@ -50,9 +50,9 @@ def parse_hub(
 
     Args:
         url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
-            as it stands. `http(s)://host` without a path is an rsnotify hub: both its ways in
-            are advertised, and fragments go over its WebSocket. `mqtt(s)://host` is an MQTT
-            broker (docs/mqtt.md).
+            as it stands. `http(s)://host`, or anything else that ends in `/`, is the base of an
+            rsnotify hub: both its ways in are advertised, and fragments go over its WebSocket.
+            `mqtt(s)://host` is an MQTT broker (docs/mqtt.md).
         token: The bearer token for this hub.
         login: Who the Source is, where it is a broker.
         version: The version of MQTT, `5` or `3.1.1`.
@@ -77,7 +77,7 @@ def parse_hub(
     if parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r} has a query or fragment; a hub is named without them")
     check_token(token)
-    if parts.path.strip("/"):
+    if parts.path and not parts.path.endswith("/"):
         return Hub(url, (url,), token)
     return _rsnotify_hub(parts, token)
 
@@ -131,10 +131,11 @@ def _broker(url: str, login: Login, version: str) -> Hub:
 
 
 def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
-    websocket = f"{_WEBSOCKET[parts.scheme]}://{parts.netloc}/ws"
+    base = f"://{parts.netloc}{parts.path or '/'}"
+    websocket = f"{_WEBSOCKET[parts.scheme]}{base}ws"
     if parts.scheme.startswith("ws"):
         return Hub(websocket, (websocket,), token)
-    return Hub(websocket, (f"{parts.scheme}://{parts.netloc}/websub", websocket), token)
+    return Hub(websocket, (f"{parts.scheme}{base}websub", websocket), token)
 
 
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:
