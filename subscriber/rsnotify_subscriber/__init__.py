@@ -1,6 +1,7 @@
 """The Destination's library: keep copies of a Source's resources in step with it."""
 
 from rsnotify_subscriber.auditing import Audit, audit
+from rsnotify_subscriber.fleet import Fleet, Limits
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.patching import Patch, PatchError
 from rsnotify_subscriber.push.choosing import Via
@@ -16,9 +17,11 @@ __all__ = [
     "Brokered",
     "Callbacks",
     "Each",
+    "Fleet",
     "FolderMirror",
     "Handler",
     "Holding",
+    "Limits",
     "Patch",
     "PatchError",
     "PushState",

@@ -25,7 +25,6 @@ from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.fleet.shared import Shared
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.push.choosing import NAMES, Via
@@ -33,6 +32,7 @@ from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.received import Each, Handler, Prepared, Received, Within
+from rsnotify_subscriber.sharing import Shared
 from rsnotify_subscriber.state import Identity, State, opened
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storing.database import Place
@@ -161,6 +161,8 @@ class Subscriber:
     def _tell(self) -> None:
         self._moved.set()  # who waits is woken, who comes later waits for the next time
         self._moved.clear()
+        if self._shared is not None:
+            self._shared.tell()
 
     async def run(self) -> None:
         """Follow until `stop` is called.
@@ -266,7 +268,7 @@ class Subscriber:
         if known is not None and known.url == self._url:
             identity = known
         else:
-            offer = await (self._await_offer(fetcher) if patient else discover(fetcher, self._url))
+            offer = await self._discovered(fetcher, patient=patient)
             if offer is None:
                 return None
             identity = self._identity(known, offer)
@@ -288,23 +290,30 @@ class Subscriber:
             )
         return msgspec.structs.replace(known, url=self._url, offer=offer)
 
-    async def _await_offer(self, fetcher: Fetcher) -> Offer | None:
+    async def _discovered(self, fetcher: Fetcher, *, patient: bool) -> Offer | None:
+        """Discover; None when stopped, which no Source that is slow to answer holds up."""
+        offer = self._await_offer(fetcher) if patient else discover(fetcher, self._url)
+        discovering = asyncio.create_task(offer)
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({discovering, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return discovering.result() if discovering.done() else None
+        finally:
+            discovering.cancel()
+            stopped.cancel()
+            await asyncio.wait({discovering, stopped})
+
+    async def _await_offer(self, fetcher: Fetcher) -> Offer:
         """Discover, waiting for a Source that is not up yet."""
         random = Random()
         attempts = 0
-        while not self._stopping.is_set():
+        while True:
             try:
                 return await discover(fetcher, self._url)
             except Unavailable as error:
                 attempts += 1
-                delay = _RETRY.delay(attempts, random)
                 level = logging.WARNING if attempts == 1 else logging.INFO
                 logger.log(level, "waiting for the Source: %s", error)
                 self._last = Status(error=str(error))
                 self._tell()
-            try:
-                async with asyncio.timeout(delay):
-                    await self._stopping.wait()
-            except TimeoutError:
-                continue
-        return None
+            await asyncio.sleep(_RETRY.delay(attempts, random))

@@ -9,10 +9,10 @@ from rsnotify.pace import Pace
 from rsnotify_subscriber.command_options import brokered, selection
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
-from rsnotify_subscriber.fleet.shared import Shared
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
+from rsnotify_subscriber.sharing import Shared
 from rsnotify_subscriber.storing.database import Place
 from rsnotify_subscriber.subscriber import Subscriber
 

@@ -8,9 +8,9 @@ from msgspec import Meta, Struct, field
 
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.fetching.fetcher import LARGEST
-from rsnotify_subscriber.fleet.shared import Limits
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
+from rsnotify_subscriber.sharing import Limits
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber.fleet.member import Member
-from rsnotify_subscriber.fleet.shared import Limits, Shared
 from rsnotify_subscriber.fleet.status import SourceStatus
+from rsnotify_subscriber.sharing import Limits, Shared
 from rsnotify_subscriber.subscriber import Subscriber
 
 _Run = Callable[[Member], Coroutine[None, None, None]]
@@ -48,6 +48,14 @@ class Fleet:
         """How each is doing, by its name."""
         return {name: member.status for name, member in self._members.items()}
 
+    async def until(self, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
+        """Wait until the status of all is such, while they are followed.
+
+        It is looked at whenever something has changed for one of them.
+        """
+        while not condition(self.status):
+            await self.shared.moved.wait()
+
     def add(self, name: str, subscriber: Subscriber) -> None:
         """Follow one Source more; at once where the fleet is running.
 
@@ -60,7 +68,7 @@ class Fleet:
         """
         if name in self._members:
             raise ConfigurationError(f"a Source named {name} is followed already")
-        member = self._members[name] = Member(name, subscriber, self._turns)
+        member = self._members[name] = Member(name, subscriber, self._turns, self.shared.tell)
         if self._run is not None:
             self._begin(member, self._run)
 

@@ -31,6 +31,7 @@ class Member:
         name: What the Source is called.
         subscriber: Follows it.
         turns: Lets a few begin at a time.
+        moved: Is called when the phase has changed.
         retry: The waits between tries.
     """
 
@@ -39,11 +40,13 @@ class Member:
         name: str,
         subscriber: Subscriber,
         turns: asyncio.Semaphore,
+        moved: Callable[[], None],
         retry: Retry = _RETRY,
     ) -> None:
         self._name = name
         self._subscriber = subscriber
         self._turns = turns
+        self._moved = moved
         self._retry = retry
         self._random = Random()
         self._failures = 0
@@ -75,19 +78,19 @@ class Member:
             await self._try(self._subscriber.run)
             if self._phase is Phase.FAILED:
                 await self._rest()
-        self._phase = Phase.ENDED
+        self._turn_to(Phase.ENDED)
 
     async def catch_up(self) -> None:
         """Catch up once, when it is its turn; what fails is left as it is."""
         NAME.set(self._name)
         await self._try(self._subscriber.catch_up)
         if self._phase is not Phase.FAILED:
-            self._phase = Phase.ENDED
+            self._turn_to(Phase.ENDED)
 
     async def _try(self, run: Callable[[], Coroutine[None, None, None]]) -> None:
         if not await self._wait_for_turn():
             return
-        self._phase = Phase.FOLLOWED
+        self._turn_to(Phase.FOLLOWED)
         running = asyncio.create_task(run())
         try:
             await self._give_way(running)
@@ -128,13 +131,17 @@ class Member:
         # What comes after one was in step is a new fault, and not the old one.
         self._failures = 1 if self._subscriber.status.level else self._failures + 1
         self._error = error
-        self._phase = Phase.FAILED
+        self._turn_to(Phase.FAILED)
 
     async def _rest(self) -> None:
         delay = self._retry.delay(self._failures, self._random)
         with suppress(TimeoutError):
             async with asyncio.timeout(delay):
                 await self._stopping.wait()
+
+    def _turn_to(self, phase: Phase) -> None:
+        self._phase = phase
+        self._moved()
 
 
 def _told(error: Exception) -> str:

@@ -179,7 +179,7 @@ WRONG = {
         '[[source]]\nname = "one"\ndest = "x"',
         "line 1: [[source]] one: url: it is missing",
     ),
-    "no Source": ("[defaults]\npoll = 3", "[source]: name at least one Source, each with a [[source]]"),
+    "no Source": ("[defaults]\npoll = 3", "[source]: name at least one Source, each with a ["),
     "a Source that is no array": (
         '[source]\nurl = "https://a.example/"',
         "line 1: [source]: Expected `array`, got `object`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from msgspec import Struct
@@ -9,7 +10,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
 from rsnotify_subscriber.fetching.kept import Kept
-from rsnotify_subscriber.fleet.lanes import Lane
+from rsnotify_subscriber.sharing.lanes import Lane
 
 #: Entries of documents that are kept in memory, of all Sources together.
 _ENTRIES = 200_000
@@ -55,12 +56,14 @@ class Shared:
     Attributes:
         connections: For HTTP.
         kept: The documents that are kept.
+        moved: Wakes who waits for something to change.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = Connections(most=limits.requests, per_host=limits.per_host)
         self.kept = Kept(_DOCUMENTS, _ENTRIES)
+        self.moved = asyncio.Event()
 
     async def __aenter__(self) -> Shared:
         self._threads = ThreadPoolExecutor(self.limits.workers, "rsnotify-worker")
@@ -70,6 +73,11 @@ class Shared:
     async def __aexit__(self, *exception: object) -> None:
         await self.connections.__aexit__(*exception)
         self._threads.shutdown()
+
+    def tell(self) -> None:
+        """Wake who waits; who comes later waits for the next time."""
+        self.moved.set()
+        self.moved.clear()
 
     def worker(self) -> Executor:
         """Return what does the work of one subscriber, one thing after another."""

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify_subscriber import FolderMirror, Subscriber
+from rsnotify_subscriber.fleet import Fleet, SourceStatus
+from tests.subscriber.conftest import PACE
+from tests.subscriber.source import SmallSource
+
+PATIENCE = 30
+
+
+class Many:
+    """Some small Sources, and where they are mirrored."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sources: dict[str, SmallSource] = {}
+
+    async def start(self, count: int) -> None:
+        for number in range(count):
+            source = self.sources[f"s{number}"] = SmallSource()
+            await source.server.start()
+            for resource in range(3):
+                source.put(f"r{resource}", b"%d of %d" % (resource, number))
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(source.server.stop() for source in self.sources.values()))
+
+    def mirror(self, name: str) -> Path:
+        return self.folder / name
+
+    def add(self, fleet: Fleet, name: str, handler: Any = None, **options: Any) -> Subscriber:
+        options.setdefault("state", self.folder / f"{name}.state")
+        options.setdefault("pace", PACE)
+        handler = handler or FolderMirror(self.mirror(name))
+        url = self.sources[name].url
+        subscriber = Subscriber(url, handler, shared=fleet.shared, **options)
+        fleet.add(name, subscriber)
+        return subscriber
+
+    def equal(self, *names: str) -> bool:
+        """Whether mirrors are what their Sources are; all of them, if none is named."""
+        return all(
+            {path.name: path.read_bytes() for path in self.mirror(name).glob("*")}
+            == self.sources[name].contents
+            for name in names or self.sources
+        )
+
+
+@pytest.fixture
+async def many(tmp_path: Path) -> AsyncIterator[Many]:
+    many = Many(tmp_path)
+    yield many
+    await many.stop()
+
+
+async def until(fleet: Fleet, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await fleet.until(condition)

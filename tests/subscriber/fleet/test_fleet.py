@@ -1,0 +1,239 @@
+"""Many Sources in one process: none gets in another's way, and all stay within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_subscriber import PushState, Received
+from rsnotify_subscriber.fleet import Fleet, Limits, Phase, totals
+from tests.subscriber.fleet.conftest import PATIENCE, Many, until
+from tests.subscriber.hub import SmallHub
+
+
+def workers() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("rsnotify")]
+
+
+async def test_all_are_followed_by_a_few_threads(many: Many) -> None:
+    await many.start(20)
+    fleet = Fleet(Limits(workers=3))
+    for name in many.sources:
+        many.add(fleet, name)
+    async with fleet:
+        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        assert many.equal()
+        assert 1 <= len(workers()) <= 3
+        for source in many.sources.values():
+            source.put("r1", b"changed")
+            source.delete("r2")
+        await until(fleet, lambda all_: totals(all_).applied == 20 * 5)
+        assert many.equal()
+        sums = totals(fleet.status)
+        assert (sums.sources, sums.wrong, sums.resources) == (20, 0, 40)
+    assert workers() == []
+    assert {one.phase for one in fleet.status.values()} == {Phase.ENDED}
+
+
+async def test_what_is_pushed_to_one_is_applied_to_it_alone(many: Many, hub: SmallHub) -> None:
+    await many.start(3)
+    source = many.sources["s1"]
+    source.hubs = [hub.url]
+    fleet = Fleet()
+    for name in many.sources:
+        many.add(fleet, name)
+    async with fleet:
+        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        await until(fleet, lambda all_: all_["s1"].status.push is PushState.UP)
+        assert totals(fleet.status).pushed == 1
+        before, change = source.last, source.put_inline("new", b"pushed")
+        await hub.publish(source.fragment([change], before), before, source.last)
+        await until(fleet, lambda _: many.equal("s1"))
+    assert many.equal()
+
+
+async def test_a_source_that_is_away_holds_up_no_other_and_is_followed_once_it_is_back(
+    many: Many,
+) -> None:
+    await many.start(4)
+    await many.sources["s2"].server.stop()
+    fleet = Fleet(Limits(starting=1))
+    for name in many.sources:
+        many.add(fleet, name)
+    async with fleet:
+        await until(fleet, lambda all_: sum(one.status.level for one in all_.values()) == 3)
+        await until(fleet, lambda all_: all_["s2"].error is not None)
+        assert "cannot connect" in (fleet.status["s2"].error or "")
+        assert totals(fleet.status).wrong == 1
+        await many.sources["s2"].server.start()
+        await until(fleet, lambda all_: all_["s2"].status.level)
+        assert fleet.status["s2"].error is None
+        assert many.equal()
+
+
+async def test_a_source_that_goes_away_is_told_of_until_it_is_back(many: Many) -> None:
+    await many.start(2)
+    fleet = Fleet()
+    for name in many.sources:
+        many.add(fleet, name)
+    async with fleet:
+        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        await many.sources["s0"].server.stop()
+        await until(fleet, lambda all_: "cannot connect" in (all_["s0"].error or ""))
+        assert fleet.status["s1"].error is None
+        await many.sources["s0"].server.start()
+        await until(fleet, lambda all_: all_["s0"].error is None)
+
+
+async def test_a_run_that_fails_is_tried_again_and_the_others_go_on(
+    many: Many, caplog: pytest.LogCaptureFixture
+) -> None:
+    await many.start(2)
+    in_the_way = many.folder / "s0.state"
+    in_the_way.write_text("a file where a folder has to be")
+    fleet = Fleet()
+    for name in many.sources:
+        many.add(fleet, name)
+    async with fleet:
+        await until(fleet, lambda all_: all_["s0"].phase is Phase.FAILED)
+        await until(fleet, lambda all_: all_["s1"].status.level)
+        assert str(in_the_way) in (fleet.status["s0"].error or "")
+        in_the_way.unlink()
+        await until(fleet, lambda all_: all_["s0"].status.level)
+        assert fleet.status["s0"].error is None
+        assert many.equal()
+    told = [one for one in caplog.records if one.name == "rsnotify.subscriber.fleet"]
+    assert [bool(one.exc_info) for one in told] == [False]
+
+
+async def test_a_fault_of_a_handler_is_told_of_and_ends_nobody(
+    many: Many, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty:
+        def prepare(self, base: str, temporary: Path) -> None:
+            raise ValueError("not like this")
+
+        async def apply(self, changes: Sequence[Received]) -> None:
+            raise AssertionError("it was never prepared")
+
+    class Refusing:
+        async def apply(self, changes: Sequence[Received]) -> None:
+            raise RuntimeError("no room")
+
+    await many.start(3)
+    fleet = Fleet()
+    many.add(fleet, "s0", Faulty())
+    many.add(fleet, "s1", Refusing())
+    many.add(fleet, "s2")
+    async with fleet:
+        await until(fleet, lambda all_: all_["s0"].phase is Phase.FAILED)
+        assert fleet.status["s0"].error == "ValueError: not like this"
+        await until(fleet, lambda all_: all_["s1"].error is not None)
+        assert "could not be applied: no room" in (fleet.status["s1"].error or "")
+        await until(fleet, lambda all_: all_["s2"].status.level)
+    assert any(one.exc_info for one in caplog.records if one.levelno == logging.WARNING)
+
+
+async def test_only_a_few_begin_at_a_time_and_all_can_be_stopped(many: Many) -> None:
+    await many.start(6)
+    contacted: set[str] = set()
+    enough = asyncio.Event()
+    for name, source in many.sources.items():
+
+        async def answer(request: web.Request, name: str = name) -> web.StreamResponse:
+            contacted.add(name)
+            if len(contacted) == 2:
+                enough.set()
+            await asyncio.Event().wait()  # it never answers
+            raise AssertionError
+
+        source.answers["/data/capabilitylist.xml"] = answer
+    fleet = Fleet(Limits(starting=2))
+    for name in many.sources:
+        many.add(fleet, name)
+    async with asyncio.timeout(PATIENCE), fleet:
+        await enough.wait()
+        phases = [one.phase for one in fleet.status.values()]
+        assert (phases.count(Phase.FOLLOWED), phases.count(Phase.WAITING)) == (2, 4)
+        assert len(contacted) == 2
+        stopping = asyncio.get_running_loop().time()
+    # Neither those that do not answer hold it up, nor those that wait.
+    assert asyncio.get_running_loop().time() - stopping < PATIENCE / 2
+    assert {one.phase for one in fleet.status.values()} == {Phase.ENDED}
+
+
+async def test_sources_come_and_go_while_the_others_are_followed(many: Many) -> None:
+    await many.start(3)
+    fleet = Fleet()
+    many.add(fleet, "s0")
+    many.add(fleet, "s1")
+    async with fleet:
+        await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+        asked = many.sources["s0"].gets["/data/capabilitylist.xml"]
+        many.add(fleet, "s2")
+        await until(fleet, lambda all_: all_["s2"].status.level)
+        await fleet.remove("s1")
+        assert set(fleet.status) == {"s0", "s2"}
+        many.sources["s1"].put("r0", b"nobody is to see this")
+        many.add(fleet, "s1", via="poll")  # its state and its name are free
+        await until(fleet, lambda all_: all_["s1"].status.level)
+        assert many.equal()
+        assert many.sources["s0"].gets["/data/capabilitylist.xml"] == asked
+
+
+async def test_a_name_is_that_of_one(many: Many) -> None:
+    await many.start(1)
+    fleet = Fleet()
+    many.add(fleet, "s0")
+    with pytest.raises(ConfigurationError, match="followed already"):
+        many.add(fleet, "s0")
+
+
+async def test_catching_up_ends_with_what_could_not_be_had(many: Many) -> None:
+    await many.start(3)
+    await many.sources["s1"].server.stop()
+    fleet = Fleet(Limits(starting=1))
+    for name in many.sources:
+        many.add(fleet, name)
+    async with asyncio.timeout(PATIENCE):
+        await fleet.catch_up()
+    assert {name: one.phase for name, one in fleet.status.items()} == {
+        "s0": Phase.ENDED,
+        "s1": Phase.FAILED,
+        "s2": Phase.ENDED,
+    }
+    assert "cannot connect" in (fleet.status["s1"].error or "")
+    assert fleet.status["s0"].error is None
+    assert many.equal("s0", "s2")
+
+
+async def test_a_fleet_that_is_cancelled_leaves_no_state_locked(many: Many) -> None:
+    await many.start(2)
+    fleet = Fleet()
+    for name in many.sources:
+        many.add(fleet, name)
+    running = asyncio.create_task(fleet.run())
+    await until(fleet, lambda all_: all(one.status.level for one in all_.values()))
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert workers() == []
+    again = Fleet()
+    for name in many.sources:
+        many.add(again, name)
+    async with asyncio.timeout(PATIENCE):
+        await again.catch_up()
+    assert many.equal()
+
+
+@pytest.mark.parametrize("name", Limits.__struct_fields__)
+def test_no_limit_is_less_than_one(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} has to be at least 1"):
+        Fleet(Limits(**{name: 0}))
