@@ -1,0 +1,125 @@
+"""A Destination that follows a part of a set is pushed that part, by a hub or by its broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from rsnotify.mqtt.login import Login
+from rsnotify.mqtt.names import PREFIX, channel_name
+from rsnotify.pace import Pace
+from rsnotify.selection import Selection
+from rsnotify.selective import asked_by
+from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.serving.application import serve
+from rsnotify_publisher import Publisher, application
+from rsnotify_subscriber import Brokered, FolderMirror, PushState, Subscriber, Via
+from tests.mosquitto import Mosquitto
+from tests.publisher.helpers import PATIENCE, QUICK
+
+ACL = (Path(__file__).resolve().parents[2] / "hub/mosquitto/acl").read_text()
+USERS = {"hub": "one", "subscriber": "two"}
+LOGIN = Login(user="subscriber", password=USERS["subscriber"])
+#: Polls bring nothing.
+PACE = Pace(poll=600.0, poll_with_push=600.0)
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[Mosquitto]:
+    async with Mosquitto(tmp_path / "broker", users=USERS, acl=ACL) as started:
+        yield started
+
+
+@pytest.fixture
+async def hub(tmp_path: Path, broker: Mosquitto) -> AsyncIterator[str]:
+    configuration = load_configuration(
+        None,
+        port=0,
+        data=str(tmp_path / "hub"),
+        allow_private_addresses=True,
+        mqtt_url=broker.url,
+        mqtt_user="hub",
+        mqtt_password=USERS["hub"],
+    )
+    async with serve(configuration) as url:
+        yield url
+
+
+class Source:
+    """A Publisher in an application, which counts the GETs of what it has."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self.publisher = publisher
+        self.base = publisher.source.base_url
+        self.gets: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.gets.append(request.path)
+        return web.Response(text=f"the content of {request.path}")
+
+
+@pytest.fixture
+async def source(tmp_path: Path, hub: str, unused_tcp_port: int) -> AsyncIterator[Source]:
+    base = f"http://127.0.0.1:{unused_tcp_port}/"
+    socket = hub.replace("http:", "ws:") + "ws"
+    publisher = Publisher(tmp_path / "source", base, hubs=[socket], options=QUICK)
+    source, app = Source(publisher), application(publisher)
+    app.router.add_get("/{folder:maps|other}/{name}", source.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    await publisher.acreated(base + "maps/a")
+    await publisher.acreated(base + "other/a")
+    assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+    yield source
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def following(
+    source: Source, folder: Path, broker: Mosquitto, via: Via
+) -> AsyncIterator[Subscriber]:
+    async with Subscriber(
+        source.base,
+        FolderMirror(folder / "mirror"),
+        state=folder / "state",
+        via=via,
+        pace=PACE,
+        selection=Selection(only=(source.base + "maps/",)),
+        mqtt=Brokered(url=broker.url, login=LOGIN) if via is Via.MQTT else Brokered(),
+    ) as subscriber:
+        async with asyncio.timeout(PATIENCE):
+            await subscriber.until(lambda status: status.level)
+            await subscriber.until(lambda status: status.push is PushState.UP)
+            yield subscriber
+
+
+@pytest.mark.parametrize("via", [Via.WEBSOCKET, Via.MQTT])
+async def test_a_part_is_followed_by_push_alone_and_the_rest_moves_t(
+    source: Source, tmp_path: Path, broker: Mosquitto, via: Via
+) -> None:
+    base = source.base
+    async with following(source, tmp_path, broker, via) as subscriber:
+        for number in range(20):
+            await source.publisher.acreated(f"{base}other/r{number}")
+            await source.publisher.acreated(f"{base}maps/r{number}")
+        last = await source.publisher.aupdated(base + "other/a")
+        await subscriber.until(lambda status: status.resources == 21)
+        end = last.datetime
+        assert end is not None
+        await subscriber.until(lambda status: status.through is not None and status.through >= end)
+        assert subscriber.status.level
+    mirror = tmp_path / "mirror"
+    assert len(list((mirror / "maps").iterdir())) == 21
+    assert not (mirror / "other").exists()
+    assert not [path for path in source.gets if path.startswith("/other")]
+    channel = base + "channel.xml"
+    part = PREFIX + asked_by(Selection(only=(base + "maps/",))).digest(channel)
+    sent = [line for line in broker.lines if "Sending PUBLISH" in line]
+    assert any(part in line for line in sent) is (via is Via.MQTT)
+    assert not any(channel_name(channel) in line for line in sent), "nobody needs the whole"
