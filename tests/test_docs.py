@@ -16,8 +16,8 @@ import pytest
 import typer
 
 from rsnotify.cli import application
-from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.conformance.command import app as hub_check
+from rsnotify_hub.settings.loading import load_configuration
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
 PAGES = ["publisher/README.md", "subscriber/README.md", "hub/README.md", "relay/README.md"]

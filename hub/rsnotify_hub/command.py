@@ -12,9 +12,9 @@ import typer
 
 from rsnotify.commands import run
 from rsnotify_hub.admin.command import commands as hub
-from rsnotify_hub.configuration import ConfigurationSource
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.serving.logs import write_json
+from rsnotify_hub.settings.loading import ConfigurationSource
 
 __all__ = ["hub"]
 

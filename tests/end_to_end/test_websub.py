@@ -12,8 +12,8 @@ from aiohttp import web
 
 from rsnotify.links import parse_links
 from rsnotify.reading import read_document
-from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.serving.application import serve
+from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Publisher, application
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber, Via
 from tests.publisher.helpers import PATIENCE, QUICK

@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.settings.lines import line_of
-from rsnotify_hub.configuration import (
-    Configuration,
-    ConfigurationSource,
-    Publisher,
-    load_configuration,
-)
+from rsnotify_hub.configuration import Configuration, Publisher
 from rsnotify_hub.settings.layers import Environment
+from rsnotify_hub.settings.loading import ConfigurationSource, load_configuration
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "x" * 16

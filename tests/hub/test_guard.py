@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.serving.guard import Guard, watch_of
 from rsnotify_hub.serving.seats import Seats
+from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_hub.statistics import Statistics
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, Client, fragment

@@ -9,7 +9,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.host.settings import Looking
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
-from rsnotify_hub.configuration import Configuration, ConfigurationSource
+from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.settings.loading import ConfigurationSource
 
 log = logging.getLogger("rsnotify.hub.access")
 

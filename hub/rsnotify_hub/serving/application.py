@@ -17,7 +17,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.access.rotation import Rotation
 from rsnotify_hub.admin.api import add_admin
-from rsnotify_hub.configuration import Configuration, ConfigurationSource
+from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.dashboard.pages import add_dashboard
 from rsnotify_hub.hub import Clock, Hub, open_hub
 from rsnotify_hub.refusals import Refusal
@@ -32,6 +32,7 @@ from rsnotify_hub.serving.middleware import (
     watched,
 )
 from rsnotify_hub.serving.network import ProtocolSite, listen, url_of
+from rsnotify_hub.settings.loading import ConfigurationSource
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.continuing import ask_later

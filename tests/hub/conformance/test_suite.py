@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 import rsnotify_hub.conformance
-from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.conformance.asking import Settings
 from rsnotify_hub.conformance.bench import Bench
 from rsnotify_hub.conformance.command import app
@@ -22,6 +21,7 @@ from rsnotify_hub.conformance.registry import Check
 from rsnotify_hub.conformance.report import conforms, line, summary
 from rsnotify_hub.conformance.run import ALL, run_checks
 from rsnotify_hub.serving.application import serve
+from rsnotify_hub.settings.loading import load_configuration
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.hub.helpers import PATIENCE
 

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify_hub.configuration import load_configuration
 from rsnotify_hub.serving.application import serve
+from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_subscriber import PushState, Subscriber, Via, following
 from rsnotify_subscriber.events import (
     Behind,

@@ -75,9 +75,7 @@ def announce(document: Document) -> Document:
     last = document.resources[-1].changed_at
     if last is None:
         raise InvalidDocument("it is too large, and its last change has no datetime")
-    return Document(
-        capability=capability_of(document), from_=last, until=last, links=_up(document)
-    )
+    return Document(capability=capability_of(document), from_=last, until=last, links=_up(document))
 
 
 def _up(document: Document) -> tuple[Link, ...]:
