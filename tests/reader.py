@@ -13,7 +13,7 @@ import shlex
 import signal
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -210,9 +210,8 @@ class Reader:
             command: What is started.
             works: What it says once it does what it is for, or what tells that it does.
         """
-        for other in list(self._running):
-            if other.split()[:2] == command.split()[:2]:
-                self._end(other)
+        program = command.split()[:2]
+        self.end([other for other in self._running if other.split()[:2] == program])
         shell = f"exec {self._shell(command)}"
         process = Running(["bash", "-c", shell], self._environment, self.folder)
         self._running[command] = process
@@ -221,16 +220,22 @@ class Reader:
         else:
             eventually(lambda: works() or not process.is_alive())
 
-    def end(self) -> None:
-        """See that what goes on is still alive, and ends in order when it is interrupted."""
-        for command in reversed(list(self._running)):
-            self._end(command)
+    def end(self, commands: Sequence[str] | None = None) -> None:
+        """See that what goes on is still alive, and ends in order when it is interrupted.
 
-    def _end(self, command: str) -> None:
-        process = self._running.pop(command)
-        process.show()
-        assert process.is_alive(), f"{command} has ended by itself"
-        assert process.stop(signal.SIGINT) in (0, 130, -signal.SIGINT)
+        Args:
+            commands: What is ended; all, if not given.
+        """
+        ending = list(self._running) if commands is None else commands
+        dead = [command for command in ending if not self._running[command].is_alive()]
+        assert not dead, f"{dead} ended too early"
+        for command in reversed(ending):
+            self._running[command].ask(signal.SIGINT)
+        for command in ending:
+            process = self._running.pop(command)
+            code = process.ends()
+            assert code in (0, 130, -signal.SIGINT), f"{command} ended with {code}"
+            process.show()
 
     def _shell(self, command: str) -> str:
         words = command.split()

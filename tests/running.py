@@ -73,13 +73,17 @@ class Running:
         """Tell whether it still runs."""
         return self._process.poll() is None
 
-    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+    def ask(self, how: signal.Signals) -> None:
+        """Ask it to end, and do not wait."""
+        self._process.send_signal(how)
+
+    def stop(self) -> int:
         """Ask it to end, and return its exit code.
 
         Raises:
             TimeoutExpired: It did not end, and was killed.
         """
-        self._process.send_signal(how)
+        self.ask(signal.SIGTERM)
         return self.ends()
 
     def ends(self) -> int:
