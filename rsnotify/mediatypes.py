@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import Sequence
+from functools import lru_cache
 
 from rsnotify.model import Resource
 
@@ -50,19 +50,19 @@ def is_media_type(text: str) -> bool:
     return _MEDIA_TYPE.fullmatch(essence(text)) is not None
 
 
-def falls_under(media_type: str, pattern: str) -> bool:
-    """Tell whether a media type is the one that a pattern names, or of its kind.
+def falls_under(media_type: str, patterns: tuple[str, ...]) -> bool:
+    """Tell whether a media type is one that one of some patterns names, or of its kind.
 
     Args:
         media_type: As in `text/html; charset=utf-8`; parameters and case do not matter.
-        pattern: A media type, or `text/*`, or `*/*`.
+        patterns: Each a media type, or `text/*`, or `*/*`.
     """
     kind, _, sub = essence(media_type).partition("/")
-    wanted, _, wanted_sub = essence(pattern).partition("/")
-    return wanted in (kind, "*") and wanted_sub in (sub, "*")
+    # However many patterns a stranger asks for, these four are all that may fit.
+    return not _essences(patterns).isdisjoint((f"{kind}/{sub}", f"{kind}/*", f"*/{sub}", "*/*"))
 
 
-def may_be(resource: Resource, patterns: Sequence[str]) -> bool:
+def may_be(resource: Resource, patterns: tuple[str, ...]) -> bool:
     """Tell whether a resource may be of a type that one of some patterns names.
 
     Its entry tells the type, or else the name in its URI; what neither tells may be any. Where
@@ -71,7 +71,12 @@ def may_be(resource: Resource, patterns: Sequence[str]) -> bool:
     if not patterns:
         return True
     kind = resource.type or guess(resource.uri)
-    return kind is None or any(falls_under(kind, pattern) for pattern in patterns)
+    return kind is None or falls_under(kind, patterns)
+
+
+@lru_cache(maxsize=1024)
+def _essences(media_types: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(map(essence, media_types))
 
 
 def essence(media_type: str) -> str:

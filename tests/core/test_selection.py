@@ -101,7 +101,7 @@ def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected()
 def test_a_media_type_falls_under_itself_and_its_kind(
     announced: str, pattern: str, matches: bool
 ) -> None:
-    assert falls_under(announced, pattern) is matches
+    assert falls_under(announced, (pattern,)) is matches
     assert Selection(types=(pattern,)).wants(Resource(BASE + "x", type=announced)) is matches
 
 
