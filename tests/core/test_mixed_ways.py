@@ -21,7 +21,7 @@ SOURCES = st.builds(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(
     source=SOURCES,
     steps=HISTORIES,
@@ -41,7 +41,7 @@ def test_any_interleaving_of_one_stream_by_three_ways_gives_what_one_way_gives(
     assert through(destination) == through(single)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     emitted=st.lists(st.lists(CHANGES, max_size=2), min_size=1, max_size=10),
     granularity=st.sampled_from([MICROSECOND, timedelta(seconds=1)]),

@@ -35,6 +35,8 @@ SELECT uri, at, change, count(*) FROM effects GROUP BY uri, at, change HAVING co
 """
 #: What is called a way while there is none.
 POLL = "poll"
+#: And what it is of a change that came while this was away itself.
+AWAY = "away"
 
 
 class Counting:
@@ -68,6 +70,7 @@ class Diary:
     def __init__(self, lags: Path) -> None:
         self._lags = lags.open("a", buffering=1)
         self._up: list[Via] = []
+        self._began = _now()
 
     def heard(self, event: Event) -> None:
         if isinstance(event, PushUp | PushDown) and event.topic.endswith("/channel.xml"):
@@ -78,10 +81,16 @@ class Diary:
             print(msgspec.json.encode({"hears_by": self._up or [POLL]}).decode(), flush=True)
 
     def committed(self, changes: Sequence[Change]) -> None:
-        now = time.time_ns() // 1000
-        way = self._up[0] if self._up else POLL
         told = [one for one in changes if one.resource.change is not None]
-        self._lags.write("".join(f"{way} {now - to_microseconds(one.at)}\n" for one in told))
+        self._lags.write("".join(self._line(to_microseconds(one.at)) for one in told))
+
+    def _line(self, at: int) -> str:
+        way = self._up[0] if self._up else POLL
+        return f"{AWAY if at < self._began else way} {_now() - at}\n"
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
 
 
 async def follow(arguments: argparse.Namespace, hearing: Hearing, stop: asyncio.Event) -> None:

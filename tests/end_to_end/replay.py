@@ -6,6 +6,7 @@
     python tests/end_to_end/replay.py --via mqtt --no-hub
     python tests/end_to_end/replay.py --via poll
     python tests/end_to_end/replay.py --kill-ways
+    python tests/end_to_end/replay.py --via websocket --calm --rate 100
 
 With `--kill-ways` there is a hub for WebSocket, one for WebSub and a broker; each is killed and
 comes back in turn, and the Destination has to hear by the best that is left.
@@ -36,6 +37,7 @@ Plan = Sequence[tuple[str, ...]]
 HUB: Plan = ((), ("hub",), (), ("follow",), ("hub",), ())
 BROKER: Plan = ((), ("mqtt",), (), ("follow",), ("mqtt",), ())
 BRIDGE: Plan = ((), ("hub",), ("mqtt",), ("follow",), ("mqtt",), ("hub",), ())
+CALM: Plan = ((),)
 POLLED: Plan = ((), ("follow",), ())
 #: Every way in turn, from the best to none and back, and the lesser ones while they are not used.
 WAYS: Plan = (
@@ -171,6 +173,7 @@ def main() -> int:
     parser.add_argument("--no-hub", action="store_true", help="push straight to a broker")
     parser.add_argument("--via", default="auto", help="how the Destination hears of changes")
     parser.add_argument("--kill-ways", action="store_true", help="kill every way in turn")
+    parser.add_argument("--calm", action="store_true", help="kill nothing")
     parser.add_argument("--poll", type=float, default=1, help="seconds between polls without push")
     parser.add_argument("--rate", type=float, help="changes a second; else as many as can be")
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
@@ -183,8 +186,9 @@ def main() -> int:
         set_ = scene(arguments.via, hub=not arguments.no_hub, kill_ways=kills)
         follow = counting("--via", arguments.via, "--poll", str(arguments.poll))
         stage = Stage(root, set_.ways, follow)
+        plan = CALM if arguments.calm else set_.plan
         playing = replay(
-            *(stage, steps, set_.plan), rate=arguments.rate, best=set_.best, fails_over=kills
+            *(stage, steps, plan), rate=arguments.rate, best=set_.best, fails_over=kills
         )
         equal = asyncio.run(playing)
         return 0 if once(stage) and equal else 1
