@@ -71,6 +71,7 @@ class Climb:
         self._baselines = 0
         self._need_baseline = False
         self._lag_tries = 0
+        self._dump_is_new = False
         #: Whether the last climb came to its end, and nothing has cast doubt on that since.
         self.settled = False
         #: How often in a row the Source's lists could not be followed, and why at last.
@@ -87,11 +88,23 @@ class Climb:
         """Whether a baseline is under way."""
         return self._baseline is not None
 
+    @property
+    def offer(self) -> Offer:
+        """What the Source was found to offer."""
+        return self._offer
+
     def offered(self, offer: Offer, now: float) -> None:
-        """Take what the Source offers now; it counts from the next climb on."""
-        if change_ways(offer) != change_ways(self._offer):
+        """Take what the Source offers now; it counts from the next climb on.
+
+        A Resource Dump that was not offered before counts for a baseline that is under way.
+        """
+        before, self._offer = self._offer, offer
+        new_lists = change_ways(offer) != change_ways(before)
+        hole = self._knowledge.hole is not None
+        if new_lists or (hole and resource_ways(offer) != resource_ways(before)):
             self._schedule.soon(now)
-        self._offer = offer
+        if before.resource_dump is None and offer.resource_dump is not None:
+            self._dump_is_new = True
 
     def begin(self, now: float) -> None:
         """Begin a pull, or a baseline where only that helps."""
@@ -135,6 +148,9 @@ class Climb:
         """
         if self._waiting is None:
             return
+        if self._is_dump_better():
+            self._change_over()
+            return
         # Before another way is compared, all of the first is applied: it need not be fetched.
         anew = self._baseline is not None and self._waiting is self._baseline.way
         if self._worklist.untried <= (0 if anew else self._pace.in_flight):
@@ -142,6 +158,21 @@ class Climb:
                 self.settled = False  # it is not routine to be told something new
             self._actions.append(self._waiting)
             self._waiting = None
+
+    def _is_dump_better(self) -> bool:
+        """Whether a first copy is under way, resource by resource, and a dump has come since."""
+        baseline = self._baseline
+        if baseline is None or baseline.by_dump or not self._dump_is_new:
+            return False
+        first = self._knowledge.known is None
+        return first and self._worklist.untried > self._pace.in_flight
+
+    def _change_over(self) -> None:
+        """Begin the baseline anew, by the dump; what was brought already need not be again."""
+        self._note("the Source has a Resource Dump now, which is quicker")
+        self._waiting = None
+        self._worklist.forget()
+        self._begin_baseline()
 
     # What fails
 
@@ -286,6 +317,7 @@ class Climb:
 
     def _begin_baseline(self) -> None:
         known = self._knowledge.known
+        self._dump_is_new = False
         # Who holds nothing needs everything, and a dump has it in one. Where the Resource List
         # did not fill a hole, a younger dump may.
         self._baseline = Baseline(

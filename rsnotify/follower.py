@@ -59,13 +59,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from rsnotify.actions import Action, Apply, Fetch, Note, Progress
+from rsnotify.actions import Action, Apply, Discover, Fetch, Note, Progress
 from rsnotify.climb import Climb
 from rsnotify.coverage import Change, fragment_coverage
 from rsnotify.datetimes import Instant
 from rsnotify.errors import DocumentError, Gone, NotFound, RsnotifyError
 from rsnotify.knowledge import Knowledge
 from rsnotify.model import Document, Resource
+from rsnotify.notices import Look, Notices
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.schedule import Schedule
@@ -105,6 +106,7 @@ class Follower:
         self._climb = Climb(
             offer, self._knowledge, self._worklist, self._actions, self._schedule, pace
         )
+        self._notices = Notices(self._knowledge)
         self._gap_due: float | None = None
         self._listeners = 0
 
@@ -172,7 +174,7 @@ class Follower:
     def wakeup(self) -> float | None:
         """When `tick` is due, if nothing happens before."""
         climb = None if self._climb.busy else self._schedule.due
-        due = (self._gap_due, self._worklist.wakeup(), climb)
+        due = (self._gap_due, self._worklist.wakeup(), climb, self._schedule.offer_due)
         return min((time for time in due if time is not None), default=None)
 
     # Events: time and the Source's offer
@@ -191,6 +193,8 @@ class Follower:
         if due is not None and due <= now and not self._climb.busy:
             self._gap_due = None
             self._climb.begin(now)
+        if self._schedule.is_offer_due(now):
+            self._actions.append(Discover())
         return self._take(now)
 
     def offered(self, offer: Offer, now: float) -> list[Action]:
@@ -246,6 +250,29 @@ class Follower:
     def push_down(self, now: float) -> list[Action]:
         """Hear that no fragments arrive any more."""
         self._schedule.push_lost(now)
+        return self._take(now)
+
+    # Events: what is told of documents
+
+    @property
+    def told_through(self) -> Instant | None:
+        """Through here it was heard which documents are new; None before the first notice."""
+        return self._notices.through
+
+    def told(self, document: Document, now: float) -> list[Action]:
+        """Take a Framework Notification: it is looked soon at what may help."""
+        failing = self._climb.failures > 0
+        try:
+            look = self._notices.hear(document, self._climb.offer, failing=failing)
+        except DocumentError as error:
+            self._note(f"what was told of documents is passed over: {error}")
+            look = Look()
+        self._schedule.told(look, now, self._listeners)
+        return self._take(now)
+
+    def told_gap(self, now: float) -> list[Action]:
+        """Hear that some of what was told of documents may be missing."""
+        self._schedule.told(self._notices.gap(), now, self._listeners)
         return self._take(now)
 
     # Events: documents

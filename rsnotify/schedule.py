@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+from rsnotify.notices import Look
 from rsnotify.pace import Pace
 
 #: How much sooner than otherwise a poll comes after news.
@@ -51,6 +52,8 @@ class Schedule:
         self._routine = True
         #: When it is.
         self.due: float | None = None
+        #: When it is to be read anew what the Source offers.
+        self.offer_due: float | None = None
         #: Whether push works, so that polls only confirm it.
         self.relaxed = False
 
@@ -69,6 +72,28 @@ class Schedule:
         """Climb at this time, if not before; but not before the Source said to come back."""
         when = max(when, self._not_before)
         self.due = when if self.due is None else min(self.due, when)
+
+    def told(self, look: Look, now: float, listeners: int) -> None:
+        """Hear what there is reason to look at. All who were told do not come at once.
+
+        Args:
+            look: At what.
+            now: The time.
+            listeners: How many were told the same, as far as is known.
+        """
+        within = max(self._pace.spread_among(listeners), self._pace.poll / QUICKER)
+        when = now + self._random.uniform(0.0, within)
+        if look.lists:
+            self._by(when)
+        if look.offer:
+            self.offer_due = when if self.offer_due is None else min(self.offer_due, when)
+
+    def is_offer_due(self, now: float) -> bool:
+        """Tell once whether it is time to read anew what the Source offers."""
+        if self.offer_due is None or now < self.offer_due:
+            return False
+        self.offer_due = None
+        return True
 
     def poll(self, now: float, *, news: bool, anxious: bool) -> None:
         """Look again after the usual wait.

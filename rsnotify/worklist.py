@@ -103,6 +103,11 @@ class Worklist:
         self._ready.extend(self._parked)
         self._parked.clear()
 
+    def forget(self) -> None:
+        """Owe no more what is not out to be applied, as all of it will be told anew."""
+        self._owed = {uri: owed for uri, owed in self._owed.items() if owed.handed_out}
+        self._failing = sum(owed.attempts > 0 for owed in self._owed.values())
+
     def take(self, limit: int, now: float) -> list[Change]:
         """Hand out changes to apply, so that at most `limit` are out at once."""
         while self._delayed and self._delayed[0][0] <= now:

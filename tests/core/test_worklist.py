@@ -118,3 +118,26 @@ def test_a_change_may_wait_for_its_time_and_a_later_one_does_not_put_it_off() ->
     assert work.wakeup() == 5.0
     assert work.take(10, now=4.9) == []
     assert work.take(10, now=5.0) == [change("a", 2)]
+
+
+def test_what_will_be_told_anew_is_owed_no_more_unless_it_is_out() -> None:
+    work = worklist()
+    for name in "abc":
+        work.add(change(name, 1))
+    (out,) = work.take(1, now=0.0)
+    work.forget()
+    assert len(work) == 1
+    work.add(change("b", 1))
+    work.applied(out)
+    assert [one.uri for one in work.take(9, now=0.0)] == ["b"]
+
+
+def test_what_failed_is_forgotten_with_its_failures() -> None:
+    work = worklist()
+    work.add(change("a", 1))
+    work.failed(work.take(1, now=0.0)[0], 0.0)
+    work.forget()
+    work.add(change("a", 2))
+    assert work.untried == 1
+    assert [one.at for one in work.take(9, now=9.0)] == [change("a", 2).at]
+    assert work.take(9, now=99.0) == [], "and it is handed out once"

@@ -100,6 +100,15 @@ class Destination:
         read = read_document(write_document(document))
         self._begin(self.follower.fragment(read, self.now))
 
+    def tell(self, document: Document) -> None:
+        """Tell of documents, as bytes."""
+        read = read_document(write_document(document))
+        self._begin(self.follower.told(read, self.now))
+
+    def discover(self) -> None:
+        """Find what the Source offers now."""
+        self._begin(self.follower.offered(self.offer, self.now))
+
     def push_up(self) -> None:
         """Let fragments arrive."""
         self._begin(self.follower.push_up(self.now))
@@ -189,7 +198,7 @@ class Destination:
                 ]
                 self._begin(follower.missing(missing, self.now))
             case Discover():
-                self._begin(follower.offered(self.offer, self.now))
+                self.discover()
 
     def _get(self, uri: str) -> Document:
         document = self.source.document(uri)
