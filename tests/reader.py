@@ -103,6 +103,13 @@ def goes_on(command: str) -> bool:
     return words[1] in ("source", "relay") or (words[1] == "follow" and "--once" not in words)
 
 
+def place_of(command: str) -> str:
+    """Return what two commands have in common of which one takes the place of the other."""
+    words = command.split()
+    alone = words[0] == "python" or words[1] in ("hub", "source")
+    return " ".join(words[:2]) if alone else command
+
+
 class Reader:
     """Does what a page says, in a folder of its own.
 
@@ -210,8 +217,7 @@ class Reader:
             command: What is started.
             works: What it says once it does what it is for, or what tells that it does.
         """
-        program = command.split()[:2]
-        self.end([other for other in self._running if other.split()[:2] == program])
+        self.end([other for other in self._running if place_of(other) == place_of(command)])
         shell = f"exec {self._shell(command)}"
         process = Running(["bash", "-c", shell], self._environment, self.folder)
         self._running[command] = process

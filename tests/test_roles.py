@@ -22,6 +22,8 @@ STORIES = [story for page in PAGES for story in stories(page)]
 SHOWS = {
     "cat copy/station1.txt": "on the hill",
     "cat copy/records/1": "<#here>",
+    "rsnotify follow --config sources.toml": "2 of 2 Sources in step",
+    "cat copies/maps/maps/valley.ttl": "<a> <b> <c> .",
     "python destination.py": "updated http://127.0.0.1",
     "cat copy/graphs/station1": "hasSimpleResult>",
     "curl --fail -G http://127.0.0.1:8010/sparql --data-urlencode"
