@@ -1,0 +1,179 @@
+"""`rsnotify follow --config`, as a user runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from asyncio.subprocess import Process
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rsnotify.cli import application
+from rsnotify.errors import ConfigurationError
+from tests.subscriber.fleet.conftest import PATIENCE, Many
+from tests.subscriber.processes import outcome, rsnotify, running
+
+URL = "https://a.example/"
+HANDLER = """
+from pathlib import Path
+
+
+class Noting:
+    def __init__(self, file):
+        self.file = Path(__file__).with_name(file)
+
+    async def apply(self, changes):
+        with self.file.open("a") as file:
+            for change in changes:
+                print(change.change, change.uri.rpartition("/")[2], file=file)
+
+"""
+
+
+def source(many: Many, name: str, more: str = "") -> str:
+    return f'[[source]]\nname = "{name}"\nurl = "{many.sources[name].url}"\n{more}\n'
+
+
+def write(many: Many, *parts: str) -> Path:
+    file = many.folder / "fleet.toml"
+    file.write_text("\n".join(parts))
+    return file
+
+
+class Told:
+    """What a process has reported so far."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self.totals: dict[str, Any] = {}
+        self.sources: dict[str, dict[str, Any]] = {}
+
+    async def until(self, condition: Callable[[Told], bool]) -> None:
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            while not condition(self):
+                line = await self._process.stdout.readline()
+                assert line, "the process ended before"
+                self._take(json.loads(line))
+
+    def _take(self, facts: dict[str, Any]) -> None:
+        self.sources |= facts.pop("changed")
+        for name in facts.pop("gone"):
+            del self.sources[name]
+        self.totals = facts
+
+    def in_step(self) -> set[str]:
+        return {name for name, one in self.sources.items() if one["level"]}
+
+
+async def said(process: Process, text: str) -> None:
+    assert process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        while text not in (line := (await process.stderr.readline()).decode()):
+            assert line, "the process ended before"
+
+
+async def test_each_source_has_its_own_handler_filter_and_state(many: Many) -> None:
+    await many.start(3)
+    (many.folder / "noting.py").write_text(HANDLER)
+    file = write(
+        many,
+        '[defaults]\ndest = "{name}"',
+        source(many, "s0"),
+        source(many, "s1", 'only = ["r1"]\nstate = "states/{name}"'),
+        source(
+            many,
+            "s2",
+            'handler = "noting:Noting"\noptions = {file = "noted"}\nstate = "states/{name}"',
+        ),
+    )
+    done = await outcome(await rsnotify("follow", "--config", file, "--once", "--json"))
+    assert (done[0], done[2]) == (0, "")
+    final = json.loads(done[1].splitlines()[-1])
+    assert (final["sources"], final["level"], final["resources"]) == (3, 3, 7)
+    assert many.equal("s0")
+    assert [path.name for path in (many.folder / "s1").iterdir()] == ["r1"]
+    noted = sorted((many.folder / "noted").read_text().splitlines())
+    assert noted == ["updated r0", "updated r1", "updated r2"]
+    assert sorted(path.name for path in (many.folder / "states").iterdir()) == ["s1", "s2"]
+
+
+async def test_once_ends_with_what_could_not_be_had(many: Many) -> None:
+    await many.start(2)
+    await many.sources["s1"].server.stop()
+    file = write(
+        many, '[defaults]\ndest = "{name}"', *(source(many, name) for name in many.sources)
+    )
+    code, output, errors = await outcome(await rsnotify("follow", "--config", file, "--once"))
+    assert code == 1
+    assert "1 of 2 Sources in step, 1 in trouble" in output
+    assert errors.splitlines()[-2] == "rsnotify: 1 of 2 Sources are not in step:"
+    assert errors.splitlines()[-1].startswith("  s1: http://127.0.0.1:")
+    assert "Traceback" not in errors
+    assert many.equal("s0")
+
+
+async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
+    await many.start(4)
+    defaults = '[defaults]\ndest = "{name}"\npoll = 0.2\n'
+    file = write(many, defaults, source(many, "s0"), source(many, "s1"))
+    async with running("follow", "--config", file, "--json") as process:
+        told = Told(process)
+        await told.until(lambda told: told.in_step() == {"s0", "s1"})
+        asked = many.sources["s0"].gets["/data/capabilitylist.xml"]
+
+        write(many, defaults, source(many, "s0"), source(many, "s1", 'only = ["r0"]'))
+        await told.until(lambda told: told.sources["s1"]["resources"] == 1)
+        write(many, defaults, source(many, "s0"), source(many, "s2"))
+        await told.until(lambda told: told.in_step() == {"s0", "s2"})
+        assert told.totals["sources"] == 2
+        assert many.sources["s0"].gets["/data/capabilitylist.xml"] == asked
+
+        write(many, defaults, source(many, "s0"), source(many, "s1", "ony = []"))
+        await said(process, "all goes on as before: ")
+        write(many, defaults, source(many, "s0"), source(many, "s1", 'handler = "no:thing"'))
+        await said(process, "[[source]] s1: state: a handler needs a place for its state")
+        await many.sources["s3"].server.stop()
+        write(many, defaults, source(many, "s2"), source(many, "s3"))
+        process.send_signal(signal.SIGHUP)
+        await said(process, "WARNING rsnotify.subscriber: s3: waiting for the Source: ")
+        many.sources["s2"].put("r0", b"still followed")
+        await told.until(lambda _: many.equal("s2"))
+        process.terminate()
+        assert await process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((), "name the Source and the folder of its mirror, or --config FILE"),
+        ((URL,), "name the Source and the folder of its mirror"),
+        ((URL, "--config", "FILE"), "URL stands in the file"),
+        (("--state", "x", "--config", "FILE"), "STATE stands in the file"),
+        (
+            (*("--config", "FILE", "--callback-url"), URL, "--callback-signature", "md5"),
+            "signatures are made by",
+        ),
+        (("--config", "FILE", "--callback-url", URL), "--callback-port"),
+        (("--config", "FILE", "--type", "text"), "s0: 'text' is no media type"),
+        (("--config", "FILE", "--prefer", "x"), "s0: 'x' is no media type"),
+        (("--config", "FILE", "--mqtt-user", "u"), "s0: name the MQTT broker"),
+        (("--config", "no such file"), "cannot read no such file: No such file"),
+    ],
+)
+async def test_what_cannot_work_is_told_before_anything_is_followed(
+    many: Many, arguments: tuple[str, ...], told: str
+) -> None:
+    await many.start(1)
+    file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
+    named = [str(file) if one == "FILE" else one for one in arguments]
+    ended = CliRunner().invoke(application(["follow"]), ["follow", *named])
+    assert isinstance(ended.exception, ConfigurationError)
+    assert told in str(ended.exception)
+    assert "\n" not in str(ended.exception)
+    assert sum(many.sources["s0"].gets.values()) == 0

@@ -1,0 +1,141 @@
+"""A fleet that a file describes, and that follows what the file says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from rsnotify.errors import ConfigurationError
+from rsnotify_subscriber import Received
+from rsnotify_subscriber.fleet import Fleet, Phase, totals
+from rsnotify_subscriber.fleet.building import build
+from rsnotify_subscriber.fleet.configuration import Configuration
+from rsnotify_subscriber.fleet.keeping import Keeper, Reloading
+from rsnotify_subscriber.fleet.loading import load
+from tests.subscriber.fleet.conftest import PATIENCE, Many, until
+
+
+class Counting:
+    """Counts its effects in the database of its state."""
+
+    def apply_within(self, connection: psycopg.Connection, changes: Sequence[Received]) -> None:
+        for change in changes:
+            connection.execute("INSERT INTO effects VALUES (%s)", (change.uri,))
+
+
+def described(many: Many, defaults: str, *names: str) -> Configuration:
+    sources = [f'[[source]]\nname = "{name}"\nurl = "{many.sources[name].url}"' for name in names]
+    file = many.folder / "fleet.toml"
+    file.write_text("\n".join([f"[defaults]\n{defaults}", *sources]))
+    return load(file)
+
+
+def kept(configuration: Configuration) -> tuple[Fleet, Keeper]:
+    fleet = Fleet(configuration.limits)
+    return fleet, Keeper(fleet, partial(build, shared=fleet.shared, callbacks=None), configuration)
+
+
+@asynccontextmanager
+async def reloading(keeper: Keeper, load: Callable[[], Configuration]) -> AsyncIterator[Reloading]:
+    one = Reloading(keeper, load)
+    running = asyncio.create_task(one.run())
+    yield one
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_the_states_of_several_sources_are_in_one_database(
+    many: Many, postgresql: str
+) -> None:
+    await many.start(3)
+    with psycopg.connect(postgresql, autocommit=True) as connection:
+        connection.execute("CREATE TABLE effects (uri text)")
+    text = f'handler = "{__name__}:Counting"\npostgresql = "{postgresql}"\nschema = "of_{{name}}"'
+    for _ in range(2):  # the second time there is nothing left to do
+        fleet, _ = kept(described(many, text, *many.sources))
+        async with asyncio.timeout(PATIENCE):
+            await fleet.catch_up()
+        assert totals(fleet.status).level == 3, fleet.status
+    with psycopg.connect(postgresql) as connection:
+        effects = [uri for (uri,) in connection.execute("SELECT uri FROM effects").fetchall()]
+    assert sorted(effects) == sorted(
+        one.base + name for one in many.sources.values() for name in one.contents
+    )
+
+
+async def test_a_database_that_is_away_holds_up_no_other(many: Many, tmp_path: Path) -> None:
+    await many.start(2)
+    away = f'handler = "{__name__}:Counting"\npostgresql = "host={tmp_path} user=nobody"'
+    fleet, _ = kept(described(many, away, "s0"))
+    mirrored = described(many, 'dest = "{name}"', "s1")
+    fleet.add("s1", build(mirrored, mirrored.sources[0], fleet.shared, None))
+    async with fleet:
+        await until(fleet, lambda all_: all_["s1"].status.level)
+        await until(fleet, lambda all_: all_["s0"].phase is Phase.FAILED)
+        assert "the state in PostgreSQL" in (fleet.status["s0"].error or "")
+
+
+async def test_a_file_that_cannot_work_changes_nothing(many: Many) -> None:
+    await many.start(2)
+    fleet, keeper = kept(described(many, 'dest = "{name}"', "s0"))
+    async with fleet:
+        await until(fleet, lambda all_: all_["s0"].status.level)
+        broken = described(many, 'handler = "no_such:handler"\nstate = "{name}"', "s0", "s1")
+        with pytest.raises(ConfigurationError, match=r"\[\[source\]\] s0: cannot import"):
+            await keeper.take(broken)
+        assert set(fleet.status) == {"s0"}
+        assert fleet.status["s0"].phase is Phase.FOLLOWED
+
+
+async def test_limits_hold_from_the_next_start_on(
+    many: Many, caplog: pytest.LogCaptureFixture
+) -> None:
+    await many.start(1)
+    fleet, keeper = kept(described(many, 'dest = "{name}"', "s0"))
+    async with fleet:
+        await keeper.take(described(many, 'dest = "{name}"\n[limits]\nworkers = 2', "s0"))
+        assert fleet.status["s0"].phase is not Phase.ENDED
+    assert "will hold when the command is started anew" in caplog.text
+
+
+async def test_a_file_is_read_again_when_that_is_asked_for(many: Many) -> None:
+    await many.start(1)
+    configuration = described(many, 'dest = "{name}"', "s0")
+    _, keeper = kept(configuration)
+    loads: asyncio.Queue[None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def note() -> Configuration:
+        loop.call_soon_threadsafe(loads.put_nowait, None)
+        return configuration
+
+    async with asyncio.timeout(PATIENCE), reloading(keeper, note) as one:
+        await loads.get()  # it may have changed since it was read
+        one.ask()
+        await loads.get()
+
+
+async def test_what_breaks_while_a_file_is_read_is_told_and_got_over(
+    many: Many, caplog: pytest.LogCaptureFixture
+) -> None:
+    await many.start(1)
+    configuration = described(many, 'dest = "{name}"', "s0")
+    _, keeper = kept(configuration)
+    loop, told = asyncio.get_running_loop(), asyncio.Event()
+
+    def load_badly() -> Configuration:
+        loop.call_soon_threadsafe(told.set)
+        raise RuntimeError("a fault of our own")
+
+    async with asyncio.timeout(PATIENCE), reloading(keeper, load_badly) as one:
+        for _ in range(2):
+            one.ask()
+            await told.wait()
+            told.clear()
+    assert "all goes on as before" in caplog.text
