@@ -12,12 +12,20 @@ from rsnotify.datetimes import MICROSECOND
 from tests.core.mixed import CHANGES, HISTORIES, WAYS, Joining, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 
-SOURCES = st.builds(
-    Source,
-    granularity=st.sampled_from([MICROSECOND, timedelta(seconds=1)]),
-    per_list=st.integers(1, 5),
-    kept=st.sampled_from([0, 1, 3, 100]),
-    index=st.booleans(),
+SOURCES = st.one_of(
+    st.builds(
+        Source,
+        per_list=st.integers(1, 5),
+        kept=st.sampled_from([0, 1, 3, 100]),
+        index=st.booleans(),
+    ),
+    # Who reads a second that is still running, and finds it forgotten the next time, cannot know.
+    st.builds(
+        Source,
+        granularity=st.just(timedelta(seconds=1)),
+        per_list=st.integers(1, 5),
+        index=st.booleans(),
+    ),
 )
 
 
