@@ -60,11 +60,14 @@ from collections.abc import Iterable
 from random import Random
 
 from rsnotify.actions import Action, Apply, Discover, Fetch, Note, Progress
+from rsnotify.audit import Audit, Remedy
 from rsnotify.climb import Climb
 from rsnotify.coverage import Change, fragment_coverage
 from rsnotify.datetimes import Instant
+from rsnotify.digest import SetSum
 from rsnotify.errors import DocumentError, Gone, NotFound, RsnotifyError
 from rsnotify.knowledge import Knowledge
+from rsnotify.ladder import RESOURCES
 from rsnotify.model import Document, Resource
 from rsnotify.notices import Look, Notices
 from rsnotify.offer import Offer
@@ -87,6 +90,8 @@ class Follower:
         progress: Where an earlier run stopped; None to begin with a baseline.
         pace: How fast, and how much at once.
         random: The source of jitter.
+        incomparable: Why what is held cannot be compared with what the Source says of its whole
+            set, in a sentence; empty if it can.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class Follower:
         *,
         pace: Pace | None = None,
         random: Random | None = None,
+        incomparable: str = "",
     ) -> None:
         self._pace = pace = pace or Pace()
         self._random = random = random or Random()
@@ -106,6 +112,7 @@ class Follower:
         self._climb = Climb(
             offer, self._knowledge, self._worklist, self._actions, self._schedule, pace
         )
+        self._audit = Audit(pace, self._note, incomparable)
         self._notices = Notices(self._knowledge)
         self._gap_due: float | None = None
         self._listeners = 0
@@ -132,6 +139,23 @@ class Follower:
         if not self._climb.settled:
             return False
         return not (self._worklist or self._knowledge.gap or self._knowledge.hole)
+
+    @property
+    def in_step(self) -> bool | None:
+        """Whether what was held when it was last compared was what the Source said of its set."""
+        return self._audit.in_step
+
+    @property
+    def difference(self) -> str:
+        """What differed then, or why it cannot be compared; empty if there is nothing to tell."""
+        return self._audit.reason
+
+    @property
+    def audit_due(self) -> bool:
+        """Whether what is held is now what the Source spoke of, so that `audited` is to be told."""
+        if not self._audit.speaks_of(self._knowledge.known) or self._climb.busy:
+            return False
+        return self.level
 
     @property
     def gap(self) -> bool:
@@ -210,9 +234,12 @@ class Follower:
             coverage = fragment_coverage(document)
         except DocumentError as error:
             return self.fragment_unreadable(error, now)
+        joined = self._knowledge.push(coverage)
+        until = None if coverage.from_ is None else coverage.until
+        self._audit.hear(document, until, self._knowledge.known)
         # One time for all: they are of one host, and its connections can be used again.
         later = now + self._chance()
-        for change in self._knowledge.push(coverage):
+        for change in joined:
             self._worklist.add(change, due=None if later == now or carries(change) else later)
         if coverage.from_ is None:
             self._schedule.soon(later + self._pace.gap_grace)
@@ -281,6 +308,8 @@ class Follower:
         """Take a document that was asked for, read to its end."""
         try:
             self._climb.fetched(fetch, document, now)
+            if fetch.rung in RESOURCES:
+                self._audit.listed(document)
         except DocumentError as error:
             return self.fetch_failed(fetch, error.at(fetch.uri), now)
         return self._take(now)
@@ -292,15 +321,32 @@ class Follower:
 
     def differing(self, resources: Iterable[Resource], now: float) -> list[Action]:
         """Hear which resources of the last `Compare` are not held as they are listed."""
+        resources = list(resources)
+        self._audit.found(len(resources))
         self._climb.differing(resources, now)
         return self._take(now)
 
     def missing(self, uris: Iterable[str], now: float) -> list[Action]:
         """Hear which resources of the last `Sweep` are held but not listed."""
+        uris = list(uris)
+        self._audit.found(len(uris))
         self._climb.missing(uris, now)
         return self._take(now)
 
     # Events: what was applied
+
+    def audited(self, held: SetSum, latest: Instant, now: float) -> list[Action]:
+        """Hear what is held while `audit_due`; all that was applied must be committed.
+
+        Args:
+            held: The sum over it.
+            latest: The datetime of the latest change that it has.
+            now: The time.
+        """
+        remedy = self._audit.compare(held, latest, now)
+        if remedy is not Remedy.NOTHING:
+            self._climb.check(now, everything=remedy is Remedy.COMPARE)
+        return self._take(now)
 
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
         """Hear that changes of an `Apply` are in the state that is about to be committed."""
@@ -324,6 +370,10 @@ class Follower:
     def _is_gone(self, change: Change, error: RsnotifyError, now: float) -> bool:
         if isinstance(error, Gone):
             return True
+        if change.resource.change is None and self._audit.repairing:
+            # What was missing when all was compared for a difference, and is not to be had, is no
+            # reason to hold up T: if it was a mistake, that shows again.
+            return isinstance(error, NotFound)
         lasted = now - self._worklist.failing_since(change)
         return isinstance(error, NotFound) and lasted >= self._pace.gone_after
 

@@ -15,6 +15,16 @@ from rsnotify.errors import WrongDocument
 from rsnotify.offer import Offer
 from rsnotify.vocabulary import MAX_ENTRIES
 
+#: What tells the whole set of resources.
+RESOURCES = frozenset(
+    {
+        Rung.RESOURCE_LIST,
+        Rung.RESOURCE_DUMP,
+        Rung.RESOURCE_LIST_ARCHIVE,
+        Rung.RESOURCE_DUMP_ARCHIVE,
+    }
+)
+
 
 def change_ways(offer: Offer) -> list[Fetch]:
     """Return where changes are told: first what tells the latest, then the way of least cost.

@@ -29,6 +29,8 @@ class Pace(Struct, frozen=True):
         lag_tries: How often a Change List is asked again for what push announced.
         baseline_after: After so many failures in a row other documents are tried, and where
             changes could not be read, a baseline.
+        repair: Between two comparisons of everything, at least, because the digest that the Source
+            tells is another (docs/audit.md). Where that does not help, they become rarer.
         spread: Within which time after a fragment what it names is asked for, by chance, so that
             not all who hear it ask at once; None goes by how many those are, where that is told.
             What came with its content waits for nothing.
@@ -45,6 +47,7 @@ class Pace(Struct, frozen=True):
     gone_after: float = 600.0
     lag_tries: int = 8
     baseline_after: int = 3
+    repair: float = 300.0
     spread: float | None = None
     rate: float | None = None
     retry: Retry = Retry()

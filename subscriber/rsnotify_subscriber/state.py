@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.actions import Progress
-from rsnotify.datetimes import Instant, to_microseconds
+from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
@@ -27,7 +27,7 @@ from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.storing.database import Place, Row
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
-from rsnotify_subscriber.summing import COUNT, sum_after, sum_up, usable
+from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
 
 T = TypeVar("T")
 
@@ -68,6 +68,13 @@ class Identity(Struct, frozen=True):
     prefer: tuple[str, ...] = ()
 
 
+def incomparable(identity: Identity) -> str:
+    """Return why what is held is not the Source's whole set, in a sentence; empty if it is."""
+    if identity.selection != Selection():
+        return "only a selection of the set is followed"
+    return "alternates are held in place of resources" if identity.prefer else ""
+
+
 class State:
     """The state of one Destination.
 
@@ -96,7 +103,8 @@ class State:
         self._prefer = identity.prefer if identity is not None else ()
         kept = self._fact("sum", str)
         with self._storage():
-            (count,) = self._database.read(COUNT)[0]
+            count, latest = self._database.read(EXTENT)[0]
+            self._latest: int = latest or 0
             #: The sum over what is held, as of the last commit.
             self.sum = usable(kept, count) or sum_up(self._database.execute)
 
@@ -104,6 +112,11 @@ class State:
     def resources(self) -> int:
         """How many resources are held, as of the last commit."""
         return self.sum.count
+
+    @property
+    def latest(self) -> Instant:
+        """The datetime of the latest change that is held, be it later than T."""
+        return from_microseconds(self._latest)
 
     def close(self) -> None:
         """Close the state, so that others may use it."""
@@ -211,6 +224,7 @@ class State:
             total = sum_after(total, before, held)
             self._database.executemany(_UPSERT, map(msgspec.structs.astuple, held))
             facts["sum"] = str(total)
+            self._latest = max(self._latest, *(one.changed_at for one in held))
         if progress is not None:
             facts["progress"] = progress
         if facts:

@@ -8,7 +8,10 @@ from rsnotify.digest import SetSum
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.storing.database import Rows
 
-COUNT = "SELECT count(*) FROM {resources} WHERE change != 'deleted'"
+#: How many resources are held, and the datetime (µs) of the latest change of any.
+EXTENT = """
+SELECT count(CASE WHEN change != 'deleted' THEN 1 END), max(changed_at) FROM {resources}
+"""
 _HASHES = """
 SELECT uri, hash FROM {resources} WHERE change != 'deleted' AND uri > ? ORDER BY uri LIMIT ?
 """

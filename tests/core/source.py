@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from rsnotify.coverage import Change
 from rsnotify.datetimes import MICROSECOND
+from rsnotify.digest import SetDigest, SetSum
 from rsnotify.errors import NotFound
 from rsnotify.model import Document, Link, Resource
 from rsnotify.offer import Offer
@@ -67,6 +68,7 @@ class Source:
         index: Whether all lists stand in a Change List Index rather than an Archive.
         nested: Whether dumps and archives are parted, under an index.
         terse: Whether the entries of packages say no more than when they were written.
+        audits: Whether fragments say what the set is.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Source:
         index: bool = False,
         nested: bool = False,
         terse: bool = False,
+        audits: bool = False,
     ) -> None:
         self.granularity = granularity
         self.per_list = per_list
@@ -84,6 +87,7 @@ class Source:
         self.index = index
         self.nested = nested
         self.terse = terse
+        self.audits = audits
         self.clock = EPOCH + granularity
         self.history: list[Change] = []
         self.state: dict[str, str] = {}
@@ -198,7 +202,19 @@ class Source:
             tuple(change.resource for change in chunk),
             from_=before,
             until=until,
+            attributes=self._digest(until).attributes if self.audits else (),
         )
+
+    def _digest(self, until: datetime) -> SetDigest:
+        state: dict[str, str | None] = {}
+        for change in self.history:
+            if change.at <= until:
+                state[change.uri] = change.resource.hash
+        total = SetSum()
+        total.add(one for one in state.items() if one[1] is not None)
+        digest = total.digest()
+        assert digest is not None
+        return digest
 
     def document(self, uri: str) -> Document:
         """Answer a GET of a document, or the manifest in answer to a GET of a package."""

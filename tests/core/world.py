@@ -25,6 +25,7 @@ from rsnotify.actions import (
 )
 from rsnotify.coverage import Change
 from rsnotify.datetimes import MICROSECOND
+from rsnotify.digest import SetSum
 from rsnotify.errors import (
     ContentMismatch,
     MalformedDocument,
@@ -85,6 +86,9 @@ class Destination:
         self.broken = 0.0
         self.packages: dict[str, dict[str, str]] = {}
         self.lied_to = False
+        #: Whether content counts only with the hash that was announced.
+        self.verifies = False
+        self.pace = PACE
         self.pending: list[Action] = []
         self.restart()
 
@@ -165,6 +169,15 @@ class Destination:
                 self.notes.append(action.text)
             else:
                 self.pending.append(action)
+        if self.follower.audit_due:
+            self._audit()
+
+    def _audit(self) -> None:
+        held = SetSum()
+        held.add(self.content.items())
+        latest = max((at for at, _ in self.records.values()), default=EPOCH)
+        self._begin(self.follower.audited(held, latest, self.now))
+        assert self.lied_to or self.follower.in_step is not False, self.follower.difference
 
     def _do(self, action: Action) -> None:
         follower = self.follower
@@ -249,6 +262,8 @@ class Destination:
         self._maybe_fail(change.uri)
         if change.uri not in self.source.state:
             raise NotFound(change.uri, "404")
+        if self.verifies and self.source.state[change.uri] != change.resource.hash:
+            raise ContentMismatch(change.uri, "it has changed since")
         return self.source.state[change.uri]
 
     def _commit(self, change: Change, record: Change | None) -> None:

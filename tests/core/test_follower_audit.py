@@ -1,0 +1,252 @@
+"""What is held against what the Source says of its set: told at once, and repaired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.datetimes import MICROSECOND
+from rsnotify.digest import COUNT, DIGEST, HASH
+from rsnotify.follower import Follower
+from rsnotify.model import Document
+from tests.core.test_follower import names
+from tests.core.test_follower_properties import play
+from tests.core.world import BASE, OFFER, PACE, Destination, Source
+
+#: Two fragments, or heartbeats, are so far apart: longer than lists may lag.
+BEAT = timedelta(seconds=PACE.poll + 1)
+#: How often which step is taken: mostly push, much of it under way at a time.
+WEIGHTS = {
+    "change": 12, "emit": 10, "deliver": 10, "double": 2, "lose": 1, "work": 8,
+    "wait": 4, "list_resources": 2, "rotate": 1, "poll": 1, "crash": 1,
+}  # fmt: skip
+
+
+def history(random: Random, length: int) -> Iterator[tuple]:
+    """Make a history by chance."""
+    for step in random.choices(list(WEIGHTS), list(WEIGHTS.values()), k=length):
+        match step:
+            case "change":
+                yield step, random.choice("abcde"), random.random() < 0.3, random.random() < 0.3
+            case "emit":
+                yield step, random.randint(1, 2)
+            case "deliver" | "double" | "lose":
+                yield step, random.randrange(6) if random.random() < 0.3 else 0
+            case "work":
+                yield step, random.randint(1, 4)
+            case "wait":
+                yield step, random.choice([0.05, 0.3, 2.0])
+            case "list_resources" | "rotate":
+                yield "publish", step
+            case _:
+                yield (step,)
+
+
+@pytest.fixture
+def source() -> Source:
+    source = Source(audits=True)
+    for name in "abc":
+        source.change(name)
+    source.list_resources()
+    source.emitted = len(source.history)
+    return source
+
+
+@pytest.fixture
+def destination(source: Source) -> Destination:
+    destination = Destination(source, Random(1))
+    destination.verifies = True
+    destination.settle()
+    destination.push_up()
+    destination.fetches.clear()
+    return destination
+
+
+def beat(source: Source, destination: Destination) -> None:
+    """Let a heartbeat come, and all be done that it leads to."""
+    source.clock += BEAT
+    destination.now += BEAT.total_seconds()
+    destination.push(source.fragment(1))
+    destination.work()
+
+
+def withhold(source: Source, destination: Destination) -> None:
+    """Let a hub keep a change to itself, and hide that in the interval of the next."""
+    destination.lied_to = True
+    joint = source.history[-1].at
+    source.change("withheld")
+    source.emitted = len(source.history)
+    source.change("told")
+    destination.push(replace(source.fragment(1), from_=joint))
+    destination.work()
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    per_list=st.integers(1, 5),
+    kept=st.sampled_from([1, 3, 100]),
+    broken=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 2**32),
+)
+def test_whatever_is_lost_doubled_or_late_there_is_no_false_alarm(
+    per_list: int, kept: int, broken: float, seed: int
+) -> None:
+    source = Source(MICROSECOND, per_list, kept, audits=True)
+    random = Random(seed)
+    destination = Destination(source, random)
+    destination.verifies = True
+    destination.pace = replace(PACE, gone_after=1_000)  # made-up 404s say nothing of the Source
+    destination.restart()
+    destination.broken = broken
+    wire: list[Document] = []
+    for step in history(random, 80):
+        play(step, source, destination, wire)
+    destination.broken = 0.0
+    source.finish(OFFER)
+    for fragment in wire:
+        destination.push(fragment)
+    destination.settle()
+    destination.poll()
+    source.emitted = len(source.history)
+    source.clock += timedelta(seconds=5)
+    destination.push(source.fragment(1))
+    destination.settle()
+    assert destination.follower.in_step is True
+
+
+def test_nothing_is_said_where_the_source_says_nothing(destination: Destination) -> None:
+    destination.source.audits = False
+    beat(destination.source, destination)
+    assert destination.follower.in_step is None
+    assert destination.follower.difference == ""
+
+
+def test_a_heartbeat_proves_that_what_is_held_is_the_set(
+    source: Source, destination: Destination
+) -> None:
+    beat(source, destination)
+    assert destination.follower.in_step is True
+    assert destination.fetches == []
+
+
+def test_a_change_that_a_hub_withheld_and_hid_is_told_and_made_up_for_by_the_change_list(
+    source: Source, destination: Destination
+) -> None:
+    withhold(source, destination)
+    assert destination.follower.in_step is True, "the very fragment that hid it said so"
+    assert any("Source has 5 resources, and 4 are held" in note for note in destination.notes)
+    assert names(destination.fetches) == ["changelist.xml"]
+    assert destination.content == source.state
+
+
+def test_while_the_change_list_lags_nothing_more_is_done_than_to_read_it_again(
+    source: Source, destination: Destination
+) -> None:
+    late = source.document(BASE + "changelist.xml")
+    telling, source.document = source.document, lambda uri: late  # type: ignore[method-assign]
+    withhold(source, destination)
+    assert destination.follower.in_step is False
+    assert names(destination.fetches) == ["changelist.xml"]
+    source.document = telling  # type: ignore[method-assign]
+    source.clock += timedelta(seconds=PACE.poll / 2)
+    destination.now += PACE.poll / 2
+    destination.push(source.fragment(1))
+    destination.work()
+    assert destination.follower.in_step is True
+    assert names(destination.fetches) == ["changelist.xml"] * 2
+
+
+@pytest.mark.parametrize("damage", ["lost", "changed", "too much"])
+def test_what_the_change_lists_do_not_tell_is_found_in_the_resource_list(
+    source: Source, destination: Destination, damage: str
+) -> None:
+    destination.lied_to = True
+    if damage == "lost":
+        del destination.content[BASE + "a"], destination.records[BASE + "a"]
+    elif damage == "changed":
+        destination.content[BASE + "a"] = "sha-256:" + "0" * 64
+    else:
+        destination.content[BASE + "x"] = "sha-256:" + "0" * 64
+    beat(source, destination)
+    assert destination.follower.in_step is False
+    assert "resourcelist.xml" not in names(destination.fetches)
+    source.list_resources()
+    beat(source, destination)
+    beat(source, destination)
+    assert destination.content == source.state
+    assert destination.follower.in_step is True
+    assert destination.follower.difference == ""
+    assert names(destination.fetches).count("resourcelist.xml") == 1
+
+
+def test_a_digest_that_no_list_explains_is_said_once_and_looked_into_ever_less_often(
+    source: Source, destination: Destination
+) -> None:
+    destination.lied_to = True
+    source._digest = lambda until: Source()._digest(until)  # type: ignore[method-assign]
+    for _ in range(2_000):
+        beat(source, destination)
+    hours = 2_000 * BEAT.total_seconds() / 3_600
+    compared = names(destination.fetches).count("resourcelist.xml")
+    assert 2 <= compared <= 4 + hours
+    warnings = [note for note in destination.notes if "but the digests still do" in note]
+    assert len(warnings) == compared
+    assert "nothing differed from what the Source lists" in warnings[0]
+    assert destination.follower.level
+    assert destination.follower.in_step is False
+
+
+def test_what_a_list_names_and_is_not_to_be_had_does_not_hold_up_the_rest(
+    source: Source, destination: Destination
+) -> None:
+    destination.lied_to = True
+    uri = BASE + "a"
+    del destination.content[uri], destination.records[uri]
+    del source.state[uri]  # so that a GET of it fails, though every list has it
+    for _ in range(3):
+        beat(source, destination)
+    assert destination.follower.level
+    assert destination.follower.in_step is False
+    assert any("gone without notice" in note for note in destination.notes)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        ((COUNT, "3"), (HASH, "sha-256")),
+        ((COUNT, "three"), (HASH, "sha-256"), (DIGEST, "0" * 32)),
+        ((COUNT, "3"), (HASH, "sha-512"), (DIGEST, "0" * 32)),
+    ],
+)
+def test_what_cannot_be_read_or_compared_is_said_once_and_the_fragment_is_taken(
+    source: Source, destination: Destination, attributes: tuple[tuple[str, str], ...]
+) -> None:
+    for name in "xyz":
+        source.change(name)
+        destination.push(replace(source.fragment(1), attributes=attributes))
+        destination.work()
+    assert destination.content == source.state
+    assert destination.follower.in_step is None
+    assert len([note for note in destination.notes if "cannot be used" in note]) == 1
+
+
+def test_a_part_of_the_set_is_not_compared_with_the_whole(
+    source: Source, destination: Destination
+) -> None:
+    reason = "only a selection of the set is followed"
+    destination.follower = Follower(
+        OFFER, destination.progress, pace=PACE, random=Random(1), incomparable=reason
+    )
+    destination._begin(destination.follower.start(destination.now))
+    destination.settle()
+    for _ in range(3):
+        beat(source, destination)
+    assert destination.follower.in_step is None
+    assert destination.follower.difference == reason
+    assert len([note for note in destination.notes if reason in note]) == 1
