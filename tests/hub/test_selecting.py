@@ -17,7 +17,7 @@ from rsnotify.writing import write_document
 from rsnotify_hub.log.contents import whole_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.selecting.leaving import join, leave
+from rsnotify_hub.selecting.leaving import Joiner, join, leave
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream, stream_of
 from tests.hub.helpers import START, TOPIC, at
@@ -185,6 +185,17 @@ def test_whatever_is_asked_for_the_same_time_is_covered_and_nothing_asked_for_is
     assert all(read_fragment(one.body).until == one.until for one in found)
     assert all(read_fragment(one.body).heartbeat == one.heartbeat for one in found)
     assert sum(one.heartbeat for one in found) <= len(time_of(found))
+
+
+@given(logs(), SELECTS, st.integers(0, 12))
+def test_it_does_not_matter_in_which_portions_they_come(
+    log: list[Document], select: Select, first: int
+) -> None:
+    entries = [Entry(number, leave(made(one), select)) for number, one in enumerate(log, 1)]
+    joiner = Joiner()
+    found = [*joiner.add(entries[:first]), *joiner.add(entries[first:]), *joiner.flush()]
+    assert found == join(entries)
+    assert not joiner.holds
 
 
 async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.MonkeyPatch) -> None:

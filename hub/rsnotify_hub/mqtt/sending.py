@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from random import Random
 
 from rsnotify.errors import StorageError, Unavailable
@@ -16,7 +15,7 @@ from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.places import Places
-from rsnotify_hub.selecting.quiet import Quiet
+from rsnotify_hub.selecting.cutting import Cutting
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.statistics import Outcome, Statistics, Way
@@ -63,7 +62,7 @@ class Sending:
         self._random = Random()
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[Stream, asyncio.Task[None]] = {}
-        self._quiet: dict[Stream, Quiet] = {}
+        self._cuttings: dict[Stream, Cutting] = {}
         self._timers: dict[Stream, asyncio.TimerHandle] = {}
 
     def wake_all(self) -> None:
@@ -79,31 +78,38 @@ class Sending:
     def _wake(self, stream: Stream) -> None:
         if timer := self._timers.pop(stream, None):
             timer.cancel()
-        if stream not in self._tasks and self._places.lacks(self._topics, stream):
+        if stream not in self._tasks and self._has_more(stream):
             self._tasks[stream] = asyncio.create_task(self._send(stream))
+
+    def _has_more(self, stream: Stream) -> bool:
+        cutting = self._cuttings.get(stream)
+        return cutting.has_more if cutting else self._places.lacks(self._topics, stream)
 
     async def _send(self, stream: Stream) -> None:
         failures = 0
         try:
-            while self._places.lacks(self._topics, stream):
+            while self._has_more(stream):
                 try:
                     async with self._room:
-                        wait = await self._send_page(stream)
+                        await self._send_page(stream)
                     failures = 0
                 except (Refused, StorageError) as error:
                     failures += 1
+                    self._cuttings.pop(stream, None)  # it begins again from its place
                     await self._wait(stream.topic, error, failures)
-                    continue
-                if wait:
-                    loop = asyncio.get_running_loop()
-                    self._timers[stream] = loop.call_later(wait, self._wake, stream)
-                    break
+            self._wake_later(stream)
         except Unavailable:
             pass  # the connection is lost: whoever keeps it tells so, and begins again
         except Exception:
             log.exception("sending %s to the MQTT broker broke off", stream.topic)
         finally:
             del self._tasks[stream]
+
+    def _wake_later(self, stream: Stream) -> None:
+        cutting = self._cuttings.get(stream)
+        if cutting is not None and cutting.holds:
+            loop = asyncio.get_running_loop()
+            self._timers[stream] = loop.call_later(cutting.wait, self._wake, stream)
 
     async def _wait(self, topic: str, error: Refused | StorageError, failures: int) -> None:
         self._statistics.deliveries[Way.MQTT, Outcome.FAILED] += 1
@@ -112,33 +118,31 @@ class Sending:
         log.log(level, "%s must wait on its way to the MQTT broker: %s", topic, error)
         await asyncio.sleep(self._retry.delay(failures, self._random))
 
-    async def _send_page(self, stream: Stream) -> float:
-        """Send a page; or return how long its end waits to be joined with what comes next."""
-        entries = await self._topics.read(stream.topic, after=self._places.of(stream))
-        if not entries:
-            # What stood there gave way to something that the log no longer has either.
-            self._places.move(stream, self._topics.position(stream.topic))
-            return 0.0
-        wait = 0.0
-        if stream.select:
-            end = entries[-1].position
-            entries = await self._sieve.left(stream, entries)
-            if self._topics.position(stream.topic) == end:
-                wait = self._quiet.setdefault(stream, Quiet()).holds(entries[-1])
-        if wait and len(entries) == 1:
-            return wait
-        await self._send_entries(stream, entries[:-1] if wait else entries)
-        return 0.0
-
-    async def _send_entries(self, stream: Stream, entries: Sequence[Entry]) -> None:
+    async def _send_page(self, stream: Stream) -> None:
+        entries, position = await self._read(stream)
         sent = [(entry, await self._begin(stream, entry)) for entry in entries]
         for entry, acknowledged in sent:
             if await self._is_taken(stream.topic, acknowledged):
                 self._statistics.deliveries[Way.MQTT, Outcome.DELIVERED] += 1
                 self._statistics.delivered_bytes[Way.MQTT] += len(entry.fragment.body)
             self._places.move(stream, entry.position)
-        if stream in self._quiet and entries:
-            self._quiet[stream].sent(entries[-1])
+        if position > self._places.of(stream):
+            self._places.move(stream, position)
+
+    async def _read(self, stream: Stream) -> tuple[list[Entry], int]:
+        """Return what is to be sent next, and where the broker is when it has that."""
+        if stream.select:
+            cutting = self._cuttings.get(stream)
+            if cutting is None:
+                begin = self._places.of(stream)
+                cutting = Cutting(stream, self._topics, self._sieve, begin)
+                self._cuttings[stream] = cutting
+            entries = await cutting.next()
+            return entries, cutting.position
+        end = self._topics.position(stream.topic)
+        entries = await self._topics.read(stream.topic, after=self._places.of(stream))
+        # Where there is none, it gave way to something that the log no longer has either.
+        return entries, entries[-1].position if entries else end
 
     def _name(self, stream: Stream) -> str:
         part = self._broker.part(stream.topic, stream.select) if stream.select else None
@@ -155,7 +159,7 @@ class Sending:
             await asyncio.gather(task, return_exceptions=True)
         if timer := self._timers.pop(stream, None):
             timer.cancel()
-        self._quiet.pop(stream, None)
+        self._cuttings.pop(stream, None)
         # An empty message takes away the one that is retained (MQTT 5 §3.3.1.3).
         empty = await self._connection.publish(
             self._name(stream), b"", content_type=MERGED_CONTENT_TYPE, channel=stream.topic

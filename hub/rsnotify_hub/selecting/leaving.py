@@ -13,7 +13,7 @@ when, or of whose entries one leaves its datetime to the one before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from msgspec import Struct
@@ -43,7 +43,7 @@ def leave(fragment: Fragment, select: Select) -> Fragment:
     return _written(fragment, replace(document, resources=kept, attributes=()))
 
 
-def join(entries: Sequence[Entry]) -> list[Entry]:
+def join(entries: Iterable[Entry]) -> list[Entry]:
     """Join what is empty with what comes after it.
 
     Args:
@@ -51,40 +51,78 @@ def join(entries: Sequence[Entry]) -> list[Entry]:
 
     Returns:
         The same, but that an interval in which nothing is left begins no fragment of its own,
-        unless it is the last, or what comes after it does not meet it.
+        unless it is the last, or what comes after it does not meet it or is large.
     """
-    joined: list[Entry] = []
-    run: _Run | None = None
-    for entry in entries:
-        grown = run.grown(entry) if run is not None else None
-        if grown is None:
-            if run is not None:
-                joined.append(run.entry)
-            grown = entry
-        if grown.fragment.heartbeat and grown.fragment.from_ is not None:
-            run = _Run(grown, grown.fragment.from_)
-        else:
-            joined.append(grown)
-            run = None
-    if run is not None:
-        joined.append(run.entry)
-    return joined
+    joiner = Joiner()
+    return [*joiner.add(entries), *joiner.flush()]
+
+
+class Joiner:
+    """Joins what is empty with what comes after it, as it comes."""
+
+    def __init__(self) -> None:
+        self._run: _Run | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether something empty waits for what comes after it."""
+        return self._run is not None
+
+    def add(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Take what comes next; return what needs wait for nothing."""
+        return [joined for entry in entries for joined in self._add(entry)]
+
+    def _add(self, entry: Entry) -> list[Entry]:
+        fragment, run = entry.fragment, self._run
+        if fragment.heartbeat and fragment.from_ is not None:
+            grown = run.grown(entry) if run is not None else None
+            ended = self.flush() if grown is None else []
+            self._run = grown or _Run(entry, fragment.from_)
+            return ended
+        joined = run.joined(entry) if run is not None else None
+        if joined is None:
+            return [*self.flush(), entry]
+        self._run = None
+        return [joined]
+
+    def flush(self) -> list[Entry]:
+        """Return what waits, if anything does."""
+        run, self._run = self._run, None
+        return [run.entry()] if run is not None else []
 
 
 class _Run(Struct, frozen=True):
-    """Intervals in which nothing is left, joined."""
+    """Intervals in which nothing is left, joined.
 
-    entry: Entry
+    Args:
+        last: The last of them.
+        begin: Where the first begins.
+    """
+
+    last: Entry
     begin: Instant
 
-    def grown(self, entry: Entry) -> Entry | None:
-        """Return the next with this before it; None where they do not meet."""
+    def grown(self, entry: Entry) -> _Run | None:
+        """Add another one; None where it does not meet this."""
+        return _Run(entry, self.begin) if self._meets(entry.fragment) else None
+
+    def joined(self, entry: Entry) -> Entry | None:
+        """Return what comes next with this before it; None where that cannot be."""
         fragment = entry.fragment
-        if fragment.from_ is None or fragment.whole:
+        if len(fragment.body) > _SMALL or not self._meets(fragment):
             return None
-        meets = self.begin <= fragment.from_ <= self.entry.fragment.until <= fragment.until
-        widened = _widened(fragment, self.begin) if meets else None
+        widened = _widened(fragment, self.begin)
         return None if widened is None else Entry(entry.position, widened)
+
+    def _meets(self, fragment: Fragment) -> bool:
+        if fragment.from_ is None or fragment.whole:
+            return False
+        return self.begin <= fragment.from_ <= self.last.fragment.until <= fragment.until
+
+    def entry(self) -> Entry:
+        """Return all of them as one."""
+        widened = _widened(self.last.fragment, self.begin)
+        return self.last if widened is None else Entry(self.last.position, widened)
 
 
 # Many come back at once and need the same.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.selecting.leaving import join, leave
+from rsnotify_hub.selecting.leaving import leave
 from rsnotify_hub.selecting.streams import Stream
 
 #: Up to so many bytes are looked at at once; more in a thread, so that the others do not wait.
@@ -33,21 +33,23 @@ class Sieve:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-selecting")
 
     async def left(self, stream: Stream, entries: Sequence[Entry]) -> list[Entry]:
-        """Return what is left of a part of a log, joined; at least one, if there is any.
+        """Return what is left of each fragment of a part of a log.
 
         Args:
             stream: Of which log, for whom.
             entries: What to look at, in the order of the log.
         """
         known = self._known(stream, entries)
-        if sum(len(entry.fragment.body) for entry in entries) <= _AT_ONCE:
-            left, joined = _work(stream, entries, known)
+        new = [entry for entry in entries if entry.position not in known]
+        if sum(len(entry.fragment.body) for entry in new) <= _AT_ONCE:
+            found = _leave(stream, new)
         else:
             loop = asyncio.get_running_loop()
-            left, joined = await loop.run_in_executor(self._worker, _work, stream, entries, known)
-        for position, fragment in left.items():
+            found = await loop.run_in_executor(self._worker, _leave, stream, new)
+        for position, fragment in found.items():
             self._keep((stream, position), fragment)
-        return joined
+        left = known | found
+        return [Entry(entry.position, left[entry.position]) for entry in entries]
 
     def _known(self, stream: Stream, entries: Sequence[Entry]) -> _Left:
         keys = [(stream, entry.position) for entry in entries]
@@ -66,11 +68,5 @@ class Sieve:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _work(
-    stream: Stream, entries: Sequence[Entry], known: Mapping[int, Fragment]
-) -> tuple[_Left, list[Entry]]:
-    left = {
-        each.position: known.get(each.position) or leave(each.fragment, stream.select)
-        for each in entries
-    }
-    return left, join([Entry(position, fragment) for position, fragment in left.items()])
+def _leave(stream: Stream, entries: Sequence[Entry]) -> _Left:
+    return {each.position: leave(each.fragment, stream.select) for each in entries}

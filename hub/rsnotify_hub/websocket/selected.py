@@ -2,9 +2,8 @@
 
 Theory of operation. All who asked for the same part form a group. The log is its queue: the
 group has a place in it, and what comes after that place is cut to what was asked for and sent
-to all at once, as if it were a topic of its own. What is empty then moves nothing but `until`:
-such a fragment is sent once a second at most, and until then the place stays before it, so that
-it is joined with what comes next.
+to all at once, as if it were a topic of its own. What is held back for a moment, since it is
+empty, lies behind that place: who joins meanwhile gets it with the others.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.selecting.quiet import Quiet
+from rsnotify_hub.selecting.cutting import Cutting
+from rsnotify_hub.selecting.leaving import join
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.websocket.connection import Connection
@@ -35,7 +35,7 @@ class Group:
     Args:
         stream: Which part of which topic.
         topics: The logs.
-        sieve: Cuts.
+        sieve: Leaves out what was not asked for.
         live: Sends.
 
     Attributes:
@@ -51,15 +51,14 @@ class Group:
         self._topics = topics
         self._sieve = sieve
         self._live = live
-        self._position = topics.position(stream.topic)
-        self._quiet = Quiet()
+        self._cutting = Cutting(stream, topics, sieve, topics.position(stream.topic))
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def end(self) -> int:
         """Its place in the log: who has all up to here may go on with the others."""
-        return self._position
+        return self._cutting.position
 
     async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
         """Return what is left of the log, up to the place of the group (`Topics.read`).
@@ -68,9 +67,8 @@ class Group:
             StorageError: The store cannot be read.
         """
         entries = await self._topics.read(self.stream.topic, after=after, since=since)
-        return await self._sieve.left(
-            self.stream, [entry for entry in entries if entry.position <= self._position]
-        )
+        wanted = [entry for entry in entries if entry.position <= self.end]
+        return join(await self._sieve.left(self.stream, wanted))
 
     def wake(self) -> None:
         """Send what has come."""
@@ -89,8 +87,11 @@ class Group:
 
     async def _run(self) -> None:
         try:
-            while await self._step():
-                pass
+            while self._cutting.has_more:
+                if left := await self._cutting.next():
+                    self._live.deliver(self._key, left)
+            if self._cutting.holds:
+                self._wake_in(self._cutting.wait)
         except StorageError as error:
             log.error("a part of %s cannot be sent: %s", self.stream.topic, error)
             self._wake_in(_RETRY_SECONDS)
@@ -100,32 +101,6 @@ class Group:
             self._wake_in(_RETRY_SECONDS)
         finally:
             self._task = None
-
-    async def _step(self) -> bool:
-        """Send a page; tell whether there may be more."""
-        topic = self.stream.topic
-        end = self._topics.position(topic)
-        if self._position >= end:
-            return False
-        entries = await self._topics.read(topic, after=self._position)
-        left = await self._sieve.left(self.stream, entries)
-        if not left:
-            self._position = max(self._position, end)
-            return True
-        # What came meanwhile need not be waited for.
-        is_end = self._topics.position(topic) == entries[-1].position
-        wait = self._quiet.holds(left[-1]) if is_end else 0.0
-        self._send(left[:-1] if wait else left)
-        if wait:
-            self._wake_in(wait)
-        return not wait
-
-    def _send(self, left: Sequence[Entry]) -> None:
-        if not left:
-            return
-        self._live.deliver(self._key, left)
-        self._position = left[-1].position
-        self._quiet.sent(left[-1])
 
     def _wake_in(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
