@@ -320,3 +320,21 @@ def test_ages_are_told_in_their_largest_unit(seconds: float, said: str) -> None:
 )
 def test_granularity_is_that_of_the_finest_part(instant: datetime, granularity: str) -> None:
     assert granularity_of(instant) == granularity
+
+
+@pytest.mark.parametrize("entry", [False, True])
+async def test_the_channel_on_which_is_told_of_documents_stands_below_the_description(
+    entry: bool, source: SmallSource
+) -> None:
+    topic, hub = source.base + "framework.xml", Link("hub", "wss://hub.example/ws")
+    listed = Resource(source.url, capability="capabilitylist")
+    channel = Resource(topic, capability="framework-notification", links=(hub,))
+    entries = (listed, channel) if entry else (listed,)
+    links = (Link("monitor-group", topic), hub)
+    described = write_document(Document("description", entries, links=links))
+    source.answers["/.well-known/resourcesync"] = body(described)
+    found = await inspect(source.site)
+    (channel_found,) = [part for part in found.parts if part.uri == topic]
+    assert channel_found.capability == Capability.FRAMEWORK_NOTIFICATION
+    assert [link.uri for link in channel_found.links] == [hub.href]
+    assert found.links == ()

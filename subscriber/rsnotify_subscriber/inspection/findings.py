@@ -18,7 +18,9 @@ from rsnotify.vocabulary import Capability, Rel
 KEPT = 1_000
 _CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP_MANIFEST})
 #: Links that say where a document stands among the others, as the tree shows anyway.
-_OF_THE_TREE = frozenset({Rel.UP, Rel.INDEX, Rel.ARCHIVES, Rel.SELF, Rel.RESOURCESYNC})
+_OF_THE_TREE = frozenset(
+    {Rel.UP, Rel.INDEX, Rel.ARCHIVES, Rel.SELF, Rel.RESOURCESYNC, Rel.MONITOR_GROUP, Rel.HUB}
+)
 
 
 class Granularity(StrEnum):

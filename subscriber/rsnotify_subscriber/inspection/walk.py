@@ -19,7 +19,7 @@ from rsnotify.errors import (
     SeveralSets,
 )
 from rsnotify.links import resolve
-from rsnotify.model import Document, Resource
+from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify_subscriber.discovery import ROBOTS_PATH, find
@@ -126,6 +126,8 @@ class _Walk:
             self._named.update(resolve(found.uri, entry.uri) for entry in entries)
             for entry in entries:
                 await self._look_at(found, entry)
+            for links in (head.links, *(entry.links for entry in entries)):
+                await self._look_for_framework(found, links)
         elif found.capability in _DUMPS:
             await self._sample(found, _manifests(entries), f"{found.capability}-manifest")
         for link in head.links:
@@ -135,15 +137,25 @@ class _Walk:
     async def _look_at(self, above: Finding, entry: Resource) -> None:
         """Look at what a Source Description or Capability List names."""
         if entry.capability in _NOTIFICATIONS:
-            above.parts.append(await self._channel(resolve(above.uri, entry.uri), entry))
+            uri = resolve(above.uri, entry.uri)
+            if uri not in self.read:
+                above.parts.append(await self._channel(uri, entry.capability, entry.links))
         elif (found := await self._add(above, entry.uri, entry.capability)) is not None:
-            told = _targets(above.uri, entry, Rel.DESCRIBED_BY)
+            told = _targets(above.uri, entry.links, Rel.DESCRIBED_BY)
             found.links += tuple(link for link in told if link not in found.links)
 
-    async def _channel(self, uri: str, entry: Resource) -> Finding:
-        """Look whether a channel answers; what it holds is the Change List once more."""
+    async def _look_for_framework(self, above: Finding, links: tuple[Link, ...]) -> None:
+        """Look at the channel on which is told of documents, where only a link names it."""
+        for link in links:
+            uri = resolve(above.uri, link.href)
+            if link.rel == Rel.MONITOR_GROUP and uri not in self.read:
+                capability = Capability.FRAMEWORK_NOTIFICATION
+                above.parts.append(await self._channel(uri, capability, links))
+
+    async def _channel(self, uri: str, capability: str | None, links: tuple[Link, ...]) -> Finding:
+        """Look whether a channel answers; what it holds stands elsewhere once more."""
         self.read.add(uri)
-        found = Finding(uri, entry.capability, links=_targets(uri, entry, Rel.HUB))
+        found = Finding(uri, capability, links=_targets(uri, links, Rel.HUB))
         try:
             async with self._sessions.get(uri, {}) as response:
                 check_status(uri, response)
@@ -176,8 +188,8 @@ def _manifests(packages: list[Resource]) -> list[str]:
     return [link.href for package in packages for link in package.links if link.rel == Rel.CONTENTS]
 
 
-def _targets(base: str, entry: Resource, rel: str) -> tuple[Named, ...]:
-    return tuple(Named(rel, resolve(base, link.href)) for link in entry.links if link.rel == rel)
+def _targets(base: str, links: tuple[Link, ...], rel: str) -> tuple[Named, ...]:
+    return tuple(Named(rel, resolve(base, link.href)) for link in links if link.rel == rel)
 
 
 def _reason(error: FetchError | DocumentError) -> str:
