@@ -92,6 +92,11 @@ class Document(Struct, frozen=True, omit_defaults=True):
     links: tuple[Link, ...] = ()
     attributes: Attributes = ()
 
+    @property
+    def changed_at(self) -> Instant | None:
+        """The datetime of the last change in it."""
+        return self.resources[-1].changed_at if self.resources else None
+
     def link(self, rel: str) -> str | None:
         """Return the target of the first link with this relation, if there is one."""
         return next((link.href for link in self.links if link.rel == rel), None)

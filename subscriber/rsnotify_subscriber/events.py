@@ -19,6 +19,9 @@ from rsnotify_subscriber.push.choosing import Via
 
 logger = logging.getLogger("rsnotify.subscriber")
 
+#: For how many seconds something may be owed before that is told.
+LATE = 1.0
+
 
 class PushUp(Struct, frozen=True, tag=True):
     """Changes arrive by a way.
@@ -87,7 +90,7 @@ class Level(Struct, frozen=True, tag=True):
 
 
 class Behind(Struct, frozen=True, tag=True):
-    """Something is known to be missing.
+    """Something is missing, and has been for about a second.
 
     Args:
         pending: Resources with changes that are known and not yet applied.
@@ -162,6 +165,8 @@ NOBODY = Announcer(None)
 class Watch:
     """Tells of what follows from how a follower stands now, and how it stood before.
 
+    What is on its way is not behind: changes that are applied within `LATE` are told by nothing.
+
     Args:
         announce: Is told.
     """
@@ -170,20 +175,39 @@ class Watch:
         self._announce = announce
         self._gap = self._baseline = False
         self._level: bool | None = None
+        #: When it was looked at how far it is, and what was known then; None while level.
+        self._mark: tuple[float, Instant | None] | None = None
 
-    def look(self, follower: Follower) -> None:
-        """Look at how it stands."""
+    def look(self, follower: Follower, now: float) -> None:
+        """Look at how it stands; about once a second, and whenever something has happened."""
         if follower.gap and not self._gap:
             self._announce(GapSeen())
         if follower.baselining != self._baseline:
             self._announce(BaselineComplete() if self._baseline else BaselineBegun())
-        if follower.level != self._level:
-            self._announce(self._standing(follower))
         self._gap, self._baseline = follower.gap, follower.baselining
-        self._level = follower.level
+        if follower.level:
+            self._mark = None
+            self._tell_level(follower)
+        elif self._mark is None:
+            self._mark = (now, follower.since)
+        elif now - self._mark[0] >= LATE:
+            self._tell_behind(follower, self._mark[1])
+            self._mark = (now, follower.since)
 
-    def _standing(self, follower: Follower) -> Level | Behind:
-        if not follower.level:
-            return Behind(follower.owed)
-        progress = follower.progress
-        return Level(progress.through if progress else None)
+    def _tell_level(self, follower: Follower) -> None:
+        if self._level is not True:
+            self._level = True
+            self._announce(Level(_through(follower)))
+
+    def _tell_behind(self, follower: Follower, known: Instant | None) -> None:
+        """Tell that it is behind, unless it only has what came meanwhile still to apply."""
+        through = _through(follower)
+        is_underway = known is not None and through is not None and through >= known
+        if self._level is not False and not (is_underway and follower.owed and not follower.gap):
+            self._level = False
+            self._announce(Behind(follower.owed))
+
+
+def _through(follower: Follower) -> Instant | None:
+    progress = follower.progress
+    return progress.through if progress else None

@@ -28,9 +28,11 @@ from rsnotify.actions import (
     Sweep,
 )
 from rsnotify.coverage import Change
+from rsnotify.datetimes import Instant
 from rsnotify.errors import DocumentError, FetchError, RsnotifyError, Unavailable
 from rsnotify.follower import Follower
 from rsnotify.ladder import resource_ways
+from rsnotify.model import Document
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.reading import read_document
@@ -133,6 +135,8 @@ class Following:
         self._timer: asyncio.TimerHandle | None = None
         self._pulling = 0
         self._rung: Rung | None = None
+        self._pull_began = 0.0
+        self._has_news = False
         self._push = Push(
             () if once else ways.to_changes(identity.offer),
             self,
@@ -222,7 +226,7 @@ class Following:
             self._timer = self._loop.call_at(due, self._tick)
         if self._packages.at_hand and self._follower.level:
             self._tasks.spawn(self._packages.close())
-        self._watch.look(self._follower)
+        self._watch.look(self._follower, self._loop.time())
         self._end_if_caught_up()
         self._moved()
 
@@ -254,6 +258,8 @@ class Following:
         """Tell by which kind of document one pulls, once for each kind of a pull."""
         if not self._pulling or fetch.rung is not self._rung:
             self._announce(Pulling(fetch.rung, fetch.uri))
+        if not self._pulling:
+            self._pull_began, self._has_news = self._loop.time(), False
         self._pulling += 1
         self._rung = fetch.rung
 
@@ -266,8 +272,17 @@ class Following:
         except RsnotifyError as error:
             self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
         else:
+            self._has_news = self._has_news or self._is_news(fetch, document)
             self._perform(self._follower.fetched(fetch, document, self._loop.time()))
         self._pulling -= 1
+        if not self._pulling:
+            self._push.pulled(self._pull_began, news=self._has_news)
+
+    def _is_news(self, fetch: Fetch, document: Document) -> bool:
+        """Tell whether a list has changes that push has not told."""
+        last, known = document.changed_at, self._follower.since
+        is_list = fetch.rung is Rung.CHANGE_LIST and not document.index
+        return is_list and last is not None and known is not None and last > known
 
     async def _compare(self, action: Compare) -> None:
         # What is not selected is not seen either, so that the sweep removes it.
@@ -353,15 +368,16 @@ class Following:
         self._announce(GapSeen())
         self._perform(self._follower.push_gap(self._loop.time()))
 
-    def fragment(self, document: bytes) -> None:
-        """Read a fragment that was pushed."""
+    def fragment(self, document: bytes) -> Instant | None:
+        """Read a fragment that was pushed; return up to when it tells."""
         now = self._loop.time()
         try:
             read = read_document(document, source="a fragment")
         except DocumentError as error:
             self._perform(self._follower.fragment_unreadable(error, now))
-        else:
-            self._perform(self._follower.fragment(read, now))
+            return None
+        self._perform(self._follower.fragment(read, now))
+        return read.until or read.changed_at
 
     # Rediscovery
 
@@ -399,6 +415,7 @@ class Following:
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(_SAVE)
+            self._watch.look(self._follower, self._loop.time())
             await self._save()
 
     async def _save(self) -> None:

@@ -10,7 +10,6 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from rsnotify.commands import printable
 from rsnotify.datetimes import format_datetime
 from rsnotify_subscriber.status import Status
 
@@ -35,7 +34,7 @@ def sentence(status: Status) -> str:
     """Write a status as one line."""
     through = format_datetime(status.through) if status.through else "not yet"
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
-    by = f" by {printable(', '.join(status.way))}" if status.way else ""
+    by = f" by {', '.join(status.way)}" if status.way else ""
     level = "in step" if status.level else f"{status.pending} pending"
     return (
         f"{status.resources} resources, {status.applied} changes applied{lag}, "

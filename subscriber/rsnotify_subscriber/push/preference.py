@@ -10,9 +10,13 @@ Theory of operation. A way is closed, tried, up, or it has failed and waits for 
 
 It is a way's turn as long as too few of the better ones are up, or may be in a moment. That may be
 one that was begun with a moment ago, and one that is lost and had held: it is often back at once.
-If it fails then, the next is opened while it waits. An open way is closed when enough better ones
-have held. Each loss after the first makes that take twice as long, so that one which comes and
-goes does not close and open the others as often; one that was up for long is forgiven.
+If it fails then, the next is opened while it waits.
+
+An open way is closed when enough better ones have held and told something since they came up: a hub
+that is back may not have been reached by the Source yet. One that tells nothing while a worse one
+does is up, but in the place of none. Each loss after the first makes holding take twice as long, so
+that a way which comes and goes does not close and open the others as often; one that was up for
+long is forgiven. One that was found to tell nothing is *mute*, and as good as away until it does.
 
 All times are seconds of one clock that never jumps.
 """
@@ -34,6 +38,10 @@ RETURN = 1.0
 HOLD = 3.0
 #: How long that is at most, after many losses.
 LONGEST_HOLD = 300.0
+#: After so long one has held that told nothing, if no worse one did either.
+QUIET = 60.0
+#: By how much later than a worse one a way may tell the same.
+SLACK = 2.0
 #: After so many times of that a loss is as the first one.
 _FORGIVEN = 20
 _RETRY = Retry(first=0.25, most=30.0)
@@ -57,6 +65,11 @@ class _Line(Generic[W]):
         #: When it has been up for long enough.
         self.held = inf
         self.forgiven = inf
+        self.is_mute = False
+        #: When it told something last, or came up.
+        self.heard = -inf
+        #: When it counts though it has told nothing.
+        self.proven = inf
 
     def open(self, now: float) -> None:
         self.is_open = True
@@ -70,6 +83,11 @@ class _Line(Generic[W]):
         hold = min(HOLD * 2.0**doublings, LONGEST_HOLD)
         self.is_open = self.is_up = True
         self.held, self.forgiven = now + hold, now + _FORGIVEN * hold
+        self.heard, self.proven = now, now + QUIET
+
+    def tell(self, now: float) -> None:
+        self.heard = self.proven = now
+        self.is_mute = False
 
     def down(self, now: float, wish: float, random: Random) -> None:
         self.hopeful = -inf
@@ -85,11 +103,19 @@ class _Line(Generic[W]):
         self.close()
 
     def close(self) -> None:
-        self.is_open = self.is_up = False
-        self.held = self.forgiven = inf
+        self.is_open = self.is_up = self.is_mute = False
+        self.held = self.forgiven = self.proven = inf
+        self.heard = -inf
+
+    def is_near(self, now: float) -> bool:
+        return (self.is_up and not self.is_mute) or now < self.hopeful
+
+    def replaces(self, worse: _Line[W], now: float) -> bool:
+        has_held = max(self.held, self.proven) <= now and not self.is_mute
+        return has_held and worse.heard <= self.heard + SLACK
 
     def times(self) -> Iterable[float]:
-        return self.hopeful, self.held, -inf if self.is_open else self.again
+        return self.hopeful, self.held, self.proven, -inf if self.is_open else self.again
 
 
 class Preference(Generic[W]):
@@ -115,6 +141,14 @@ class Preference(Generic[W]):
         """Hear that a way is up."""
         self._line(way).up(now)
 
+    def heard(self, way: W, now: float) -> None:
+        """Hear that a way told something."""
+        self._line(way).tell(now)
+
+    def mute(self, way: W) -> None:
+        """Hear that a way that is up does not tell what it should."""
+        self._line(way).is_mute = True
+
     def down(self, way: W, now: float, wish: float = 0.0) -> None:
         """Hear that a way that was open has failed, or is lost.
 
@@ -127,15 +161,18 @@ class Preference(Generic[W]):
 
     def tick(self, now: float) -> list[W]:
         """Return the ways that are to be open from now on, the best first."""
-        sure = near = 0  # better ones that have held; that are up or may be in a moment
+        better: list[_Line[W]] = []
         for line in self._lines:
-            if line.is_open and sure >= self._most:
-                line.close()
-            elif not line.is_open and near < self._most and line.again <= now:
+            if line.is_open:
+                if self._has_most(one.replaces(line, now) for one in better):
+                    line.close()
+            elif line.again <= now and not self._has_most(one.is_near(now) for one in better):
                 line.open(now)
-            sure += line.held <= now
-            near += line.is_up or now < line.hopeful
+            better.append(line)
         return [line.way for line in self._lines if line.is_open]
+
+    def _has_most(self, are: Iterable[bool]) -> bool:
+        return sum(are) >= self._most
 
     def due(self, now: float) -> float | None:
         """Return when `tick` may have something else to say, if nothing happens before."""

@@ -11,8 +11,8 @@ from typing import Protocol
 from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
 from rsnotify_subscriber.events import Event, PushDown, PushUp
+from rsnotify_subscriber.push.line import Line
 from rsnotify_subscriber.push.preference import Preference
-from rsnotify_subscriber.push.transport import Listener
 from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.tasks import Tasks
 
@@ -22,11 +22,27 @@ logger = logging.getLogger("rsnotify.subscriber")
 _NONE = "push is away, the lists are polled"
 
 
-class Events(Listener, Protocol):
+#: How many seconds after the lists a way may tell the same.
+MUTE = 15.0
+
+
+class Events(Protocol):
     """Who is told what arrives by any way, when it begins to, and when nothing does any more."""
 
+    def up(self) -> None:
+        """Hear that fragments arrive from now on, from `since` without a hole, or with a gap."""
+
+    def audience(self, listeners: int) -> None:
+        """Hear how many hear the same, where the hub tells."""
+
+    def gap(self) -> None:
+        """Hear that a hub does not reach back to `since`."""
+
+    def fragment(self, document: bytes) -> Instant | None:
+        """Take a fragment; return up to which instant it tells, if it tells something."""
+
     def down(self) -> None:
-        """Hear that the last way is lost."""
+        """Hear that no way is left."""
 
 
 class Push:
@@ -39,6 +55,7 @@ class Push:
         random: The source of jitter.
         most: How many ways are to be up at a time.
         announce: Is told of each way that comes or goes.
+        needed: Whether it is worth a warning when no way is left.
     """
 
     def __init__(
@@ -50,13 +67,15 @@ class Push:
         *,
         most: int = 1,
         announce: Callable[[Event], None] = lambda _: None,
+        needed: bool = True,
     ) -> None:
+        self._needed = needed
         self._ways = tuple(ways)
         self._preference = Preference(ways, random, most=most)
         self._events = events
         self._since = since
         self._announce = announce
-        self._open: dict[Way, _Line] = {}
+        self._open: dict[Way, Line] = {}
         self._failed: set[Way] = set()  # since they were up last
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
@@ -71,7 +90,7 @@ class Push:
     def up(self) -> list[Way]:
         """The ways by which changes arrive now, the best first."""
         lines = (self._open.get(way) for way in self._ways)
-        return [line.way for line in lines if line is not None and line.is_up]
+        return [line.way for line in lines if line is not None and line.counts]
 
     def take(self, ways: Sequence[Way]) -> None:
         """Use these ways from now on; those that were there before stay as they are."""
@@ -116,36 +135,36 @@ class Push:
         self._timer = None if due is None else loop.call_at(due, self._arrange)
 
     def _begin(self, way: Way) -> None:
-        self._open[way] = line = _Line(way, self._events, self._came_up)
-        line.task = self._tasks.spawn(self._receive(line))
-
-    async def _receive(self, line: _Line) -> None:
-        try:
-            await line.way.transport().receive(self._since(), line)
-        except FetchError as error:
-            if self._open.get(line.way) is line:
-                self._lost(line, error)
+        self._open[way] = line = Line(way, self)
+        line.open(self._tasks, self._since)
 
     def _close(self, way: Way) -> None:
         """Do without a way. To take leave of a hub may take a while, and nothing waits for it."""
         line = self._open.pop(way)
         line.close()
-        if line.is_up:
-            self._tell_down(line, "")
+        if line.counts:
+            self._tell_down(line, "", counted=True)
 
-    # What becomes of those that are open
+    # What becomes of those that are open: the `Exchange` of lines
 
-    def _came_up(self, line: _Line) -> None:
-        is_first = self.up == [line.way]
+    def line_up(self, line: Line) -> None:
+        """Hear that a hub has accepted the subscription."""
         self._failed.discard(line.way)
-        self._preference.up(line.way, asyncio.get_running_loop().time())
-        logger.info("changes arrive by %s", line.way.hub)
-        self._announce(PushUp(line.way.kind, line.way.hub, line.way.topic))
-        if is_first:
-            self._events.up()
+        self._preference.up(line.way, line.up_at)
+        self._tell_up(line)
         self._arrange()
 
-    def _lost(self, line: _Line, error: FetchError) -> None:
+    def line_told(self, line: Line) -> None:
+        """Hear that a way told something new."""
+        self._preference.heard(line.way, line.heard_at)
+        if line.is_mute:
+            line.is_mute = False
+            self._tell_up(line)
+        if len(self._open) > 1:
+            self._arrange()
+
+    def line_lost(self, line: Line, error: FetchError) -> None:
+        """Hear that nothing arrives by a way any more."""
         del self._open[line.way]
         wish = error.retry_after or 0.0
         self._preference.down(line.way, asyncio.get_running_loop().time(), wish)
@@ -153,61 +172,68 @@ class Push:
         self._failed.add(line.way)
         self._log(error, is_news=is_news)
         if is_news:
-            self._tell_down(line, str(error))
+            self._tell_down(line, str(error), counted=line.counts)
         self._arrange()
-
-    def _log(self, error: FetchError, *, is_news: bool) -> None:
-        hubs = ", ".join(way.hub for way in self.up)
-        state = f"a hub is away, changes arrive by {hubs}" if hubs else _NONE
-        logger.log(logging.WARNING if is_news else logging.INFO, "%s: %s", state, error)
-
-    def _tell_down(self, line: _Line, reason: str) -> None:
-        way, left = line.way, len(self.up)
-        self._announce(PushDown(way.kind, way.hub, way.topic, reason, left))
-        if line.is_up and not left:
-            self._events.down()
-
-
-class _Line:
-    """A way that is open, until it is lost or closed; a `Listener`.
-
-    Args:
-        way: Which.
-        events: Who is told what arrives.
-        came_up: Is told when the hub has accepted the subscription.
-    """
-
-    def __init__(self, way: Way, events: Listener, came_up: Callable[[_Line], None]) -> None:
-        self.way = way
-        self.is_up = False
-        self.task: asyncio.Task[None] | None = None
-        self._events = events
-        self._came_up = came_up
-        self._is_closed = False
-
-    def close(self) -> None:
-        """Hear nothing more by it."""
-        self._is_closed = True
-        if self.task is not None:
-            self.task.cancel()
-
-    def up(self) -> None:
-        """Hear that the hub has accepted the subscription."""
-        if not self.is_up and not self._is_closed:
-            self.is_up = True
-            self._came_up(self)
 
     def audience(self, listeners: int) -> None:
         """Hear how many hear the same."""
-        if not self._is_closed:
-            self._events.audience(listeners)
+        self._events.audience(listeners)
 
     def gap(self) -> None:
-        """Hear that the hub does not reach back."""
-        if not self._is_closed:
-            self._events.gap()
+        """Hear that a hub does not reach back."""
+        self._events.gap()
 
-    def fragment(self, document: bytes) -> None:
+    def fragment(self, document: bytes) -> Instant | None:
         """Take a fragment."""
-        if not self._is_closed:
-            self._events.fragment(document)
+        return self._events.fragment(document)
+
+    # Those that are up, and yet tell nothing
+
+    def pulled(self, began: float, *, news: bool) -> None:
+        """Hear what the lists had, which a way should have told, too.
+
+        What happened before a way came up it need not tell. So the first lists that are read from
+        then on say nothing about it.
+
+        Args:
+            began: When reading them began.
+            news: Whether they had what no way had told.
+        """
+        loop = asyncio.get_running_loop()
+        for line in self._open.values():
+            if line.counts and line.up_at <= began:
+                if news and line.is_due:
+                    loop.call_later(MUTE, self._doubt, line, loop.time())
+                line.is_due = True
+
+    def _doubt(self, line: Line, since: float) -> None:
+        """Count no more on a way that has told nothing since some time."""
+        if self._open.get(line.way) is not line or not line.counts or line.heard_at > since:
+            return
+        reason = f"{line.way.hub}: it does not tell of changes that the lists have"
+        line.is_mute = True
+        self._preference.mute(line.way)
+        self._log(reason, is_news=True)
+        self._tell_down(line, reason, counted=True)
+        self._arrange()
+
+    # What is told of them
+
+    def _log(self, reason: object, *, is_news: bool) -> None:
+        hubs = ", ".join(way.hub for way in self.up)
+        state = f"a hub is away, changes arrive by {hubs}" if hubs else _NONE
+        level = logging.WARNING if is_news and self._needed else logging.INFO
+        logger.log(level, "%s: %s", state, reason)
+
+    def _tell_up(self, line: Line) -> None:
+        way = line.way
+        logger.info("changes arrive by %s", way.hub)
+        self._announce(PushUp(way.kind, way.hub, way.topic))
+        if self.up == [way]:
+            self._events.up()
+
+    def _tell_down(self, line: Line, reason: str, *, counted: bool) -> None:
+        way, left = line.way, len(self.up)
+        self._announce(PushDown(way.kind, way.hub, way.topic, reason, left))
+        if counted and not left:
+            self._events.down()

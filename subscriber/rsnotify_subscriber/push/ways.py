@@ -117,7 +117,7 @@ class Ways:
         if not self._wants(Via.WEBSUB) or self._callbacks is None:
             return []
         named = _by(hubs, "https") + _by(hubs, "http")  # WebSub §8.2
-        if not named and self._via is not Via.WEBSUB:
+        if not _by([topic], "https", "http") or not (named or self._via is Via.WEBSUB):
             return []
         return [Way(Via.WEBSUB, topic, named, self._websub)]
 

@@ -110,8 +110,10 @@ class Kept(Mixed):
     def audience(self, listeners: int) -> None:
         pass
 
-    def fragment(self, document: bytes) -> None:
-        self.destination.push(read_document(document))
+    def fragment(self, document: bytes) -> Instant | None:
+        read = read_document(document)
+        self.destination.push(read)
+        return read.until
 
     # What happens
 

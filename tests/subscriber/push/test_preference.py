@@ -6,11 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD, PATIENCE, Preference
+from rsnotify_subscriber.push.preference import (
+    HOLD,
+    LONGEST_HOLD,
+    PATIENCE,
+    QUIET,
+    SLACK,
+    Preference,
+)
 from tests.subscriber.push.world import World
 
 #: More than any wait between two tries, and for what is tried then to have held.
-LONG = 31.0 + HOLD
+LONG = 32.0 + HOLD
 
 
 def test_the_best_is_opened_and_no_other() -> None:
@@ -74,7 +81,52 @@ def test_the_better_way_is_come_back_to_and_the_worse_is_closed_once_it_has_held
     while world.run(0.1) != "ab":
         pass
     assert world.run(HOLD - 0.2) == "ab"
-    assert world.run(0.3) == "a"
+    assert world.run(1.3) == "a"
+
+
+def test_what_is_back_and_tells_nothing_does_not_close_what_tells_something() -> None:
+    world = World(can="b")
+    world.run(100)
+    world.can.add("a")
+    world.telling = {"b"}
+    assert world.run(1000) == "ab"
+    world.telling.add("a")
+    assert world.run(1.5) == "a"
+
+
+def test_what_is_back_closes_others_at_last_where_nothing_is_told_by_any() -> None:
+    world = World(can="b")
+    world.telling = set()
+    world.run(100)
+    world.can.add("a")
+    while world.run(1) != "ab":
+        pass
+    assert world.run(QUIET - 2) == "ab"
+    assert world.run(2) == "a"
+
+
+def test_what_tells_the_same_a_little_later_closes_what_was_first() -> None:
+    preference = Preference("ab", Random(0))
+    preference.tick(0.0)
+    preference.tick(PATIENCE)
+    preference.up("b", 3.0)
+    preference.up("a", 4.0)
+    preference.heard("b", 9.0)
+    assert preference.tick(9.1) == ["a", "b"]
+    preference.heard("a", 9.0 + SLACK)
+    preference.heard("b", 9.0 + 2 * SLACK)
+    assert preference.tick(20.0) == ["a"]
+
+
+def test_what_is_mute_is_as_good_as_away_until_it_tells_something() -> None:
+    world = World()
+    world.telling = {"b"}
+    world.run(100)
+    world.preference.mute("a")
+    assert world.run() == "ab"
+    assert world.run(1000) == "ab"
+    world.telling.add("a")
+    assert world.run(1.5) == "a"
 
 
 def test_what_comes_and_goes_does_not_close_the_next_each_time() -> None:
@@ -136,8 +188,9 @@ def test_other_ways_do_not_touch_those_that_stay() -> None:
     world.run(HOLD + 1)
     world.preference.change("dab")
     world.can.add("d")
+    world.telling.add("d")
     assert world.run() == "da"
-    assert world.run(HOLD + 0.01) == "d"
+    assert world.run(HOLD + 1) == "d"
     assert world.tries["a"] == 1
 
 

@@ -14,6 +14,7 @@ class World:
     Attributes:
         can: Those that can be had: they are up as soon as they are open.
         silent: Those that neither come up nor fail.
+        telling: Those that tell something each second while they are up.
         open: Those that are open.
         tries: How often each was opened.
     """
@@ -21,8 +22,10 @@ class World:
     def __init__(self, ways: str = "abc", *, can: str = "abc", most: int = 1) -> None:
         self.preference = Preference(ways, Random(0), most=most)
         self.now = 1000.0
+        self._beat = 1000.5
         self.can = set(can)
         self.silent: set[str] = set()
+        self.telling = set(ways)
         self.wish = 0.0
         self.open = ""
         self.up: set[str] = set()
@@ -32,12 +35,23 @@ class World:
         """Let time pass; return which ways are open then."""
         until = self.now + seconds
         self._settle()
-        while (due := self.preference.due(self.now)) is not None and due <= until:
+        while (due := self._next()) <= until:
             assert due > self.now
             self.now = due
+            if due == self._beat:
+                self._tell()
             self._settle()
         self.now = until
         return self.open
+
+    def _next(self) -> float:
+        due = self.preference.due(self.now)
+        return self._beat if due is None else min(due, self._beat)
+
+    def _tell(self) -> None:
+        self._beat += 1.0
+        for way in self.up & self.telling:
+            self.preference.heard(way, self.now)
 
     def lose(self, ways: Iterable[str]) -> None:
         """Let ways be lost that may be back at once."""
