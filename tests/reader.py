@@ -106,8 +106,8 @@ def goes_on(command: str) -> bool:
 def place_of(command: str) -> str:
     """Return what two commands have in common of which one takes the place of the other."""
     words = command.split()
-    alone = words[0] == "python" or words[1] in ("hub", "source")
-    return " ".join(words[:2]) if alone else command
+    # Hubs and Sources take the same port, what follows only the same folder.
+    return " ".join(words[:4] if words[1] in ("follow", "relay") else words[:2])
 
 
 class Reader:
