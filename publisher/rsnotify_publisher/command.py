@@ -109,6 +109,16 @@ def source(
     change_dump_archive: Annotated[
         bool, typer.Option("--change-dump-archive", help="Keep older packages of changes.")
     ] = False,
+    no_framework: Annotated[
+        bool, typer.Option("--no-framework", help="Do not tell hubs of new documents.")
+    ] = False,
+    framework_url: Annotated[
+        bool,
+        typer.Option(
+            "--framework-url",
+            help="Name where that is told by a <url> of the Source Description, too.",
+        ),
+    ] = False,
     gzip: Annotated[
         bool, typer.Option("--gzip", help="Keep long documents compressed, as .xml.gz.")
     ] = False,
@@ -150,6 +160,8 @@ def source(
             "resource_list_archive": resource_list_archive or None,
             "resource_dump_archive": resource_dump_archive or None,
             "change_dump_archive": change_dump_archive or None,
+            "framework": False if no_framework else None,
+            "framework_url": framework_url or None,
             "gzip": gzip or None,
             "profile": profile,
         },
