@@ -50,6 +50,7 @@ from rsnotify_subscriber.events import (
     Watch,
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.push.notices import NoticePush
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.received import Handler, Holding, Within
@@ -145,6 +146,13 @@ class Following:
             most=most,
             announce=self._way_changed,
         )
+        self._notices = NoticePush(
+            ways,
+            told=self._told,
+            missed=self._missed,
+            since=self._told_through,
+            random=self._random,
+        )
         self._rediscovery: asyncio.Task[None] | None = None
         self._errors: dict[str, RsnotifyError] = {}
 
@@ -186,6 +194,8 @@ class Following:
             self._tasks.spawn(self._keep_saving())
             if not self._once:
                 self._tasks.spawn(self._push.run())
+                self._notices.take(self._identity.offer)
+                self._tasks.spawn(self._notices.run())
                 self._tasks.spawn(self._keep_rediscovering())
             self._perform(self._follower.start(self._loop.time()))
             try:
@@ -379,6 +389,17 @@ class Following:
         self._perform(self._follower.fragment(read, now))
         return read.until or read.changed_at
 
+    # What is told of documents
+
+    def _told(self, document: Document) -> None:
+        self._perform(self._follower.told(document, self._loop.time()))
+
+    def _missed(self) -> None:
+        self._perform(self._follower.told_gap(self._loop.time()))
+
+    def _told_through(self) -> Instant | None:
+        return self._follower.told_through
+
     # Rediscovery
 
     def _rediscover(self) -> None:
@@ -393,7 +414,8 @@ class Following:
     async def _read_offer(self) -> None:
         before = self._identity
         try:
-            offer = await rediscover(self._fetcher, before.url, before.offer)
+            heard = self._ways.any and not self._once
+            offer = await rediscover(self._fetcher, before.url, before.offer, framework=heard)
         except RsnotifyError as error:
             logger.info("what the Source offers could not be read anew: %s", error)
         else:
@@ -409,6 +431,7 @@ class Following:
         self._perform(self._follower.offered(offer, self._loop.time()))
         if not self._once:
             self._push.take(self._ways.to_changes(offer))
+            self._notices.take(offer)
 
     # Progress that moved without a change being applied
 

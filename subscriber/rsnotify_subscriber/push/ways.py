@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.mqtt.names import SCHEMES, parse_broker
 from rsnotify.offer import Offer
@@ -81,6 +82,23 @@ class Ways:
         # Where no document names a hub, the topic may; this is looked for only when it is asked.
         return self._to_websub(offer.change_list, ()) if offer.change_list is not None else []
 
+    def to_notices(self, offer: Offer) -> list[Way]:
+        """Return the ways to what is told of the documents of a set, beside those to its changes.
+
+        A broker may have one name for all: then what comes under it is changes. And it keeps one
+        session for one connection.
+        """
+        if offer.framework is None:
+            return []
+        taken = {_name(way) for way in self.to_changes(offer) if way.kind is Via.MQTT}
+        ways = []
+        for way in self.of(offer.framework, offer.framework_hubs):
+            if way.kind is not Via.MQTT:
+                ways.append(way)
+            elif _name(way) not in taken:
+                ways.append(replace(way, make=self._mqtt_beside))
+        return ways
+
     def of(self, topic: str, hubs: Sequence[str], select: Select = EVERYTHING) -> list[Way]:
         """Return the ways to a topic, the best first.
 
@@ -94,6 +112,11 @@ class Ways:
             *self._to_brokers(topic, hubs, select),
             *self._to_websub(topic, hubs),
         ]
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is to be heard by push."""
+        return self._via is not Via.POLL
 
     def _wants(self, kind: Via) -> bool:
         return self._via in (Via.AUTO, kind)
@@ -126,11 +149,16 @@ class Ways:
         return WebSocketTransport(way.hub, way.topic, trusts=trusts, select=way.select)
 
     def _mqtt(self, way: Way) -> Transport:
-        broker = parse_broker(way.hub)
+        return self._by_broker(way, self._brokered)
+
+    def _mqtt_beside(self, way: Way) -> Transport:
+        return self._by_broker(way, replace(self._brokered, session=""))
+
+    def _by_broker(self, way: Way, brokered: Brokered) -> Transport:
         return MqttTransport(
-            broker,
+            parse_broker(way.hub),
             way.topic,
-            self._brokered,
+            brokered,
             trusts=self._sessions.trusts,
             select=way.select,
             unasked=self._unasked,
@@ -141,6 +169,12 @@ class Ways:
         return WebSubTransport(
             way.topic, way.hubs, sessions=self._sessions, callbacks=self._callbacks
         )
+
+
+def _name(way: Way) -> tuple[str, str]:
+    """Return where a way leads, among the topics of a broker."""
+    broker = parse_broker(way.hub)
+    return broker.url, broker.topic(way.topic)
 
 
 def _by(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
