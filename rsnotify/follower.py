@@ -190,6 +190,11 @@ class Follower:
         """How many resources have changes that are known and not yet applied."""
         return len(self._worklist)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether T waits for nothing but a change that is put off on purpose (`Pace.spread`)."""
+        return self._worklist.waits
+
     def failing(self) -> list[Change]:
         """Return the changes that could not be applied so far, and are tried again."""
         return self._worklist.failing()
@@ -356,7 +361,9 @@ class Follower:
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that a change of an `Apply` could not be applied; it is tried again."""
-        attempts = self._worklist.failed(change, now, error.retry_after or 0.0)
+        missing = isinstance(error, NotFound)
+        wish = error.retry_after or 0.0
+        attempts = self._worklist.failed(change, now, wish, missing=missing)
         if attempts and self._is_gone(change, error, now):
             self._note(f"{change.uri} is gone without notice: taken as deleted", warning=True)
             gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
@@ -374,8 +381,8 @@ class Follower:
             # What was missing when all was compared for a difference, and is not to be had, is no
             # reason to hold up T: if it was a mistake, that shows again.
             return isinstance(error, NotFound)
-        lasted = now - self._worklist.failing_since(change)
-        return isinstance(error, NotFound) and lasted >= self._pace.gone_after
+        since = self._worklist.missing_since(change)
+        return since is not None and now - since >= self._pace.gone_after
 
     # Actions
 

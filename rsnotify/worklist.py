@@ -22,7 +22,7 @@ class _Owed(Struct):
     change: Change
     since: Instant
     attempts: int = 0
-    failing_since: float = 0.0
+    missing_since: float | None = None
     handed_out: bool = False
 
 
@@ -132,13 +132,16 @@ class Worklist:
         else:
             self._ready.append(change.uri)  # superseded meanwhile
 
-    def failed(self, change: Change, now: float, at_least: float = 0.0) -> int:
+    def failed(
+        self, change: Change, now: float, at_least: float = 0.0, *, missing: bool = False
+    ) -> int:
         """Hear that a change handed out could not be applied.
 
         Args:
             change: The change.
             now: The time, in seconds of any clock that does not jump.
             at_least: Seconds not to try again within, if the server asked for it.
+            missing: Whether it is because its resource was not there.
 
         Returns:
             How often this very change has failed; 0 if it was superseded meanwhile.
@@ -151,15 +154,19 @@ class Worklist:
             return 0
         if owed.attempts == 0:
             self._failing += 1
-            owed.failing_since = now
+            owed.missing_since = None
+        if not missing:
+            owed.missing_since = None
+        elif owed.missing_since is None:
+            owed.missing_since = now
         owed.attempts += 1
         delay = self._retry.delay(owed.attempts, self._random, at_least=at_least)
         heappush(self._delayed, (now + delay, change.uri))
         return owed.attempts
 
-    def failing_since(self, change: Change) -> float:
-        """Return when a change that failed did so first."""
-        return self._owed[change.uri].failing_since
+    def missing_since(self, change: Change) -> float | None:
+        """Return since when the resource of a change that failed has been missing at each try."""
+        return self._owed[change.uri].missing_since
 
     def _returned(self, change: Change) -> _Owed | None:
         owed = self._owed.get(change.uri)
@@ -178,6 +185,15 @@ class Worklist:
                 return since
             heappop(self._since)
         return None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the earliest of all that is owed has not failed, and waits for its time."""
+        if self.low_water() is None:
+            return False
+        uri = self._since[0][1]
+        is_new = not (self._owed[uri].attempts or self._owed[uri].handed_out)
+        return is_new and any(uri == delayed for _, delayed in self._delayed)
 
     def wakeup(self) -> float | None:
         """Return when the next delayed change is due, if one waits."""

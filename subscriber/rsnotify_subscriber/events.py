@@ -177,6 +177,7 @@ class Watch:
         self._level: bool | None = None
         #: When it was looked at how far it is, and what was known then; None while level.
         self._mark: tuple[float, Instant | None] | None = None
+        self._verdict = Audited(None)
 
     def look(self, follower: Follower, now: float) -> None:
         """Look at how it stands; about once a second, and whenever something has happened."""
@@ -185,6 +186,10 @@ class Watch:
         if follower.baselining != self._baseline:
             self._announce(BaselineComplete() if self._baseline else BaselineBegun())
         self._gap, self._baseline = follower.gap, follower.baselining
+        verdict = Audited(follower.in_step, follower.difference)
+        if verdict != self._verdict:
+            self._verdict = verdict
+            self._announce(verdict)
         if follower.level:
             self._mark = None
             self._tell_level(follower)
@@ -202,8 +207,9 @@ class Watch:
     def _tell_behind(self, follower: Follower, known: Instant | None) -> None:
         """Tell that it is behind, unless it only has what came meanwhile still to apply."""
         through = _through(follower)
-        is_underway = known is not None and through is not None and through >= known
-        if self._level is not False and not (is_underway and follower.owed and not follower.gap):
+        is_newer = known is not None and through is not None and through >= known
+        is_underway = follower.owed and not follower.gap and (is_newer or follower.waiting)
+        if self._level is not False and not is_underway:
             self._level = False
             self._announce(Behind(follower.owed))
 

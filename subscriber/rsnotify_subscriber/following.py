@@ -54,7 +54,7 @@ from rsnotify_subscriber.push.notices import NoticePush
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.received import Handler, Holding, Within
-from rsnotify_subscriber.state import Identity, State
+from rsnotify_subscriber.state import Identity, State, incomparable
 from rsnotify_subscriber.status import PushState, Status, Tally
 from rsnotify_subscriber.tasks import Tasks
 
@@ -125,7 +125,13 @@ class Following:
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._tasks = Tasks(self._end)
         self._saved = state.progress()
-        self._follower = Follower(identity.offer, self._saved, pace=pace, random=self._random)
+        self._follower = Follower(
+            identity.offer,
+            self._saved,
+            pace=pace,
+            random=self._random,
+            incomparable=incomparable(identity),
+        )
         holding = handler if isinstance(handler, Holding) else None
         self._packages = Packages(fetcher)
         bringer = Bringer(fetcher, wishes, packages=self._packages, holding=holding)
@@ -174,6 +180,8 @@ class Following:
             way=tuple(way.hub for way in up),
             level=self._follower.level,
             baseline=self._follower.baselining,
+            in_step=self._follower.in_step,
+            difference=self._follower.difference or None,
             error=self._error(),
         )
 
@@ -239,6 +247,13 @@ class Following:
         self._watch.look(self._follower, self._loop.time())
         self._end_if_caught_up()
         self._moved()
+        self._audit()
+
+    def _audit(self) -> None:
+        """Compare what is held with what the Source says of its set, at a moment for it."""
+        if self._follower.audit_due and self._applier.idle:
+            now = self._loop.time()
+            self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
 
     def _tick(self) -> None:
         self._perform(self._follower.tick(self._loop.time()))
@@ -321,6 +336,7 @@ class Following:
             self._on_committed(changes)
         self._end_if_caught_up()
         self._moved()
+        self._audit()
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
         """Tell the follower what has to be tried again."""

@@ -38,6 +38,10 @@ class Status(Struct, frozen=True):
         way: The hubs from which they arrive now, the best first; the scheme of each URI says how.
         level: Whether nothing is known to be missing.
         baseline: Whether a baseline is under way.
+        in_step: Whether what is held was what the Source said of its whole set, when that was last
+            compared (docs/audit.md); None if it was not.
+        difference: In a sentence, what differed, or why it cannot be compared; None if there is
+            nothing to tell.
         error: In a sentence, what failed the last time and has not worked since; None if all is
             well.
     """
@@ -51,6 +55,8 @@ class Status(Struct, frozen=True):
     way: tuple[str, ...] = ()
     level: bool = False
     baseline: bool = False
+    in_step: bool | None = None
+    difference: str | None = None
     error: str | None = None
 
 

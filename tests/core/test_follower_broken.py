@@ -210,13 +210,23 @@ def test_what_fails_is_not_given_up_before_the_documents_are_read() -> None:
     assert not wire.follower.stuck
 
 
-def deletions_after(wire: Wire, error: FetchError, *times: float) -> list[str]:
-    """Return what is deleted once a GET of the one change has failed at these times."""
+def deletions_after(
+    wire: Wire, error: FetchError, *times: float, before: FetchError | None = None
+) -> list[str]:
+    """Return what is deleted once a GET of the one change has failed at these times.
+
+    Args:
+        wire: The follower.
+        error: How it failed.
+        times: When.
+        before: How it failed the first time, if otherwise.
+    """
     wire.answer(changes(Capability.CHANGE_LIST, 0 * SECOND, 1))
     actions = wire.actions
     for now in times:
         (apply,) = [action for action in actions if isinstance(action, Apply)]
-        actions = wire.follower.failed(apply.changes[0], error, now)
+        failure = before if before is not None and now == times[0] else error
+        actions = wire.follower.failed(apply.changes[0], failure, now)
         if now != times[-1]:
             actions = wire.follower.tick(now + PACE.retry.most)
     handed_out = [action.changes for action in actions if isinstance(action, Apply)]
@@ -235,6 +245,15 @@ def test_content_may_lag_behind_the_entry_that_announces_it() -> None:
 def test_what_is_not_there_for_long_counts_as_deleted() -> None:
     wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
     assert deletions_after(wire, NotFound("it", "404"), 0, 300, 600) == [f"{BASE}1"]
+
+
+def test_what_could_not_be_asked_for_is_not_missing() -> None:
+    away = Unavailable("it", "no answer")
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
+    assert deletions_after(wire, NotFound("it", "404"), 0, 700, 1299, before=away) == []
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
+    deleted = deletions_after(wire, NotFound("it", "404"), 0, 700, 1300, before=away)
+    assert deleted == [f"{BASE}1"]
 
 
 def test_what_the_server_says_is_gone_counts_as_deleted_at_once() -> None:

@@ -141,3 +141,18 @@ def test_what_failed_is_forgotten_with_its_failures() -> None:
     assert work.untried == 1
     assert [one.at for one in work.take(9, now=9.0)] == [change("a", 2).at]
     assert work.take(9, now=99.0) == [], "and it is handed out once"
+
+
+def test_what_only_waits_for_its_time_is_no_trouble() -> None:
+    work = worklist()
+    assert not work.waits
+    work.add(change("a", 1), due=5.0)
+    work.add(change("b", 2))
+    assert work.waits
+    (b,) = work.take(10, now=0)
+    assert work.waits
+    work.applied(b)
+    (a,) = work.take(10, now=5)
+    assert not work.waits
+    work.failed(a, now=6)
+    assert not work.waits

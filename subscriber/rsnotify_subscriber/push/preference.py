@@ -44,7 +44,7 @@ QUIET = 60.0
 SLACK = 2.0
 #: After so many times of that a loss is as the first one.
 _FORGIVEN = 20
-_RETRY = Retry(first=0.25, most=30.0)
+_RETRY = Retry(first=0.25, most=15.0)
 
 W = TypeVar("W", bound=Hashable)
 

@@ -17,7 +17,7 @@ from rsnotify_subscriber.push.preference import (
 from tests.subscriber.push.world import World
 
 #: More than any wait between two tries, and for what is tried then to have held.
-LONG = 32.0 + HOLD
+LONG = 17.0 + HOLD
 
 
 def test_the_best_is_opened_and_no_other() -> None:
@@ -158,7 +158,7 @@ def test_what_came_and_went_is_forgiven_once_it_stays() -> None:
 def test_what_fails_is_tried_ever_less_often() -> None:
     world = World(can="b")
     world.run(3600)
-    assert 3600 / 30 <= world.tries["a"] <= 3600 / 15 + 20
+    assert 3600 / 15 <= world.tries["a"] <= 3600 / 7 + 20
     assert world.tries["b"] == 1
 
 
