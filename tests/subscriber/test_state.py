@@ -10,6 +10,7 @@ import pytest
 from rsnotify.actions import Progress
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant, to_microseconds
+from rsnotify.digest import SetSum
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
@@ -195,3 +196,78 @@ def test_a_damaged_state_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"this is no database" * 100)
     with pytest.raises(StorageError, match=r"state\.sqlite|not a database"):
         State(tmp_path)
+
+
+def sha(number: int) -> str:
+    return f"md5:{number:032x} sha-256:{number:064x}"
+
+
+def summed_up(*held: tuple[str, int]) -> str:
+    total = SetSum()
+    total.add((uri, sha(number)) for uri, number in held)
+    return str(total)
+
+
+def test_the_sum_is_that_of_what_is_held_after_every_commit(
+    place: Path | PostgreSQLState, state: State
+) -> None:
+    assert str(state.sum) == summed_up()
+    state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
+    assert str(state.sum) == summed_up(("a", 1), ("b", 2))
+    twice = [held("a", SECOND, hash=sha(3)), held("a", PRECISE, hash=sha(4))]
+    gone = [held("b", PRECISE, ChangeType.DELETED), held("never", PRECISE, ChangeType.DELETED)]
+    state.commit([*twice, *gone], Progress(PRECISE, SECOND))
+    assert str(state.sum) == summed_up(("a", 4))
+    state.save(Progress(PRECISE, PRECISE))
+    assert state.latest == PRECISE
+    state.close()
+    again = State(place)
+    assert str(again.sum) == summed_up(("a", 4))
+    assert again.latest == PRECISE
+    again.close()
+
+
+@pytest.mark.parametrize("kept", [None, "7 0 00", "1 0", "seven"])
+def test_a_state_of_a_version_that_knew_no_sums_is_summed_up_once(
+    place: Path | PostgreSQLState, state: State, kept: str | None
+) -> None:
+    state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
+    if kept is None:
+        state._database.execute("DELETE FROM {facts} WHERE name = 'sum'")
+    else:
+        state._transact(lambda: state._keep(sum=kept))
+    state.close()
+    again = State(place)
+    assert str(again.sum) == summed_up(("a", 1), ("b", 2))
+    again.commit([held("b", PRECISE, ChangeType.DELETED)], None)
+    assert str(again.sum) == summed_up(("a", 1))
+    again.close()
+
+
+def test_a_baseline_sums_up_anew(state: State) -> None:
+    state.commit([held("a", SECOND, hash=sha(1))], None)
+    state.sum = SetSum(1, 0, 12345)
+    state.begin_baseline()
+    assert str(state.sum) == summed_up(("a", 1))
+
+
+def test_of_what_is_distrusted_nothing_can_be_said(state: State) -> None:
+    state.commit([held("a", SECOND, hash=sha(1))], None)
+    state.distrust()
+    assert state.resources == 1
+    assert state.sum.digest() is None
+
+
+def test_the_sum_goes_with_the_transaction_of_the_handler(
+    state: State, place: Path | PostgreSQLState
+) -> None:
+    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    state.close()  # as if it died before the commit
+    state = State(place)
+    assert str(state.sum) == summed_up()
+    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    state.commit([held("a", SECOND, hash=sha(1))], Progress(SECOND, SECOND))
+    state.close()
+    state = State(place)
+    assert str(state.sum) == summed_up(("a", 1))
+    state.close()

@@ -1,0 +1,115 @@
+"""When what is held is compared with what the Source says, and when it would say nothing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.audit import Audit, Remedy
+from rsnotify.digest import SetSum
+from rsnotify.model import Document
+from rsnotify.pace import Pace
+from rsnotify.vocabulary import Capability
+
+UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+PACE = Pace(poll=10, repair=100)
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, text: str, *, warning: bool = False) -> None:
+        self.lines.append(text)
+
+
+def total(*names: str) -> SetSum:
+    made = SetSum()
+    made.add((name, "sha-256:" + "0" * 64) for name in names)
+    return made
+
+
+def heartbeat(*names: str) -> Document:
+    digest = total(*names).digest()
+    assert digest is not None
+    return Document(Capability.CHANGE_NOTIFICATION, attributes=digest.attributes)
+
+
+@pytest.fixture
+def audit() -> Audit:
+    return Audit(PACE, Log())
+
+
+def compared(audit: Audit, document: Document, *held: str, now: float = 0.0) -> Remedy:
+    audit.hear(document, UNTIL, UNTIL)
+    assert audit.speaks_of(UNTIL)
+    return audit.compare(total(*held), UNTIL, now)
+
+
+def test_it_speaks_of_one_instant_alone(audit: Audit) -> None:
+    audit.hear(heartbeat("a"), UNTIL, UNTIL - SECOND)
+    assert not audit.speaks_of(UNTIL - SECOND)
+    assert audit.speaks_of(UNTIL)
+    assert not audit.speaks_of(UNTIL + SECOND)
+
+
+def test_what_is_told_of_the_past_is_not_heard(audit: Audit) -> None:
+    audit.hear(heartbeat("a"), UNTIL, UNTIL + SECOND)
+    assert not audit.speaks_of(UNTIL)
+
+
+def test_what_does_not_say_how_far_it_reaches_ends_what_was_said(audit: Audit) -> None:
+    audit.hear(heartbeat("a"), UNTIL, UNTIL)
+    audit.hear(Document(Capability.CHANGE_NOTIFICATION), None, UNTIL)
+    assert not audit.speaks_of(UNTIL)
+
+
+def test_while_something_later_is_held_nothing_is_compared(audit: Audit) -> None:
+    audit.hear(heartbeat("a"), UNTIL, UNTIL)
+    assert audit.compare(total("a", "b"), UNTIL + SECOND, 0.0) is Remedy.NOTHING
+    assert audit.in_step is None
+
+
+@pytest.mark.parametrize("name", ["at", "completed"])
+def test_before_the_end_of_a_list_that_was_read_nothing_is_compared(
+    audit: Audit, name: str
+) -> None:
+    listed = Document(Capability.RESOURCE_LIST, at=UNTIL - SECOND)
+    audit.listed(replace(listed, **{name: UNTIL + SECOND}))
+    assert compared(audit, heartbeat("a"), "a", "b") is Remedy.NOTHING
+    assert audit.in_step is None
+
+
+def test_remedies_become_dearer_and_rarer(audit: Audit) -> None:
+    def remedy(now: float) -> Remedy:
+        return compared(audit, heartbeat("a", "b"), "a", now=now)
+
+    assert remedy(0) is Remedy.PULL
+    assert audit.in_step is False
+    assert remedy(PACE.poll / 2) is Remedy.PULL, "lists may lag"
+    assert remedy(PACE.poll) is Remedy.COMPARE
+    dear = [now for now in range(20, 2_000, 10) if remedy(now) is Remedy.COMPARE]
+    assert dear == [110, 310, 710, 1510]
+    assert compared(audit, heartbeat("a"), "a", now=2_000) is Remedy.NOTHING
+    assert audit.in_step is True
+
+
+def test_what_was_compared_is_compared_once_more_after_a_remedy_and_then_left(
+    audit: Audit,
+) -> None:
+    assert compared(audit, heartbeat("a", "b"), "a") is Remedy.PULL
+    assert audit.speaks_of(UNTIL)
+    assert audit.compare(total("a"), UNTIL, 1.0) is Remedy.NOTHING
+    assert not audit.speaks_of(UNTIL)
+
+
+def test_a_set_that_holds_something_without_a_hash_cannot_be_compared(audit: Audit) -> None:
+    audit.hear(heartbeat("a"), UNTIL, UNTIL)
+    held = total("a")
+    held.add([("b", "md5:" + "0" * 32)])
+    assert audit.compare(held, UNTIL, 0.0) is Remedy.NOTHING
+    assert audit.in_step is None
+    assert "no SHA-256" in audit.reason

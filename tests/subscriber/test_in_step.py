@@ -1,0 +1,273 @@
+"""What is held against what the Source says of its set, by push and with a real state."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant
+from rsnotify.digest import SetSum
+from rsnotify.model import Document
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import Capability
+from rsnotify.writing import write_document
+from rsnotify_subscriber import PushState, Status, Subscriber
+from rsnotify_subscriber.events import Audited, Event
+from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.source import SmallSource, path_of, sha256
+
+#: Polls do not interfere; lists may lag for a moment.
+RARE = replace(PACE, poll=0.05, poll_with_push=600, repair=0.2)
+
+
+@pytest.fixture(autouse=True)
+def some_content(source: SmallSource, hub: SmallHub) -> None:
+    source.hubs = [hub.url]
+    for n in range(5):
+        source.put(f"r{n}", b"%d" % n)
+
+
+class Pushing:
+    """What the hub is given to send."""
+
+    def __init__(self, source: SmallSource, hub: SmallHub) -> None:
+        self._source = source
+        self._hub = hub
+        self._last = source.last
+
+    async def changes(self, count: int) -> None:
+        """Push the last changes. If there were more before, the interval hides that."""
+        await self._send(self._source.changes[-count:], self._source.last)
+
+    async def heartbeat(self) -> Instant:
+        """Say that nothing happened since what was pushed last, and what the set is."""
+        until = max(datetime.now(UTC), self._source.last)
+        await self._send([], until)
+        return until
+
+    async def _send(self, changes: list[Any], until: Instant) -> None:
+        total = SetSum()
+        held = self._source.contents.items()
+        total.add((self._source.base + name, sha256(content)) for name, content in held)
+        digest = total.digest()
+        assert digest is not None
+        fragment = Document(
+            Capability.CHANGE_NOTIFICATION,
+            tuple(changes),
+            from_=self._last,
+            until=until,
+            attributes=digest.attributes if not changes else (),
+        )
+        await self._hub.publish(write_document(fragment), self._last, until)
+        self._last = self._source.last
+
+
+@pytest.fixture
+def pushing(source: SmallSource, hub: SmallHub) -> Pushing:
+    return Pushing(source, hub)
+
+
+def following(destination: Destination, events: list[Event] | None = None, **options: Any) -> Any:
+    told = events if events is not None else []
+    return destination.subscriber(pace=RARE, on_event=told.append, **options)
+
+
+async def joined(destination: Destination, subscriber: Subscriber) -> None:
+    await destination.until(lambda: subscriber.status.level)
+    await destination.until(lambda: subscriber.status.push is PushState.UP)
+
+
+def audits(events: list[Event]) -> list[bool | None]:
+    return [event.in_step for event in events if isinstance(event, Audited)]
+
+
+async def test_a_heartbeat_proves_that_the_copy_is_in_step(
+    destination: Destination, pushing: Pushing
+) -> None:
+    events: list[Event] = []
+    async with following(destination, events) as subscriber:
+        await joined(destination, subscriber)
+        assert subscriber.status.in_step is None
+        await pushing.heartbeat()
+        await destination.until(lambda: subscriber.status.in_step is True)
+    assert audits(events) == [True]
+
+
+async def test_a_change_that_a_hub_withheld_and_hid_is_told_by_the_next_heartbeat_and_made_up_for(
+    source: SmallSource, destination: Destination, pushing: Pushing
+) -> None:
+    events: list[Event] = []
+    async with following(destination, events) as subscriber:
+        await joined(destination, subscriber)
+        before = source.gets["/data/resourcelist.xml"]
+        source.put("withheld", b"nobody is told")
+        source.put("told", b"somebody is")
+        await pushing.changes(1)
+        await destination.until(lambda: "told" in destination.files())
+        assert "withheld" not in destination.files()
+        await pushing.heartbeat()
+        await destination.until(lambda: subscriber.status.in_step is True)
+        assert destination.equals_source()
+        assert source.gets["/data/resourcelist.xml"] == before
+    assert audits(events) == [False, True]
+    told = next(event for event in events if isinstance(event, Audited))
+    assert "the Source has 7 resources, and 6 are held" in told.reason
+
+
+async def test_deletions_and_what_changed_twice_in_a_fragment_leave_the_copy_in_step(
+    source: SmallSource, destination: Destination, pushing: Pushing
+) -> None:
+    events: list[Event] = []
+    async with following(destination, events) as subscriber:
+        await joined(destination, subscriber)
+        source.put("r1", b"once")
+        source.put("r1", b"twice")
+        source.delete("r2")
+        source.put("r3", b"for a moment")
+        source.delete("r3")
+        await pushing.changes(5)
+        await pushing.heartbeat()
+        await destination.until(lambda: subscriber.status.in_step is True)
+        assert destination.equals_source()
+    assert audits(events) == [True]
+
+
+async def test_a_heartbeat_that_comes_while_a_change_is_being_applied_waits_for_it(
+    source: SmallSource, destination: Destination, pushing: Pushing
+) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def late(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await answer.wait()
+        return web.Response(body=source.contents["slow"])
+
+    events: list[Event] = []
+    async with following(destination, events) as subscriber:
+        await joined(destination, subscriber)
+        source.answers[path_of("slow")] = late
+        source.put("slow", b"it takes a while")
+        await pushing.changes(1)
+        await asked.wait()
+        await pushing.heartbeat()
+        await destination.until(lambda: subscriber.status.pending == 1)
+        answer.set()
+        await destination.until(lambda: subscriber.status.in_step is True)
+    assert audits(events) == [True], "it was never compared too early"
+
+
+async def test_content_that_is_newer_than_what_was_announced_raises_no_alarm(
+    source: SmallSource, destination: Destination, pushing: Pushing
+) -> None:
+    events: list[Event] = []
+    async with following(destination, events) as subscriber:
+        await joined(destination, subscriber)
+        source.put("r1", b"announced")
+        await pushing.changes(1)
+        source.put("r1", b"what is there already")
+        await pushing.changes(1)
+        await pushing.heartbeat()
+        await destination.until(lambda: subscriber.status.in_step is True)
+        assert destination.equals_source()
+    assert audits(events) == [True]
+
+
+async def test_a_restarted_destination_is_compared_anew(
+    source: SmallSource, destination: Destination, pushing: Pushing
+) -> None:
+    for _ in range(2):
+        async with following(destination) as subscriber:
+            await joined(destination, subscriber)
+            await pushing.heartbeat()
+            await destination.until(lambda: subscriber.status.in_step is True)
+
+
+def tamper(destination: Destination, *statements: str) -> None:
+    file = destination.folder.with_name("mirror.rsnotify") / "state.sqlite"
+    with closing(sqlite3.connect(file)) as state:
+        for statement in statements:
+            state.execute(statement)
+        state.commit()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ["DELETE FROM resources WHERE uri LIKE '%r1'"],
+        ["UPDATE resources SET hash = 'sha-256:' || hex(zeroblob(32)) WHERE uri LIKE '%r1'"],
+        ["UPDATE resources SET uri = uri || 'x' WHERE uri LIKE '%r1'"],
+    ],
+)
+async def test_a_damaged_state_is_repaired_from_the_resource_list(
+    source: SmallSource, destination: Destination, pushing: Pushing, damage: list[str]
+) -> None:
+    await destination.catch_up()
+    tamper(destination, *damage, "DELETE FROM facts WHERE name = 'sum'")
+    events: list[Event] = []
+    async with following(destination, events) as subscriber:
+        await joined(destination, subscriber)
+        await beats_until_in_step(subscriber, pushing)
+        assert destination.equals_source()
+    assert audits(events) == [False, True]
+    assert source.gets[path_of("r1")] == 2
+
+
+def reached(until: Instant, status: Status) -> bool:
+    return status.through is not None and status.through >= until
+
+
+async def beats_until_in_step(subscriber: Subscriber, pushing: Pushing) -> None:
+    """Send a heartbeat whenever the last one was taken in."""
+    async with asyncio.timeout(20):
+        while subscriber.status.in_step is not True:
+            until = await pushing.heartbeat()
+            assert await subscriber.until(partial(reached, until))
+
+
+async def test_a_sum_that_went_wrong_is_summed_up_anew_and_nothing_is_fetched(
+    source: SmallSource, destination: Destination, pushing: Pushing
+) -> None:
+    await destination.catch_up()
+    wrong = f"""UPDATE facts SET value = '"5 0 {"0" * 32}"' WHERE name = 'sum'"""
+    tamper(destination, wrong)
+    before = sum(source.gets[path_of(f"r{n}")] for n in range(5))
+    async with following(destination) as subscriber:
+        await joined(destination, subscriber)
+        await beats_until_in_step(subscriber, pushing)
+    assert sum(source.gets[path_of(f"r{n}")] for n in range(5)) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"selection": Selection(only=("r1",))}, "only a selection of the set is followed"),
+        ({"prefer": "text/turtle"}, "alternates are held in place of resources"),
+    ],
+)
+async def test_what_is_not_the_whole_set_is_not_compared_and_says_so_once(
+    destination: Destination,
+    pushing: Pushing,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+    reason: str,
+) -> None:
+    async with following(destination, **options) as subscriber:
+        await joined(destination, subscriber)
+        for _ in range(3):
+            await pushing.heartbeat()
+        await destination.until(lambda: subscriber.status.difference == reason)
+        assert subscriber.status.in_step is None
+        source = destination.source
+        source.put("r1", b"after all heartbeats")
+        await pushing.changes(1)
+        await destination.until(lambda: destination.files()["r1"] == b"after all heartbeats")
+    assert caplog.text.count(reason) == 1
