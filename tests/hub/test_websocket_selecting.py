@@ -89,7 +89,7 @@ async def test_what_is_replayed_is_chosen_as_well(hub: Client):
 
 
 async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(hub: Client):
-    total, chosen = 300, random.Random(7)
+    total, chosen = 150, random.Random(7)
 
     def body(second: int) -> bytes:
         name = "maps_a" if second % 3 == 0 else "b"
