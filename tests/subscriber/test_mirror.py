@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -139,3 +140,15 @@ def test_to_prepare_a_mirror_leaves_nothing_in_it(tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     FolderMirror(tmp_path / "mirror").prepare(BASE, tmp_path / "state")
     assert list((tmp_path / "mirror").iterdir()) == []
+
+
+async def test_however_many_mirrors_and_changes_the_same_few_threads_flush(tmp_path: Path) -> None:
+    names = [str(number) for number in range(12)]
+    for folder in (tmp_path / "one", tmp_path / "other"):
+        folder.mkdir()
+        mirrored = Mirrored(folder)
+        for _ in range(3):
+            await mirrored.put(*names)
+        assert mirrored.files() == set(names)
+    flushing = [one for one in threading.enumerate() if one.name.startswith("rsnotify-flush")]
+    assert 0 < len(flushing) <= 8

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -14,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber.mirror.tree import Tree
 from rsnotify_subscriber.received import Received
 
-#: How many files are flushed at once.
+#: How many files are flushed at once, by all mirrors of a process.
 _FLUSHES = 8
 
 
@@ -148,8 +149,13 @@ def _flush_all(paths: Iterable[Path]) -> None:
         for path in todo:
             _flush(path)
         return
-    with ThreadPoolExecutor(min(len(todo), _FLUSHES)) as pool:
-        list(pool.map(_flush, todo))
+    list(_flushers(os.getpid()).map(_flush, todo))
+
+
+@cache
+def _flushers(process: int) -> ThreadPoolExecutor:
+    """Return the threads that flush for all mirrors of a process; a fork has none of them."""
+    return ThreadPoolExecutor(_FLUSHES, "rsnotify-flush")
 
 
 def _flush(path: Path) -> None:
