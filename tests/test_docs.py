@@ -120,6 +120,7 @@ def test_every_command_of_the_packages_pages_runs(reader: Reader, page: str, com
     words = command.split()
     reader.write("hub.toml", with_secrets(blocks("hub/README.md", "toml")[0]))
     reader.write("relay.toml", blocks("relay/README.md", "toml")[0])
+    reader.write("fleet.toml", blocks("subscriber/README.md", "toml")[0])
     several = blocks("publisher/README.md", "toml")[0]
     reader.write("source.toml", several)
     for one in tomllib.loads(several)["set"]:
@@ -140,6 +141,7 @@ def options(command: object) -> set[str]:
     parameters = getattr(command, "params", [])
     below = getattr(command, "commands", {}).values()
     own = {name for one in parameters for name in [*one.opts, *one.secondary_opts]}
+    own = {name for name in own if name.startswith("-")}  # others are arguments
     return own.union(*map(options, below))
 
 

@@ -130,13 +130,16 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
         write(many, defaults, source(many, "s0"), source(many, "s1", 'only = ["r0"]'))
         await told.until(lambda told: told.sources["s1"]["resources"] == 1)
         write(many, defaults, source(many, "s0"), source(many, "s2"))
+        process.send_signal(signal.SIGHUP)  # at once
         await told.until(lambda told: told.in_step() == {"s0", "s2"})
         assert told.totals["sources"] == 2
         assert many.sources["s0"].gets["/data/capabilitylist.xml"] == asked
 
         write(many, defaults, source(many, "s0"), source(many, "s1", "ony = []"))
+        process.send_signal(signal.SIGHUP)
         await said(process, "all goes on as before: ")
         write(many, defaults, source(many, "s0"), source(many, "s1", 'handler = "no:thing"'))
+        process.send_signal(signal.SIGHUP)
         await said(process, "[[source]] s1: state: a handler needs a place for its state")
         await many.sources["s3"].server.stop()
         write(many, defaults, source(many, "s2"), source(many, "s3"))
