@@ -20,8 +20,6 @@ from rsnotify.model import Attributes, Document
 AUDIT_NS = "urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"
 #: The hash of contents on which the digest stands, by the name that it has in documents.
 ALGORITHM = "sha-256"
-COUNT, HASH, DIGEST = (f"{{{AUDIT_NS}}}{name}" for name in ("count", "hash", "digest"))
-
 #: The URI of a resource, and the hashes of its content.
 Hashed = tuple[str, str | None]
 
@@ -31,11 +29,13 @@ _MODULUS = 1 << 128
 _DIGEST_SIZE = 16
 #: Copied for each resource, as that takes half the time of making one.
 _EMPTY = blake2b(digest_size=_DIGEST_SIZE)
-_FORMS = {
-    COUNT: re.compile(r"0|[1-9][0-9]{0,17}"),
-    HASH: re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"),
-    DIGEST: re.compile(r"[0-9a-f]{32}"),
+#: What the attributes have to look like, by their names without the namespace.
+FORMS = {
+    "count": re.compile(r"0|[1-9][0-9]{0,17}"),
+    "hash": re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"),
+    "digest": re.compile(r"[0-9a-f]{32}"),
 }
+COUNT, HASH, DIGEST = (f"{{{AUDIT_NS}}}{name}" for name in FORMS)
 
 
 class SetDigest(Struct, frozen=True):
@@ -63,14 +63,18 @@ def set_digest(document: Document) -> SetDigest | None:
     Raises:
         InvalidDocument: It says it in a form that cannot be read.
     """
-    found = {name: value for name, value in document.attributes if name in _FORMS}
+    prefix = f"{{{AUDIT_NS}}}"
+    found = {
+        name.removeprefix(prefix): value
+        for name, value in document.attributes
+        if name.startswith(prefix)
+    }
     if not found:
         return None
-    for name, form in _FORMS.items():
+    for name, form in FORMS.items():
         if form.fullmatch(found.get(name, "")) is None:
-            local = name.rpartition("}")[2]
-            raise InvalidDocument(f"the attribute {local} of its audit is missing or malformed")
-    return SetDigest(int(found[COUNT]), found[DIGEST], found[HASH])
+            raise InvalidDocument(f"the attribute {name} of its audit is missing or malformed")
+    return SetDigest(int(found["count"]), found["digest"], found["hash"])
 
 
 class SetSum:

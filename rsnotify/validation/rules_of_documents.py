@@ -180,6 +180,23 @@ OF_DOCUMENTS: tuple[Rule, ...] = (
         "in version 1.0 two changes of one resource should not have one datetime; use fractions "
         "of a second",
     ),
+    # What is said of the set.
+    must(
+        "audit-incomplete",
+        "audit",
+        "what a document says of the set needs count, hash and digest; give all three, or none",
+    ),
+    must(
+        "audit-value",
+        "audit",
+        "count must be a whole number, hash the name of a hash function, and digest 32 hexadecimal "
+        "digits in lower case; correct it",
+    ),
+    must(
+        "audit-until-missing",
+        "audit",
+        "what a document says of the set holds as of its until; add that",
+    ),
     # The document as a whole.
     must(
         "too-many-entries",

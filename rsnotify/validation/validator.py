@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from rsnotify.reading import DEFAULT_LIMITS, Limits
+from rsnotify.validation.auditing import check_audit
 from rsnotify.validation.elements import Element, ElementReader, Entry
 from rsnotify.validation.entries import (
     HEAD_ATTRIBUTES,
@@ -139,6 +140,7 @@ class _Document:
         self._head = md
         check_attributes(md, "rs:md", HEAD_ATTRIBUTES, self.broken)
         check_order_of_times(md, self.broken)
+        check_audit(md, self.broken)
         capability = md.attributes.get("capability")
         kind = self._kind(md, capability)
         self.outline.kind, self.outline.capability = kind, capability

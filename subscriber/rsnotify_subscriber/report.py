@@ -30,6 +30,10 @@ class Report(Protocol):
         """Show how it is going."""
 
 
+#: What is said of the last comparison with what the Source says of its set.
+_AUDITED = {None: "", True: " (audited)", False: " (differs from what the Source says of its set)"}
+
+
 def sentence(status: Status) -> str:
     """Write a status as one line."""
     through = format_datetime(status.through) if status.through else "not yet"
@@ -38,7 +42,7 @@ def sentence(status: Status) -> str:
     level = "in step" if status.level else f"{status.pending} pending"
     return (
         f"{status.resources} resources, {status.applied} changes applied{lag}, "
-        f"{level}, synced through {through}, push {status.push}{by}"
+        f"{level}{_AUDITED[status.in_step]}, synced through {through}, push {status.push}{by}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from rsnotify.digest import AUDIT_NS
 from rsnotify.vocabulary import MAX_BYTES, MAX_ENTRIES
 from rsnotify.writing import Profile
 from tests.core.validation.valid import ABOUT, CHANGE_LIST_1_1, HASH, UP, VALID, urlset
@@ -249,6 +250,27 @@ _OF_ATTRIBUTES = [
     Break("entry-from-not-allowed", "resourcelist", ' length="8876"', _INTERVAL),
 ]
 
+_AUDIT = {"count": "3", "hash": "sha-256", "digest": "0" * 32}
+_UNTIL = f'{_INTERVAL} until="2013-01-03T23:00:00Z"'
+
+
+def _audit(rule: str, times: str = _UNTIL, **changed: str | None) -> Break:
+    """Let a Change List say what the set is, but for something."""
+    said = {name: value for name, value in (_AUDIT | changed).items() if value is not None}
+    written = " ".join(f'x:{name}="{value}"' for name, value in said.items())
+    return Break(rule, "changelist", _INTERVAL, f'{times} xmlns:x="{AUDIT_NS}" {written}')
+
+
+_OF_AUDITS = [
+    _audit("audit-incomplete", digest=None),
+    _audit("audit-incomplete", count=None, hash=None),
+    _audit("audit-value", count="-1"),
+    _audit("audit-value", hash=""),
+    _audit("audit-value", digest="0" * 31),
+    _audit("audit-value", digest="A" * 32),
+    _audit("audit-until-missing", _INTERVAL),
+]
+
 _OF_VALUES = [
     Break("loc-missing", "resourcelist", f"{_LOC}\n", off=-1),
     Break("loc-missing", "resourcelist", _LOC, "<loc> </loc>", off=-1),
@@ -379,6 +401,7 @@ BREAKS = [
     *_OF_SINGLE_KINDS,
     *_OF_XML,
     *_OF_ATTRIBUTES,
+    *_OF_AUDITS,
     *_OF_VALUES,
     *_OF_LINKS,
     *_OF_TIMES,
