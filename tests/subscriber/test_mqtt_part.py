@@ -194,6 +194,11 @@ async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
     )
     receive = asyncio.create_task(transport.receive(None, Heard()))
     await hub.asked()
+    receive.cancel()
+    await asyncio.gather(receive, return_exceptions=True)
+    assert not unasked, "we ended it"
+    receive = asyncio.create_task(transport.receive(None, Heard()))
+    await hub.asked()
     await mosquitto.stop()
     with pytest.raises(FetchError):
         await receive

@@ -55,8 +55,22 @@ async def test_what_a_hub_left_out_wrongly_is_made_up_for_by_the_next_poll(
         await hub.publish(
             source.fragment([], before, left_out.changed_at), before, left_out.changed_at
         )
-        await destination.until(lambda: set(destination.files()) == {"b"})
-        assert subscriber.status.resources == 1
+        await destination.until(lambda: subscriber.status.resources == 1)
+        assert set(destination.files()) == {"b"}
+
+
+@pytest.mark.parametrize(
+    "frame", ["{", '{"type":7}', '{"type":"subscribed","audience":"all"}', '{"type":"news"}']
+)
+async def test_what_a_hub_says_and_nobody_understands_ends_no_following(
+    source: SmallSource, hub: SmallHub, destination: Destination, frame: str
+) -> None:
+    async with following(destination) as subscriber:
+        for socket in hub.sockets:
+            await socket.send_str(frame)
+        source.put("c", b"c")
+        await push(source, hub)
+        await destination.until(lambda: subscriber.status.resources == 3)
 
 
 async def test_many_who_listen_do_not_all_ask_at_once(

@@ -135,9 +135,11 @@ class MqttTransport:
                 if subscribing.done():
                     subscribing.result()
                 await lost
-            finally:
+            except Unavailable:
                 if arriving.unheard_since(PROOF):
                     self._unasked.add(self._broker.url)
+                raise
+            finally:
                 for task in (subscribing, lost):
                     task.cancel()
                 await asyncio.gather(subscribing, lost, return_exceptions=True)
