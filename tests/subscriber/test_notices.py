@@ -1,0 +1,211 @@
+"""A Destination hears of the Source's documents, and looks at what may help."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.model import Document, Link, Resource
+from rsnotify.offer import Offer
+from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.writing import write_document
+from rsnotify_subscriber import PushState, Subscriber, Via
+from rsnotify_subscriber.events import Event, OfferChanged, PushUp
+from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.source import SmallSource, body
+
+#: While push works the lists are read by themselves so rarely that it never happens here.
+PUSHED = replace(PACE, poll_with_push=600)
+LIST = "/data/changelist.xml"
+
+
+@pytest.fixture
+async def herald(source: SmallSource) -> AsyncIterator[SmallHub]:
+    """A hub that tells of documents; the Source Description names it."""
+    hub = SmallHub()
+    await hub.server.start()
+    links = (Link(Rel.MONITOR_GROUP, source.base + "framework.xml"), Link(Rel.HUB, hub.url))
+    listed = Resource(source.url, capability=Capability.CAPABILITY_LIST)
+    described = write_document(Document(Capability.DESCRIPTION, (listed,), links=links))
+    source.answers["/.well-known/resourcesync"] = body(described)
+    yield hub
+    await hub.stop()
+
+
+@pytest.fixture(autouse=True)
+def some_content(source: SmallSource, hub: SmallHub) -> None:
+    source.hubs = [hub.url]
+    for n in range(5):
+        source.put(f"r{n}", b"%d" % n)
+
+
+@asynccontextmanager
+async def hearing(
+    destination: Destination, herald: SmallHub, events: list[Event], **options: object
+) -> AsyncIterator[Subscriber]:
+    """Follow, from the moment changes and documents are told of."""
+    options = {"pace": PUSHED, "on_event": events.append, **options}
+    async with destination.subscriber(**options) as subscriber:
+        await destination.until(
+            lambda: subscriber.status.level and subscriber.status.push is PushState.UP
+        )
+        await herald.subscribed()
+        yield subscriber
+
+
+async def tell(herald: SmallHub, source: SmallSource, *documents: Resource) -> None:
+    """Tell that documents are new."""
+    before: Instant = herald.log[-1][1] if herald.log else source.begins
+    at = max(source.last, before) + MICROSECOND
+    dated = tuple(replace(one, datetime=at, change=ChangeType.UPDATED) for one in documents)
+    notice = Document(Capability.FRAMEWORK_NOTIFICATION, dated, from_=before, until=at)
+    await herald.publish(write_document(notice), before, at)
+
+
+def capability_list(source: SmallSource) -> Resource:
+    return Resource(source.url, capability=Capability.CAPABILITY_LIST)
+
+
+async def offered_anew(events: list[Event], destination: Destination) -> Offer:
+    """Wait until it is known that the Source has no archive any more."""
+    found: list[Offer] = []
+
+    def known() -> bool:
+        offers = (event.now for event in events if isinstance(event, OfferChanged))
+        found[:] = [offer for offer in offers if offer.change_list_archive is None]
+        return bool(found)
+
+    await destination.until(known)
+    return found[0]
+
+
+async def test_what_is_offered_is_read_anew_when_that_is_told(
+    source: SmallSource, herald: SmallHub, destination: Destination
+) -> None:
+    events: list[Event] = []
+    async with hearing(destination, herald, events):
+        source.archive = False
+        await tell(herald, source, capability_list(source))
+        offer = await offered_anew(events, destination)
+    assert offer.framework == source.base + "framework.xml"
+
+
+async def test_a_rotated_list_is_read_by_who_lacks_what_it_has(
+    source: SmallSource, herald: SmallHub, destination: Destination
+) -> None:
+    async with hearing(destination, herald, []) as subscriber:
+        before = source.gets[LIST]
+        source.put("r0", b"pushed to nobody")
+        source.rotate()
+        assert source.gets[LIST] == before
+        closed = Resource(
+            source.base + "changelist-0.xml",
+            capability=Capability.CHANGE_LIST,
+            from_=source.closed[0].from_,
+            until=source.closed[0].until,
+        )
+        await tell(herald, source, closed)
+        await destination.until_equal()
+        assert subscriber.status.push is PushState.UP
+
+
+async def test_who_lacks_nothing_reads_nothing(
+    source: SmallSource, herald: SmallHub, destination: Destination
+) -> None:
+    async with hearing(destination, herald, []):
+        before = source.gets[LIST]
+        kind = Capability.CHANGE_LIST
+        rotated = Resource(source.base + "changelist.xml", capability=kind, from_=source.last)
+        await tell(herald, source, rotated)
+        # What is told next is heard later.
+        looked = source.gets["/data/capabilitylist.xml"]
+        await tell(herald, source, capability_list(source))
+        await destination.until(lambda: source.gets["/data/capabilitylist.xml"] > looked)
+        assert source.gets[LIST] == before
+
+
+async def test_who_was_away_is_told_what_it_missed(
+    source: SmallSource, herald: SmallHub, destination: Destination
+) -> None:
+    events: list[Event] = []
+    async with hearing(destination, herald, events):
+        looked = source.gets["/data/capabilitylist.xml"]
+        await tell(herald, source, capability_list(source))
+        await destination.until(lambda: source.gets["/data/capabilitylist.xml"] > looked)
+        await herald.stop()
+        source.archive = False
+        await tell(herald, source, capability_list(source))
+        await herald.server.start()
+        await offered_anew(events, destination)
+    assert herald.subscriptions[-1]["since"] is not None
+
+
+async def test_nonsense_on_that_channel_is_passed_over(
+    source: SmallSource,
+    hub: SmallHub,
+    herald: SmallHub,
+    destination: Destination,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with hearing(destination, herald, []):
+        at = source.last + MICROSECOND
+        await herald.publish(b"<html/>", at, at)
+        uri = source.base + "liar"
+        lie = Resource(uri, change=ChangeType.CREATED, datetime=at)
+        await herald.publish(source.fragment([lie], source.last), at, at)
+        before = source.last
+        source.put("r1", b"told as it should be")
+        await hub.publish(source.fragment(source.changes[-1:], before), before, source.last)
+        await destination.until(lambda: destination.files()["r1"] == b"told as it should be")
+    assert "liar" not in destination.files()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_a_herald_that_is_away_is_no_reason_to_warn_or_to_poll(
+    source: SmallSource,
+    herald: SmallHub,
+    destination: Destination,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await herald.stop()
+    async with destination.subscriber(pace=PUSHED) as subscriber:
+        await destination.until(
+            lambda: subscriber.status.level and subscriber.status.push is PushState.UP
+        )
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    await herald.server.start()
+
+
+@pytest.mark.parametrize("via", [Via.POLL, Via.MQTT])
+async def test_who_polls_does_not_listen_to_it(
+    via: Via, source: SmallSource, herald: SmallHub, destination: Destination
+) -> None:
+    if via is Via.MQTT:
+        source.hubs = ["mqtt://127.0.0.1:9"]
+    async with destination.subscriber(via=via):
+        await destination.until_equal()
+    assert herald.subscriptions == []
+    assert (source.gets["/.well-known/resourcesync"] > 0) == (via is Via.MQTT)
+
+
+async def test_a_source_without_a_hub_for_changes_may_have_one_for_documents(
+    source: SmallSource, herald: SmallHub, destination: Destination
+) -> None:
+    source.hubs = []
+    rare = replace(PACE, poll=2)
+    events: list[Event] = []
+    async with destination.subscriber(pace=rare, on_event=events.append):
+        await herald.subscribed()
+        await destination.until_equal()
+        source.put("r0", b"another")
+        kind = Capability.CHANGE_LIST
+        changed = Resource(source.base + "changelist.xml", capability=kind)
+        await tell(herald, source, changed)
+        await destination.until_equal()
+    assert not [event for event in events if isinstance(event, PushUp)]
