@@ -1,0 +1,137 @@
+"""A Source, a hub or broker, and a Destination that hears of the Source's documents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from rsnotify.offer import Offer
+from rsnotify.pace import Pace
+from rsnotify_hub.serving.application import serve
+from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_publisher import Options, Publisher, application
+from rsnotify_subscriber import FolderMirror, Subscriber, Via
+from rsnotify_subscriber.events import Event, OfferChanged
+from tests.mosquitto import Mosquitto
+from tests.publisher.helpers import PATIENCE, QUICK
+from tests.subscriber.websub.desk import open_desk
+
+#: It is looked within a moment at what is told of, and by itself only after ten minutes.
+PACE = Pace(poll=0.8, poll_with_push=600)
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[str]:
+    settings = {"port": 0, "data": str(tmp_path / "hub"), "allow_private_addresses": True}
+    async with serve(load_configuration(None, **settings)) as url:
+        yield url
+
+
+@asynccontextmanager
+async def publishing(
+    folder: Path, port: int, hub: str, options: Options
+) -> AsyncIterator[Publisher]:
+    publisher = Publisher(folder, f"http://127.0.0.1:{port}/", hubs=[hub], options=options)
+    app = application(publisher)
+
+    async def content(request: web.Request) -> web.Response:
+        return web.Response(text=f"the content of {request.path}")
+
+    app.router.add_get("/{name:r.*}", content)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+    yield publisher
+    await runner.cleanup()
+
+
+async def connected(hub: str, count: int) -> None:
+    """Wait until the hub has so many WebSockets, of which no event tells here."""
+    async with asyncio.timeout(PATIENCE), aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(hub + "metrics") as response:
+                lines = (await response.text()).splitlines()
+            (gauge,) = [line for line in lines if line.startswith("rsnotify_hub_websockets ")]
+            if float(gauge.split()[-1]) >= count:
+                return
+            await asyncio.sleep(0.02)
+
+
+class Ear:
+    """Hears what a Subscriber tells."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self.offers: list[Offer] = []
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, OfferChanged):
+            self.offers.append(event.now)
+            self._changed.set()
+
+    async def of_an_archive(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not any(offer.resource_list_archive for offer in self.offers):
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.mark.parametrize("via", [Via.WEBSOCKET, Via.WEBSUB, Via.MQTT])
+async def test_what_is_new_is_heard_of_by_every_way(
+    via: Via, hub: str, mosquitto: Mosquitto, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    where = {Via.WEBSOCKET: hub, Via.WEBSUB: hub + "websub", Via.MQTT: mosquitto.url}[via]
+    ear, folder = Ear(), tmp_path / "source"
+    async with open_desk() as desk:
+        subscriber = Subscriber(
+            f"http://127.0.0.1:{unused_tcp_port}/",
+            FolderMirror(tmp_path / "mirror"),
+            state=tmp_path / "state",
+            pace=PACE,
+            via=via,
+            callbacks=desk.callbacks,
+            on_event=ear,
+        )
+        async with publishing(folder, unused_tcp_port, where, QUICK) as publisher:
+            task = asyncio.create_task(subscriber.run())
+            await publisher.acreated(publisher.source.base_url + "r1")
+            assert await subscriber.until(lambda status: status.resources == 1)
+            if via is Via.WEBSOCKET:
+                await connected(hub, 4)
+            elif via is Via.WEBSUB:
+                await desk.subscriptions_at(hub, 2)
+        assert not any(offer.resource_list_archive for offer in ear.offers)
+        options = replace(QUICK, resource_list_archive=True)
+        async with publishing(folder, unused_tcp_port, where, options):
+            await ear.of_an_archive()
+        subscriber.stop()
+        await task
+
+
+async def test_a_rotation_disturbs_nobody_who_is_in_step(
+    hub: str, tmp_path: Path, unused_tcp_port: int
+) -> None:
+    options = replace(QUICK, rotate="10 changes")
+    async with (
+        publishing(tmp_path / "source", unused_tcp_port, hub, options) as publisher,
+        Subscriber(
+            publisher.source.base_url,
+            FolderMirror(tmp_path / "mirror"),
+            state=tmp_path / "state",
+            pace=PACE,
+        ) as subscriber,
+    ):
+        await connected(hub, 4)
+        for number in range(40):
+            await publisher.acreated(f"{publisher.source.base_url}r{number}")
+        async with asyncio.timeout(PATIENCE):
+            await subscriber.until(lambda status: status.resources == 40 and status.level)
+    assert len(list((tmp_path / "mirror").iterdir())) == 40
