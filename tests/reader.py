@@ -30,7 +30,9 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: How a file names itself in its first line.
 NAMED = re.compile(r"^(?:#|<!--) (\S+\.(?:py|toml|xml))")
 #: What a program says once it does what it goes on doing.
-WORKS = re.compile(r"listening on|serving|in step|Running on|stations at|answered at|following")
+WORKS = re.compile(
+    r"listening on|serving|in step|\"level\":true|Running on|stations at|answered at|following"
+)
 #: The ports of the pages.
 PORTS = ("8000", "8001", "8010", "8080")
 #: Where each command listens that is not told.

@@ -34,11 +34,11 @@ BRING = {
     "subscriber/README.md: By WebSub": "mirror/one.ttl",
     "relay/README.md: In a program": "copy/one.ttl",
 }
-#: Options of curl, docker and the examples, and the one that every command has.
+#: Options of curl, docker, the examples and `make`, and the one that every command has.
 OPTIONS_OF_OTHERS = {
     *("--fail", "--data-binary", "--data-urlencode"),
     *("--detach", "--profile"),
-    *("--delta", "--history"),
+    *("--delta", "--history", "--kill-ways"),
     "--help",
 }
 #: What pages call a database of their reader's.

@@ -24,6 +24,7 @@ SHOWS = {
     "cat copy/records/1": "<#here>",
     "rsnotify follow --config sources.toml": "2 of 2 Sources in step",
     "cat copies/maps/maps/valley.ttl": "<a> <b> <c> .",
+    "rsnotify follow http://127.0.0.1:8000/ copy2 --json": '"in_step":true',
     "python destination.py": "updated http://127.0.0.1",
     "cat copy/graphs/station1": "hasSimpleResult>",
     "curl --fail -G http://127.0.0.1:8010/sparql --data-urlencode"
