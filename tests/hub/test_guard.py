@@ -97,6 +97,23 @@ async def test_a_head_that_trickles_is_not_waited_for(run_hub: RunHub, connect: 
         assert sent > 5
 
 
+async def test_who_leaves_once_refused_is_not_waited_for_at_the_end(
+    run_hub: RunHub, connect: Connect
+):
+    loop = asyncio.get_running_loop()
+    async with run_hub() as hub:
+        reader, writer = await connect(hub.url)
+        writer.write(
+            HEAD + b"Content-Type: application/xml\r\nLink: <https://a.example/>; rel=self\r\n"
+            b"Content-Length: 1000000000\r\n\r\n"
+        )
+        async with asyncio.timeout(PATIENCE):
+            assert b" 413 " in await reader.readline()
+        writer.transport.abort()
+        stopping = loop.time()
+    assert loop.time() - stopping < 4  # seconds; requests that are answered still have 5
+
+
 async def test_a_body_that_does_not_come_is_told_and_not_waited_for(
     run_hub: RunHub, connect: Connect
 ):

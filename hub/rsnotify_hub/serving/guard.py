@@ -112,6 +112,8 @@ class Guard(asyncio.Protocol):
         self._leave()
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
+        if self._body is not None and not self._body.is_eof():
+            self._body.feed_eof()  # aiohttp still waits for the rest, having answered by the head
 
     def _leave(self) -> None:
         if self._address is not None:
@@ -122,13 +124,12 @@ class Guard(asyncio.Protocol):
         """Take note of a whole head."""
         self._answered = False
         self._watch.end(self, Wait.HEAD, Wait.IDLE)
+        self._body = body
         if not body.is_eof():
-            self._body = body
             self._watch.begin(self, Wait.BODY)
 
     def request_ended(self) -> None:
         """Take note of an answer."""
-        self._body = None
         self._answered = True
         self._watch.end(self, Wait.BODY)
         if self._address is not None:

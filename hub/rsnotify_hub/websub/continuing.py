@@ -10,17 +10,18 @@ _CONTINUE = "100-continue"
 
 
 async def ask_later(request: web.Request) -> None:
-    """Tell nobody to go on yet (an `expect_handler` of aiohttp's): `go_on` does.
-
-    Raises:
-        HTTPExpectationFailed: Something else is expected.
-    """
-    if request.headers.get("Expect", "").lower() != _CONTINUE:
-        raise web.HTTPExpectationFailed(text="the hub knows no such expectation\n")
+    """Tell nobody to go on yet (an `expect_handler` of aiohttp's): `go_on` does."""
 
 
 async def go_on(request: web.Request) -> None:
-    """Tell a client to send its body, if it waits for that."""
-    if request.headers.get("Expect", "").lower() == _CONTINUE:
+    """Tell a client to send its body, if it waits for that.
+
+    Raises:
+        HTTPExpectationFailed: It expects something else.
+    """
+    expected = request.headers.get("Expect", "").lower()
+    if expected not in ("", _CONTINUE):
+        raise web.HTTPExpectationFailed(text="the hub knows no such expectation\n")
+    if expected:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer itself has not begun
