@@ -55,8 +55,9 @@ async def test_what_a_hub_left_out_wrongly_is_made_up_for_by_the_next_poll(
         await hub.publish(
             source.fragment([], before, left_out.changed_at), before, left_out.changed_at
         )
-        await destination.until(lambda: subscriber.status.resources == 1)
-        assert set(destination.files()) == {"b"}
+        await destination.until(
+            lambda: subscriber.status.resources == 1 and set(destination.files()) == {"b"}
+        )
 
 
 @pytest.mark.parametrize(
