@@ -102,6 +102,7 @@ async def follow(arguments: argparse.Namespace, hearing: Hearing, stop: asyncio.
         state=state,
         via=Via(arguments.via),
         pace=Pace(poll=arguments.poll),
+        hubs=arguments.hubs,
         callbacks=hearing.callbacks,
         on_committed=diary.committed,
         on_event=diary.heard,
@@ -156,6 +157,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--via", default="auto")
     parser.add_argument("--poll", type=float, default=10)
+    parser.add_argument("--hubs", type=int, default=1)
     parser.add_argument("--callback-url")
     arguments = parser.parse_args()
     with Hearing(arguments.callback_url, "127.0.0.1", None) as hearing:

@@ -6,6 +6,7 @@
     python tests/end_to_end/replay.py --via mqtt --no-hub
     python tests/end_to_end/replay.py --via poll
     python tests/end_to_end/replay.py --kill-ways
+    python tests/end_to_end/replay.py --kill-ways --hubs 3
     python tests/end_to_end/replay.py --via websocket --calm --rate 100
 
 With `--kill-ways` there is a hub for WebSocket, one for WebSub and a broker; each is killed and
@@ -25,45 +26,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from tests.end_to_end import history
 from tests.end_to_end.counting import POLL, counting, doubles, table
+from tests.end_to_end.scenes import CALM, Plan, scene
 from tests.end_to_end.stage import Stage
-
-#: What is killed while a part of the history is replayed: one part after the other.
-Plan = Sequence[tuple[str, ...]]
-#: Each alone, and the Destination.
-HUB: Plan = ((), ("hub",), (), ("follow",), ("hub",), ())
-BROKER: Plan = ((), ("mqtt",), (), ("follow",), ("mqtt",), ())
-BRIDGE: Plan = ((), ("hub",), ("mqtt",), ("follow",), ("mqtt",), ("hub",), ())
-CALM: Plan = ((),)
-POLLED: Plan = ((), ("follow",), ())
-#: Every way in turn, from the best to none and back, and the lesser ones while they are not used.
-WAYS: Plan = (
-    (),
-    ("websocket",),
-    ("websocket", "mqtt"),
-    ("websocket", "mqtt", "websub"),
-    ("websocket", "mqtt"),
-    ("websocket", "follow"),
-    ("websocket",),
-    (),
-    ("mqtt",),
-    ("websub", "follow"),
-    (),
-)
-#: The same, but for what takes long: to notice that a hub by WebSub is silent.
-MOST_WAYS: Plan = (
-    (),
-    ("websocket",),
-    ("websocket", "mqtt"),
-    ("mqtt",),
-    ("websub", "follow"),
-    (),
-)
-#: The best first.
-BEST = ("websocket", "mqtt", "websub")
 
 
 def mirroring(*options: str) -> Callable[[str, Path], list[str]]:
@@ -147,23 +113,17 @@ def once(stage: Stage) -> bool:
     return not twice
 
 
-class Scene(Struct, frozen=True):
-    """What is played on, what is killed, and by which ways changes are heard of."""
-
-    ways: tuple[str, ...]
-    plan: Plan
-    best: tuple[str, ...] = ()
-
-
-def scene(via: str, *, hub: bool, kill_ways: bool) -> Scene:
-    """Return what is asked for."""
-    if kill_ways:
-        return Scene(BEST, WAYS, BEST)
-    if via == "poll":
-        return Scene((), POLLED)
-    if via == "mqtt":
-        return Scene(("hub", "mqtt"), BRIDGE, (via,)) if hub else Scene((via,), BROKER, (via,))
-    return Scene(("hub",), HUB, ("websub" if via == "websub" else "websocket",))
+def play(arguments: argparse.Namespace, root: Path) -> bool:
+    """Replay what is asked for in a folder, print figures, and tell if all went well."""
+    steps = list(history.read(arguments.data) if arguments.data else history.make_up(2_000))
+    kills = arguments.kill_ways
+    set_ = scene(arguments.via, hub=not arguments.no_hub, kill_ways=kills)
+    options = (f"--via={arguments.via}", f"--poll={arguments.poll}", f"--hubs={arguments.hubs}")
+    stage = Stage(root, set_.ways, counting(*options))
+    plan = CALM if arguments.calm else set_.plan
+    how = {"rate": arguments.rate, "best": set_.best, "fails_over": kills}
+    equal = asyncio.run(replay(stage, steps, plan, **how))
+    return once(stage) and equal
 
 
 def main() -> int:
@@ -173,25 +133,16 @@ def main() -> int:
     parser.add_argument("--no-hub", action="store_true", help="push straight to a broker")
     parser.add_argument("--via", default="auto", help="how the Destination hears of changes")
     parser.add_argument("--kill-ways", action="store_true", help="kill every way in turn")
+    parser.add_argument("--hubs", type=int, default=1, help="how many ways are up at a time")
     parser.add_argument("--calm", action="store_true", help="kill nothing")
     parser.add_argument("--poll", type=float, default=1, help="seconds between polls without push")
     parser.add_argument("--rate", type=float, help="changes a second; else as many as can be")
     parser.add_argument("--keep", type=Path, help="a folder to keep everything in")
     arguments = parser.parse_args()
-    steps = list(history.read(arguments.data) if arguments.data else history.make_up(2_000))
     with tempfile.TemporaryDirectory(prefix="rsnotify-replay-") as name:
         root = arguments.keep or Path(name)
         root.mkdir(parents=True, exist_ok=True)
-        kills = arguments.kill_ways
-        set_ = scene(arguments.via, hub=not arguments.no_hub, kill_ways=kills)
-        follow = counting("--via", arguments.via, "--poll", str(arguments.poll))
-        stage = Stage(root, set_.ways, follow)
-        plan = CALM if arguments.calm else set_.plan
-        playing = replay(
-            *(stage, steps, plan), rate=arguments.rate, best=set_.best, fails_over=kills
-        )
-        equal = asyncio.run(playing)
-        return 0 if once(stage) and equal else 1
+        return 0 if play(arguments, root) else 1
 
 
 if __name__ == "__main__":

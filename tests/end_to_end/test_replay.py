@@ -6,7 +6,8 @@ from pathlib import Path
 
 from tests.end_to_end import history
 from tests.end_to_end.counting import counting, doubles
-from tests.end_to_end.replay import BEST, BRIDGE, HUB, MOST_WAYS, POLLED, mirroring, replay
+from tests.end_to_end.replay import mirroring, replay
+from tests.end_to_end.scenes import BEST, BRIDGE, HUB, MOST_WAYS, POLLED
 from tests.end_to_end.stage import Stage
 
 
