@@ -16,6 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.mediatypes import falls_under, guess
 from rsnotify.model import Document, Link, Resource
 from rsnotify.selection import Selection
+from rsnotify.selective import EVERYTHING, asked_by
 from rsnotify.vocabulary import ChangeType
 from tests.core.test_follower_properties import STEPS, play
 from tests.core.world import BASE, OFFER, Destination, Source
@@ -215,11 +216,18 @@ class TypedSource(Source):
 
 
 class Selective(Destination):
-    """A Destination that applies what is selected, as the subscriber does."""
+    """A Destination that applies what is selected, and may have asked a hub for no more."""
 
-    def __init__(self, source: TypedSource, random: Random, selection: Selection) -> None:
+    def __init__(
+        self, source: TypedSource, random: Random, selection: Selection, *, asks: bool = False
+    ) -> None:
         self.selection = selection
+        self.asked = asked_by(selection) if asks else EVERYTHING
         super().__init__(source, random)
+
+    def push(self, document: Document) -> None:
+        left = tuple(filter(self.asked.admits, document.resources))
+        super().push(replace(document, resources=left))
 
     def wants(self, uri: str, digest: str) -> bool:
         assert isinstance(self.source, TypedSource)
@@ -269,17 +277,18 @@ CHANGE = st.tuples(st.just("change"), st.sampled_from("ab"), st.just(False), st.
     kept=st.sampled_from([0, 2, 100]),
     selection=st.builds(
         Selection,
-        only=st.sampled_from([(), ("a", "b")]),
+        only=st.sampled_from([(), ("a", "b"), (BASE + "a", BASE + "b*")]),
         excluded=st.sampled_from([(), ("b", "c")]),
         types=st.sampled_from([(), ("text/*",), ("image/png",), ("audio/ogg",)]),
     ),
+    asks=st.booleans(),
     seed=st.integers(0, 2**16),
 )
 def test_whatever_is_selected_the_copy_ends_as_that_part_of_the_source_and_t_as_without(
-    steps: list[tuple], per_list: int, kept: int, selection: Selection, seed: int
+    steps: list[tuple], per_list: int, kept: int, selection: Selection, asks: bool, seed: int
 ) -> None:
     source = TypedSource(per_list=per_list, kept=kept)
-    selective = Selective(source, Random(seed), selection)
+    selective = Selective(source, Random(seed), selection, asks=asks)
     whole = Destination(source, Random(seed))
     wire: list[Document] = []
     for step in steps:
