@@ -9,11 +9,13 @@ import documents
 import fanout
 import inline
 import latency
+import recording
 import restart
 
 BENCHMARKS = {
     "documents": documents.main,
     "latency": latency.main,
+    "recording": recording.main,
     "inline": inline.main,
     "fanout": fanout.main,
     "callbacks": callbacks.main,

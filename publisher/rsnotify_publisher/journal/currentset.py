@@ -22,6 +22,7 @@ encode = json.Encoder().encode
 decode = json.Decoder(Resource).decode
 # How many resources are read at once; no other writer waits for it, and the WAL stays short.
 _PAGE = 1_000
+_FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
 _PUT = (
     "INSERT INTO resources VALUES (?1, ?2, ?3, ?4)"
@@ -78,7 +79,8 @@ class CurrentSet(Storage):
         return str(running)
 
     def _sum_up(self, running: SetSum, part: dict[str, Entered]) -> None:
-        before = self._db.execute(_FIND, (encode(list(part)),))
+        one = len(part) == 1  # as most batches are, and a quarter of the time
+        before = self._db.execute(*((_FIND_ONE, list(part)) if one else (_FIND, [encode([*part])])))
         running.remove((uri, _hash_of(entry).hash) for uri, entry in before)
         running.add((uri, one.record.resource.hash) for uri, one in part.items() if one.is_there)
 

@@ -1,0 +1,86 @@
+"""Recording changes: so many at once, in a small set and in a large one.
+
+Each batch is durable before the next, and the current set and its sum are brought along. What is
+printed is changes a second of the whole way through `Publisher.record`, and what of a processor
+each change takes. A thousand changes a batch are few for a set of a million: each change then lies
+in another page of the file.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Options, Publisher
+
+BASE = "https://source.example/data/"
+SETS = (1_000, 1_000_000)
+BATCHES = (1, 100, 5_000)
+#: Seconds for each figure.
+EACH = 3.0
+#: The floor, changes a second in batches.
+FLOOR = 20_000
+#: Nothing else is to be written meanwhile.
+QUIET = Options(refresh=3_600, resource_list_every=3_600, poll=600, grace=0)
+
+
+def resource(number: int, content: int, change: ChangeType | None) -> Resource:
+    """Make a resource as a live linked-data Source has it."""
+    return Resource(
+        f"{BASE}{number:07}/res.ttl",
+        change=change,
+        hash=f"sha-256:{content:064x}",
+        length=1_000 + number,
+        type="text/turtle",
+    )
+
+
+def batches(size: int, count: int) -> Iterator[list[Resource]]:
+    """Make batches of changes, each of any resource, without end."""
+    random = Random(1)
+    while True:
+        yield [
+            resource(random.randrange(size), random.getrandbits(250), ChangeType.UPDATED)
+            for _ in range(count)
+        ]
+
+
+def measure(publisher: Publisher, size: int, count: int) -> tuple[float, float]:
+    """Return changes a second, and microseconds of a processor for each."""
+    made = wall = cpu = 0.0
+    for batch in batches(size, count):
+        wall -= time.perf_counter()
+        cpu -= time.process_time()
+        publisher.record(batch)
+        wall += time.perf_counter()
+        cpu += time.process_time()
+        made += count
+        if wall > EACH:
+            return made / wall, cpu / made * 1e6
+    raise AssertionError
+
+
+def main(sets: tuple[int, ...] = SETS) -> None:
+    """Measure and print."""
+    print(f"recording changes; the floor is {FLOOR:,} a second in batches")
+    print(f"{'resources':>10}{'batch':>8}{'changes/s':>12}{'µs of CPU':>12}")
+    for size in sets:
+        with tempfile.TemporaryDirectory(prefix="rsnotify-bench-") as name:
+            publisher = Publisher(Path(name), BASE, options=QUIET)
+            publisher.load(resource(number, number, None) for number in range(size))
+            publisher.start()
+            publisher.wait_published()
+            for count in BATCHES:
+                rate, cost = measure(publisher, size, count)
+                print(f"{size:>10,}{count:>8,}{rate:>12,.0f}{cost:>12.1f}", flush=True)
+            publisher.close()
+
+
+if __name__ == "__main__":
+    main(tuple(map(int, sys.argv[1:])) or SETS)
