@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.digest import SetDigest, SetSum, content_hash, set_digest, term
+from rsnotify.digest import (
+    AUDIT_NS,
+    FORMS,
+    SetDigest,
+    SetSum,
+    content_hash,
+    set_digest,
+    term,
+)
 from rsnotify.errors import InvalidDocument
 from rsnotify.model import Document
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability
 from rsnotify.writing import write_document
 
-VECTORS = json.loads(
-    (Path(__file__).resolve().parents[2] / "docs/audit-vectors.json").read_text("utf-8")
-)
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "audit.md").read_text("utf-8")
+VECTORS = json.loads((DOCS / "audit-vectors.json").read_text("utf-8"))
 URIS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 HASHES = st.one_of(
     st.none(),
@@ -79,6 +89,28 @@ def test_a_document_says_what_the_vectors_say(vector: dict) -> None:
     else:
         said = vector["says"]
         assert set_digest(document) == (SetDigest(**said) if said else None)
+
+
+def test_the_program_on_the_page_computes_the_vectors() -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    exec(program, names)
+    for vector in VECTORS["resources"]:
+        assert f"{names['number'](vector['uri'], vector['sha-256']):032x}" == vector["number"]
+    total = names["Sum"]()
+    for step in VECTORS["history"]:
+        digest = step.get("hash", "").removeprefix("sha-256:")
+        if digest or step["change"] == "deleted":
+            total.change(step["uri"], digest or None)
+        if step["digest"] is not None:
+            written = f'audit:count="{step["count"]}" audit:hash="sha-256" '
+            assert total.attributes() == f'{written}audit:digest="{step["digest"]}"'
+
+
+def test_the_page_names_what_is_written() -> None:
+    assert f"`{AUDIT_NS}`" in PAGE
+    for name in FORMS:
+        assert f"| `{name}` |" in PAGE
 
 
 @given(SETS, st.randoms())
