@@ -12,6 +12,9 @@ from rsnotify_subscriber.fleet.status import SourceStatus
 from rsnotify_subscriber.sharing import Limits, Shared
 from rsnotify_subscriber.subscriber import Subscriber
 
+#: Seconds for which changes are gathered, since to look at all may take as long.
+_GATHER = 0.02
+
 _Run = Callable[[Member], Coroutine[None, None, None]]
 
 
@@ -51,10 +54,11 @@ class Fleet:
     async def until(self, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
         """Wait until the status of all is such, while they are followed.
 
-        It is looked at whenever something has changed for one of them.
+        It is looked at soon after something has changed for one of them.
         """
         while not condition(self.status):
             await self.shared.moved.wait()
+            await asyncio.sleep(_GATHER)
 
     def add(self, name: str, subscriber: Subscriber) -> None:
         """Follow one Source more; at once where the fleet is running.

@@ -13,7 +13,7 @@ from rsnotify_subscriber.fetching.kept import Kept
 from rsnotify_subscriber.sharing.lanes import Lane
 
 #: Entries of documents that are kept in memory, of all Sources together.
-_ENTRIES = 200_000
+_ENTRIES = 100_000
 #: Documents, of which those that change hardly at all have few entries.
 _DOCUMENTS = 10_000
 

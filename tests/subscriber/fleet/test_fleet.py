@@ -19,7 +19,7 @@ from tests.subscriber.hub import SmallHub
 
 
 def workers() -> list[str]:
-    return [one.name for one in threading.enumerate() if one.name.startswith("rsnotify")]
+    return [one.name for one in threading.enumerate() if one.name.startswith("rsnotify-worker")]
 
 
 async def test_all_are_followed_by_a_few_threads(many: Many) -> None:
