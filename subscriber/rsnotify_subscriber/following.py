@@ -24,18 +24,16 @@ from rsnotify.actions import (
     Fetch,
     Note,
     Progress,
-    Rung,
     Sweep,
 )
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant
-from rsnotify.errors import DocumentError, FetchError, RsnotifyError, Unavailable
+from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify.follower import Follower
 from rsnotify.ladder import resource_ways
 from rsnotify.model import Document
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
-from rsnotify.reading import read_document
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
@@ -44,16 +42,16 @@ from rsnotify_subscriber.events import (
     NOBODY,
     Announcer,
     Event,
-    GapSeen,
     OfferChanged,
-    Pulling,
     Watch,
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.pulls import Pulls
 from rsnotify_subscriber.push.notices import NoticePush
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.received import Handler, Holding, Within
+from rsnotify_subscriber.reception import Reception
 from rsnotify_subscriber.state import Identity, State, incomparable
 from rsnotify_subscriber.status import PushState, Status, Tally
 from rsnotify_subscriber.tasks import Tasks
@@ -140,18 +138,15 @@ class Following:
         )
         self._tally = Tally()
         self._timer: asyncio.TimerHandle | None = None
-        self._pulling = 0
-        self._rung: Rung | None = None
-        self._pull_began = 0.0
-        self._has_news = False
         self._push = Push(
             () if once else ways.to_changes(identity.offer),
-            self,
+            Reception(self._follower, self._perform, announce),
             lambda: self._follower.since,
             self._random,
             most=most,
             announce=self._way_changed,
         )
+        self._pulls = Pulls(self._follower, self._push, announce)
         self._notices = NoticePush(
             ways,
             told=self._told,
@@ -263,7 +258,7 @@ class Following:
             case Apply():
                 self._applier.submit(action.changes)
             case Fetch():
-                self._tell_rung(action)
+                self._pulls.asked(action)
                 self._tasks.spawn(self._fetch(action))
             case BeginBaseline():
                 self._tasks.spawn(self._in_worker(self._state.begin_baseline))
@@ -279,15 +274,6 @@ class Following:
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._worker, work, *arguments)
 
-    def _tell_rung(self, fetch: Fetch) -> None:
-        """Tell by which kind of document one pulls, once for each kind of a pull."""
-        if not self._pulling or fetch.rung is not self._rung:
-            self._announce(Pulling(fetch.rung, fetch.uri))
-        if not self._pulling:
-            self._pull_began, self._has_news = self._loop.time(), False
-        self._pulling += 1
-        self._rung = fetch.rung
-
     async def _fetch(self, fetch: Fetch) -> None:
         try:
             if fetch.package is None:
@@ -297,17 +283,9 @@ class Following:
         except RsnotifyError as error:
             self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
         else:
-            self._has_news = self._has_news or self._is_news(fetch, document)
+            self._pulls.fetched(fetch, document)
             self._perform(self._follower.fetched(fetch, document, self._loop.time()))
-        self._pulling -= 1
-        if not self._pulling:
-            self._push.pulled(self._pull_began, news=self._has_news)
-
-    def _is_news(self, fetch: Fetch, document: Document) -> bool:
-        """Tell whether a list has changes that push has not told."""
-        last, known = document.changed_at, self._follower.since
-        is_list = fetch.rung is Rung.CHANGE_LIST and not document.index
-        return is_list and last is not None and known is not None and last > known
+        self._pulls.answered()
 
     async def _compare(self, action: Compare) -> None:
         # What is not selected is not seen either, so that the sweep removes it.
@@ -371,41 +349,11 @@ class Following:
         more = f" (and {len(failing) - 1} more resources)" if len(failing) > 1 else ""
         return Unavailable(failing[0].uri, f"{reason}; it was tried several times{more}")
 
-    # Push: the `Events` of it
+    # What is heard, beside what goes through `Reception`
 
     def _way_changed(self, event: Event) -> None:
         self._announce(event)
         self._moved()
-
-    def up(self) -> None:
-        """Hear that fragments arrive."""
-        self._perform(self._follower.push_up(self._loop.time()))
-
-    def down(self) -> None:
-        """Hear that no fragments arrive any more."""
-        self._perform(self._follower.push_down(self._loop.time()))
-
-    def audience(self, listeners: int) -> None:
-        """Hear how many hear the same."""
-        self._follower.audience(listeners)
-
-    def gap(self) -> None:
-        """Hear that the hub does not reach back."""
-        self._announce(GapSeen())
-        self._perform(self._follower.push_gap(self._loop.time()))
-
-    def fragment(self, document: bytes) -> Instant | None:
-        """Read a fragment that was pushed; return up to when it tells."""
-        now = self._loop.time()
-        try:
-            read = read_document(document, source="a fragment")
-        except DocumentError as error:
-            self._perform(self._follower.fragment_unreadable(error, now))
-            return None
-        self._perform(self._follower.fragment(read, now))
-        return read.until or read.changed_at
-
-    # What is told of documents
 
     def _told(self, document: Document) -> None:
         self._perform(self._follower.told(document, self._loop.time()))

@@ -38,7 +38,7 @@ RETURN = 1.0
 HOLD = 3.0
 #: How long that is at most, after many losses.
 LONGEST_HOLD = 300.0
-#: After so long one has held that told nothing, if no worse one did either.
+#: After so long without a word from a worse one it is closed, even if the better told nothing.
 QUIET = 60.0
 #: By how much later than a worse one a way may tell the same.
 SLACK = 2.0
@@ -84,6 +84,7 @@ class _Line(Generic[W]):
         self.is_open = self.is_up = True
         self.held, self.forgiven = now + hold, now + _FORGIVEN * hold
         self.heard, self.proven = now, now + QUIET
+        self.hopeful = -inf
 
     def tell(self, now: float) -> None:
         self.heard = self.proven = now
@@ -112,10 +113,12 @@ class _Line(Generic[W]):
 
     def replaces(self, worse: _Line[W], now: float) -> bool:
         has_held = max(self.held, self.proven) <= now and not self.is_mute
-        return has_held and worse.heard <= self.heard + SLACK
+        is_as_good = worse.heard <= self.heard + SLACK or worse.heard + QUIET <= now
+        return has_held and is_as_good
 
     def times(self) -> Iterable[float]:
-        return self.hopeful, self.held, self.proven, -inf if self.is_open else self.again
+        again = -inf if self.is_open else self.again
+        return self.hopeful, self.held, self.proven, self.heard + QUIET, again
 
 
 class Preference(Generic[W]):

@@ -105,6 +105,19 @@ def test_what_is_back_closes_others_at_last_where_nothing_is_told_by_any() -> No
     assert world.run(2) == "a"
 
 
+def test_what_told_something_that_the_better_one_did_not_is_closed_when_it_is_silent_too() -> None:
+    world = World(can="b")
+    world.telling = {"b"}
+    world.run(100)
+    world.can.add("a")
+    while world.run(1) != "ab":
+        pass
+    assert world.run(HOLD + 2 * QUIET) == "ab"
+    world.telling = set()
+    assert world.run(QUIET - 1) == "ab"
+    assert world.run(2) == "a"
+
+
 def test_what_tells_the_same_a_little_later_closes_what_was_first() -> None:
     preference = Preference("ab", Random(0))
     preference.tick(0.0)

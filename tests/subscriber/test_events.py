@@ -1,0 +1,120 @@
+"""What an application is told of a follower, on a clock of the test's own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from rsnotify.actions import Apply, Progress
+from rsnotify.coverage import Change
+from rsnotify.errors import Unavailable
+from rsnotify.follower import Follower
+from rsnotify.model import Document, Resource
+from rsnotify.offer import Offer
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify_subscriber.events import LATE, Announcer, Behind, Event, GapSeen, Level, Watch
+from tests.core.test_follower_broken import EPOCH
+from tests.core.wire import Wire
+
+STEP = timedelta(milliseconds=5)
+
+
+class Watched:
+    """A follower that is level at first, and what is told of it."""
+
+    def __init__(self, **pace: float) -> None:
+        wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), **pace)
+        wire.answer(Document(Capability.CHANGE_LIST, from_=EPOCH))
+        self.follower: Follower = wire.follower
+        self.now = 0.0
+        self.events: list[Event] = []
+        self.watch = Watch(Announcer(self.events.append))
+        self.look()
+
+    def look(self, after: float = 0.0) -> None:
+        self.now += after
+        self.watch.look(self.follower, self.now)
+
+    def push(self, number: int, *, from_: int | None = None) -> Change | None:
+        """Push the change of a number, as what follows the number before it or another one.
+
+        Returns:
+            What is to be applied.
+        """
+        before = number - 1 if from_ is None else from_
+        change = Resource(
+            f"http://source.example/{number}",
+            change=ChangeType.UPDATED,
+            datetime=EPOCH + number * STEP,
+        )
+        fragment = Document(
+            Capability.CHANGE_NOTIFICATION,
+            (change,),
+            from_=EPOCH + before * STEP,
+            until=EPOCH + number * STEP,
+        )
+        actions = self.follower.fragment(fragment, self.now)
+        self.look()
+        asked = [one.changes for one in actions if isinstance(one, Apply)]
+        return next((one for changes in asked for one in changes if one.uri == change.uri), None)
+
+    def applied(self, change: Change) -> None:
+        self.follower.applied((change,), self.now)
+        self.look()
+
+
+def test_changes_that_are_applied_soon_are_no_change_of_state() -> None:
+    watched = Watched(in_flight=64)
+    assert watched.events == [Level(EPOCH)]
+    late: list[Change] = []
+    for number in range(1, 1001):  # always something is on its way, none of it for long
+        work = watched.push(number)
+        assert work is not None
+        late.append(work)
+        watched.look(after=0.005)
+        if len(late) > 10:
+            watched.applied(late.pop(0))
+    assert not watched.follower.level
+    assert watched.events == [Level(EPOCH)]
+
+
+def test_what_stays_owed_is_told_once_and_when_it_is_not_any_more() -> None:
+    watched = Watched()
+    work = watched.push(1)
+    assert work is not None
+    watched.look(after=LATE - 0.1)
+    assert watched.events == [Level(EPOCH)]
+    watched.look(after=0.2)
+    watched.look(after=10)
+    assert watched.events == [Level(EPOCH), Behind(1)]
+    watched.applied(work)
+    assert watched.events == [Level(EPOCH), Behind(1), Level(EPOCH + STEP)]
+
+
+def test_what_fails_is_owed_though_the_rest_goes_on() -> None:
+    watched = Watched()
+    bad = watched.push(1)
+    assert bad is not None
+    watched.follower.failed(bad, Unavailable("it", "away"), watched.now)
+    for number in range(2, 500):
+        work = watched.push(number)
+        assert work is not None
+        watched.applied(work)
+        watched.look(after=0.005)
+    assert Behind in [type(one) for one in watched.events]
+
+
+def test_a_gap_is_told_at_once_and_being_behind_when_it_stays() -> None:
+    watched = Watched()
+    assert watched.push(9, from_=8) is None
+    assert watched.events == [Level(EPOCH), GapSeen()]
+    watched.look(after=LATE)
+    assert watched.events == [Level(EPOCH), GapSeen(), Behind(0)]
+
+
+def test_what_is_put_off_on_purpose_is_not_behind() -> None:
+    watched = Watched(spread=20.0)
+    watched.follower.audience(1_000_000)
+    assert watched.push(1) is None
+    for _ in range(10):
+        watched.look(after=LATE)
+    assert watched.events == [Level(EPOCH)]
