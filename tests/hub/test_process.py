@@ -56,7 +56,9 @@ async def test_what_was_acknowledged_outlives_kill_9(tmp_path: Path):
         async with hub_process(tmp_path) as (hub, process):
             total = kept(await hub.topics())
             assert total >= durable
-            assert await heard(await hub.listen(0), total) == list(range(1, total + 1))
+            listener = await hub.listen(0)
+            assert await heard(listener, total) == list(range(1, total + 1))
+            await listener.close()  # else the hub, as it ends, waits for its goodbye
             assert await ended(process, signal.SIGTERM) == 0
 
 
