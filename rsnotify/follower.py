@@ -302,11 +302,6 @@ class Follower:
         self._schedule.told(look, now, self._listeners)
         return self._take(now)
 
-    def told_gap(self, now: float) -> list[Action]:
-        """Hear that some of what was told of documents may be missing."""
-        self._schedule.told(self._notices.gap(), now, self._listeners)
-        return self._take(now)
-
     # Events: documents
 
     def fetched(self, fetch: Fetch, document: Document, now: float) -> list[Action]:

@@ -58,9 +58,8 @@ class Notices:
             DocumentError: It is none.
         """
         coverage = notice_coverage(document)
-        look = Look()
-        if self._missed(coverage):
-            look = self.gap()
+        missed = self._missed(coverage)
+        look = Look(offer=missed, lists=missed)
         for notice in coverage.changes:
             if self.through is None or notice.at > self.through:
                 self._consider(notice, offer, look, failing=failing)
@@ -70,11 +69,8 @@ class Notices:
         return look
 
     def _missed(self, coverage: Coverage) -> bool:
+        """Whether something was told that was not heard; whoever begins looks at all anyway."""
         return self.through is not None and not coverage.reaches(self.through)
-
-    def gap(self) -> Look:
-        """Hear that notices may have been missed."""
-        return Look() if self.through is None else Look(offer=True, lists=True)
 
     def _consider(self, notice: Change, offer: Offer, look: Look, *, failing: bool) -> None:
         kind = notice.resource.capability

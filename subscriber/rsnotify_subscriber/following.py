@@ -150,7 +150,6 @@ class Following:
         self._notices = NoticePush(
             ways,
             told=self._told,
-            missed=self._missed,
             since=self._told_through,
             random=self._random,
         )
@@ -357,9 +356,6 @@ class Following:
 
     def _told(self, document: Document) -> None:
         self._perform(self._follower.told(document, self._loop.time()))
-
-    def _missed(self) -> None:
-        self._perform(self._follower.told_gap(self._loop.time()))
 
     def _told_through(self) -> Instant | None:
         return self._follower.told_through

@@ -25,7 +25,6 @@ class NoticePush:
     Args:
         ways: By which ways a topic can be heard of.
         told: Is called with each notification.
-        missed: Is called where some may be missing.
         since: Gives the instant through which they were heard.
         random: The source of jitter.
     """
@@ -35,13 +34,11 @@ class NoticePush:
         ways: Ways,
         *,
         told: Callable[[Document], None],
-        missed: Callable[[], None],
         since: Callable[[], Instant | None],
         random: Random,
     ) -> None:
         self._ways = ways
         self._told = told
-        self._missed = missed
         self._push = Push((), self, since, random, needed=False)
 
     async def run(self) -> None:
@@ -62,8 +59,7 @@ class NoticePush:
         """Hear how many hear the same."""
 
     def gap(self) -> None:
-        """Hear that a hub does not reach back."""
-        self._missed()
+        """Hear that a hub may not reach back; the next notification shows what is missing."""
 
     def fragment(self, document: bytes) -> Instant | None:
         """Take a notification; return up to which instant it tells, if it tells something."""

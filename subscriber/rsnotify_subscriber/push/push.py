@@ -227,7 +227,7 @@ class Push:
 
     def _tell_up(self, line: Line) -> None:
         way = line.way
-        logger.info("changes arrive by %s", way.hub)
+        logger.log(logging.INFO if self._needed else logging.DEBUG, "changes arrive by %s", way.hub)
         self._announce(PushUp(way.kind, way.hub, way.topic))
         if self.up == [way]:
             self._events.up()
