@@ -16,6 +16,9 @@ from rsnotify.vocabulary import Capability, ChangeType, Rel
 from rsnotify.writing import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged, PushUp
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
+from rsnotify_subscriber.push.ways import Ways
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body
@@ -209,3 +212,46 @@ async def test_a_source_without_a_hub_for_changes_may_have_one_for_documents(
         await tell(herald, source, changed)
         await destination.until_equal()
     assert not [event for event in events if isinstance(event, PushUp)]
+
+
+# By which ways
+
+OFFER = Offer(
+    channel="http://a/channel.xml",
+    hubs=("mqtt://broker.example/rsnotify/one", "wss://hub.example/ws"),
+    framework="http://a/framework.xml",
+    framework_hubs=("mqtt://broker.example/rsnotify/two", "wss://hub.example/ws"),
+)
+
+
+def ways(mqtt: Brokered = BROKERED, via: Via = Via.AUTO) -> Ways:
+    return Ways(via, Sessions("http://a/"), None, mqtt)
+
+
+async def test_documents_are_heard_of_by_the_ways_of_changes() -> None:
+    found = ways().to_notices(OFFER)
+    assert [(way.kind, way.hub) for way in found] == [
+        (Via.WEBSOCKET, "wss://hub.example/ws"),
+        (Via.MQTT, "mqtt://broker.example/rsnotify/two"),
+    ]
+    assert {way.topic for way in found} == {OFFER.framework}
+
+
+async def test_the_same_offer_gives_the_same_ways_so_that_none_is_opened_anew() -> None:
+    usable = ways()
+    assert usable.to_notices(OFFER) == usable.to_notices(replace(OFFER, change_list="http://a/x"))
+
+
+async def test_a_broker_with_one_name_for_all_tells_of_changes_alone() -> None:
+    one = Brokered(url="mqtt://broker.example/any/name")
+    assert ways(one, Via.MQTT).to_notices(OFFER) == []
+    many = Brokered(url="mqtt://broker.example/any/")
+    assert len(ways(many, Via.MQTT).to_notices(OFFER)) == 1
+
+
+async def test_a_session_that_a_broker_keeps_stays_with_the_changes() -> None:
+    usable = ways(Brokered(url="mqtt://broker.example/", session="mine"), Via.MQTT)
+    (way,) = usable.to_notices(OFFER)
+    transport = way.transport()
+    assert isinstance(transport, MqttTransport)
+    assert transport._options.session == ""
