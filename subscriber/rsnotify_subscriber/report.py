@@ -30,8 +30,8 @@ class Report(Protocol):
         """Show how it is going."""
 
 
-#: What is said of the last comparison with what the Source says of its set.
-_AUDITED = {None: "", True: " (audited)", False: " (differs from what the Source says of its set)"}
+#: What is said of who is level, by how the last comparison with the Source's own word went.
+_LEVEL = {None: "in step", True: "in step (audited)", False: "other than the Source says"}
 
 
 def sentence(status: Status) -> str:
@@ -39,10 +39,10 @@ def sentence(status: Status) -> str:
     through = format_datetime(status.through) if status.through else "not yet"
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
     by = f" by {', '.join(status.way)}" if status.way else ""
-    level = "in step" if status.level else f"{status.pending} pending"
+    level = _LEVEL[status.in_step] if status.level else f"{status.pending} pending"
     return (
         f"{status.resources} resources, {status.applied} changes applied{lag}, "
-        f"{level}{_AUDITED[status.in_step]}, synced through {through}, push {status.push}{by}"
+        f"{level}, synced through {through}, push {status.push}{by}"
     )
 
 
@@ -75,7 +75,7 @@ class LineReport(_Quiet):
 
     def show(self, status: Status) -> None:
         """Write a line if it is time."""
-        facts = (status.push, status.way, status.level, status.baseline)
+        facts = (status.push, status.way, status.level, status.baseline, status.in_step)
         self._quiet_for += 1
         if facts != self._last or self._quiet_for >= _LINE_EVERY:
             typer.echo(sentence(status))

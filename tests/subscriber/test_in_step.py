@@ -21,6 +21,7 @@ from rsnotify.vocabulary import Capability
 from rsnotify.writing import write_document
 from rsnotify_subscriber import PushState, Status, Subscriber
 from rsnotify_subscriber.events import Audited, Event
+from rsnotify_subscriber.report import sentence
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256
@@ -271,3 +272,12 @@ async def test_what_is_not_the_whole_set_is_not_compared_and_says_so_once(
         await pushing.changes(1)
         await destination.until(lambda: destination.files()["r1"] == b"after all heartbeats")
     assert caplog.text.count(reason) == 1
+
+
+def test_the_line_that_follow_writes_says_how_the_last_comparison_went() -> None:
+    said = {
+        verdict: sentence(Status(level=True, in_step=verdict)) for verdict in (None, True, False)
+    }
+    assert ", in step, synced" in said[None]
+    assert ", in step (audited), synced" in said[True]
+    assert ", other than the Source says, synced" in said[False]
