@@ -134,13 +134,14 @@ class Audit:
         """Tell whether something was said of the set at this very instant."""
         return self._said is not None and self._said.until == known
 
-    def compare(self, held: SetSum, latest: Instant, now: float) -> Remedy:
+    def compare(self, held: SetSum, latest: Instant, now: float, *, listed: bool = True) -> Remedy:
         """Compare what was said with what is held.
 
         Args:
             held: The sum over all that is held.
             latest: The datetime of the latest change in it.
             now: The time, in seconds of any clock that does not jump.
+            listed: Whether the Source has a list of all its resources.
         """
         said, self._said = self._said, None
         if said is None or said.until < latest or said.until < self._listed:
@@ -151,7 +152,7 @@ class Audit:
         elif ours == said.digest:
             self._agree()
         else:
-            remedy = self._differ(ours, said, now)
+            remedy = self._differ(ours, said, now, listed)
             self._said = None if remedy is Remedy.NOTHING else _again(said)
             return remedy
         return Remedy.NOTHING
@@ -162,7 +163,7 @@ class Audit:
         self.in_step, self.reason = True, ""
         self._since, self._compared, self._wait = None, False, self._pace.repair
 
-    def _differ(self, ours: SetDigest, said: _Said, now: float) -> Remedy:
+    def _differ(self, ours: SetDigest, said: _Said, now: float, listed: bool) -> Remedy:
         if self._since is None:
             self._since = now
             self.in_step, self.reason = False, _difference(ours, said)
@@ -173,12 +174,16 @@ class Audit:
             return Remedy.NOTHING
         if now - self._since < self._pace.poll:
             return Remedy.PULL
-        return self._compare_everything(now) if now >= self._next else Remedy.NOTHING
+        return self._go_further(now, listed) if now >= self._next else Remedy.NOTHING
 
-    def _compare_everything(self, now: float) -> Remedy:
-        self._note("the Change Lists do not tell what differs, so all resources are compared")
+    def _go_further(self, now: float, listed: bool) -> Remedy:
         self._next = now + self._wait
         self._wait = min(2 * self._wait, _MOST * self._pace.repair)
+        unknown = "the Change Lists do not tell what differs, "
+        if not listed:
+            self._note(unknown + "and the Source has no list of all its resources", warning=True)
+            return Remedy.PULL
+        self._note(unknown + "so all resources are compared")
         self._compared, self._told = True, False
         self._found = 0
         return Remedy.COMPARE

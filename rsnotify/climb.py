@@ -93,6 +93,11 @@ class Climb:
         """What the Source was found to offer."""
         return self._offer
 
+    @property
+    def can_compare(self) -> bool:
+        """Whether the Source tells of all its resources somewhere."""
+        return bool(resource_ways(self._offer))
+
     def offered(self, offer: Offer, now: float) -> None:
         """Take what the Source offers now; it counts from the next climb on.
 

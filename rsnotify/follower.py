@@ -343,7 +343,8 @@ class Follower:
             latest: The datetime of the latest change that it has.
             now: The time.
         """
-        remedy = self._audit.compare(held, latest, now)
+        listed = self._climb.can_compare
+        remedy = self._audit.compare(held, latest, now, listed=listed)
         if remedy is not Remedy.NOTHING:
             self._climb.check(now, everything=remedy is Remedy.COMPARE)
         return self._take(now)

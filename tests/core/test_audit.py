@@ -97,6 +97,21 @@ def test_remedies_become_dearer_and_rarer(audit: Audit) -> None:
     assert audit.in_step is True
 
 
+def test_where_there_is_no_list_of_all_resources_the_change_lists_are_read_ever_less_often() -> (
+    None
+):
+    log = Log()
+    audit = Audit(PACE, log)
+    pulled = []
+    for now in range(0, 2_000, 10):
+        audit.hear(heartbeat("a", "b"), UNTIL, UNTIL)
+        remedy = audit.compare(total("a"), UNTIL, now, listed=False)
+        assert remedy is not Remedy.COMPARE
+        pulled += [now] if remedy is Remedy.PULL else []
+    assert pulled == [0, 10, 110, 310, 710, 1510]
+    assert len([line for line in log.lines if "has no list of all its resources" in line]) == 5
+
+
 def test_what_was_compared_is_compared_once_more_after_a_remedy_and_then_left(
     audit: Audit,
 ) -> None:
