@@ -132,26 +132,14 @@ def fragment_coverage(document: Document) -> Coverage:
     return _pushed_coverage(document)
 
 
-def notice_coverage(document: Document) -> Coverage:
-    """Read a Framework Notification as coverage: its changes are those of documents.
-
-    Raises:
-        WrongDocument: It is none.
-        InvalidDocument: As `fragment_coverage`.
-    """
-    if document.index or document.capability != Capability.FRAMEWORK_NOTIFICATION:
-        raise WrongDocument(f"a Framework Notification was expected, not {document.capability!r}")
-    return _pushed_coverage(document)
-
-
 def notification_coverage(document: Document) -> Coverage:
-    """Read any notification as coverage, whatever it tells of.
+    """Read any notification as coverage; the changes of a Framework Notification are of documents.
 
     Raises:
         DocumentError: As `fragment_coverage`.
     """
-    if document.capability == Capability.FRAMEWORK_NOTIFICATION:
-        return notice_coverage(document)
+    if document.capability == Capability.FRAMEWORK_NOTIFICATION and not document.index:
+        return _pushed_coverage(document)
     return fragment_coverage(document)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rsnotify.coverage import Change, Coverage, notice_coverage
 from rsnotify.datetimes import Instant
+from rsnotify.errors import WrongDocument
 from rsnotify.knowledge import Knowledge
 from rsnotify.model import Document, Resource
 from rsnotify.offer import FIELDS, Offer
@@ -55,34 +55,35 @@ class Notices:
             failing: Whether the lists could not be read the last time.
 
         Raises:
-            DocumentError: It is none.
+            WrongDocument: It is none.
         """
-        coverage = notice_coverage(document)
-        missed = self._missed(coverage)
+        if document.capability != Capability.FRAMEWORK_NOTIFICATION:
+            kind = document.capability
+            raise WrongDocument(f"a Framework Notification was expected, not {kind!r}")
+        missed = self._is_new(document.from_) and None not in (self.through, document.from_)
         look = Look(offer=missed, lists=missed)
-        for notice in coverage.changes:
-            if self.through is None or notice.at > self.through:
-                self._consider(notice, offer, look, failing=failing)
-        until = coverage.until
-        if until is not None and (self.through is None or until > self.through):
-            self.through = until
+        for each in document.resources:
+            if self._is_new(each.changed_at):
+                self._consider(each, offer, look, failing=failing)
+        told = [document.until, *(each.changed_at for each in document.resources)]
+        self.through = max((at for at in (*told, self.through) if at is not None), default=None)
         return look
 
-    def _missed(self, coverage: Coverage) -> bool:
-        """Whether something was told that was not heard; whoever begins looks at all anyway."""
-        return self.through is not None and not coverage.reaches(self.through)
+    def _is_new(self, at: Instant | None) -> bool:
+        """Whether an instant is later than what was heard; one that is not told may be."""
+        return at is None or self.through is None or at > self.through
 
-    def _consider(self, notice: Change, offer: Offer, look: Look, *, failing: bool) -> None:
-        kind = notice.resource.capability
+    def _consider(self, document: Resource, offer: Offer, look: Look, *, failing: bool) -> None:
+        kind = document.capability
         if kind in _OFFERS:
             look.offer = True
         if kind not in FIELDS:
             return
         offered = offer.documents.get(kind)
-        is_live = notice.uri == offered
-        if offered is None or (is_live and notice.change is ChangeType.DELETED):
+        is_live = document.uri == offered
+        if offered is None or (is_live and document.change is ChangeType.DELETED):
             look.offer = True
-        if failing or self._brings(notice.resource, is_live=is_live):
+        if failing or self._brings(document, is_live=is_live):
             look.lists = True
 
     def _brings(self, document: Resource, *, is_live: bool) -> bool:

@@ -10,7 +10,6 @@ from rsnotify.coverage import (
     Frontier,
     change_list_coverage,
     fragment_coverage,
-    notice_coverage,
     notification_coverage,
 )
 from rsnotify.errors import InvalidDocument, WrongDocument
@@ -165,8 +164,6 @@ def test_without_from_such_a_deletion_does_not_tell_where_the_list_begins() -> N
 
 def test_what_tells_of_documents_is_no_change_of_the_set() -> None:
     document = Document("framework-notification", (change("a", at(1)),), from_=at(0), until=at(1))
-    assert notice_coverage(document).until == notification_coverage(document).until == at(1)
+    assert notification_coverage(document).until == at(1)
     with pytest.raises(WrongDocument):
         fragment_coverage(document)
-    with pytest.raises(WrongDocument):
-        notice_coverage(Document("change-notification", from_=at(0), until=at(1)))

@@ -118,6 +118,16 @@ def test_a_change_of_a_resource_is_no_notice() -> None:
         notices.hear(Document(Capability.CHANGE_NOTIFICATION, from_=at(0)), OFFER, failing=False)
 
 
+def test_who_does_not_say_when_is_believed_all_the_same() -> None:
+    notices = Notices(Knowledge(None, hold=10))
+    bare = Document(Capability.FRAMEWORK_NOTIFICATION, (entry("any", Capability.CAPABILITY_LIST),))
+    for _ in range(2):
+        assert notices.hear(bare, OFFER, failing=False) == OFFERED
+    notices.hear(told(until=5), OFFER, failing=False)
+    assert notices.hear(bare, OFFER, failing=False) == OFFERED
+    assert notices.through == at(5)
+
+
 def test_what_came_twice_is_looked_at_once() -> None:
     notices = Notices(Knowledge(None, hold=10))
     document = told(entry("any", Capability.CAPABILITY_LIST))

@@ -161,7 +161,8 @@ async def test_what_was_written_and_not_told_is_told_by_the_next_run(
         await hears_of(hub, "resourcelist.xml")
     await hub.stop()
     hub.notices.clear()
-    async with Publisher(tmp_path, BASE, hubs=hubs, options=ROTATING) as publisher:
+    away = replace(ROTATING, grace=0)
+    async with Publisher(tmp_path, BASE, hubs=hubs, options=away) as publisher:
         await publisher.arecord([_update(number) for number in range(12)])
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
     await hub.start()
