@@ -41,7 +41,9 @@ class Login(Struct, frozen=True, kw_only=True):
             raise ConfigurationError("a password for the broker needs a user, too")
         if self.key is not None and self.certificate is None:
             raise ConfigurationError("a key for the broker needs its certificate, too")
-        self.context()
+        # What is of the system can be used; to load it takes a while.
+        if self.ca is not None or self.certificate is not None:
+            self.context()
 
     def context(self) -> ssl.SSLContext:
         """Make what TLS needs.

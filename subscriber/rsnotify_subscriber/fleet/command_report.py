@@ -12,13 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from rsnotify.commands import printable
-from rsnotify.datetimes import format_datetime
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
 
 #: Calls of `show`, one about each second, between two plain lines while nothing changes.
 _LINE_EVERY = 10
 #: How many Sources a terminal shows at most.
 _ROWS = 15
+#: Characters of a name that a terminal shows.
+_NAME_WIDTH = 30
 
 Statuses = Mapping[str, SourceStatus]
 
@@ -121,24 +122,28 @@ class TerminalReport:
 
     def show(self, statuses: Statuses) -> None:
         """Renew what is shown."""
-        self._live.update(_table(statuses))
+        self._live.update(table_of(statuses))
 
 
-def _table(statuses: Statuses) -> Table:
-    table = Table(caption=sentence(statuses), caption_justify="left", box=None)
-    for title in ("Source", "", "resources", "pending", "push", "synced through"):
-        table.add_column(title, no_wrap=True, overflow="ellipsis")
+def table_of(statuses: Statuses) -> Table:
+    """Make a table of those that most need to be looked at, with a line for all below it."""
+    caption = Text(sentence(statuses))
+    table = Table(caption=caption, caption_justify="left", box=None, expand=True)
+    table.add_column("Source", no_wrap=True, max_width=_NAME_WIDTH)
+    table.add_column("", no_wrap=True, ratio=1)  # what is wrong has all the room that is left
+    for title in ("resources", "pending", "push"):
+        table.add_column(title, no_wrap=True, justify="right")
+    table.add_column("synced through", no_wrap=True)
     first = sorted(statuses.items(), key=lambda item: _urgency(item[1]))
     for name, one in first[:_ROWS]:
         status = one.status
-        through = format_datetime(status.through) if status.through else "not yet"
         table.add_row(
             Text(printable(name)),
             Text(printable(one.error) if one.error else _standing(one)),
             str(status.resources),
             str(status.pending),
             str(status.push),
-            through,
+            f"{status.through:%Y-%m-%d %H:%M:%S}" if status.through else "not yet",
         )
     return table
 

@@ -1,0 +1,68 @@
+"""What is shown of many Sources: in a terminal, as lines, as JSON."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
+from rsnotify_subscriber.fleet import Phase, SourceStatus
+from rsnotify_subscriber.fleet.command_report import JsonReport, LineReport, table_of
+
+#: What stands for a control character.
+UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
+WELL = SourceStatus(Phase.FOLLOWED, Status(resources=3, push=PushState.UP, level=True))
+BEHIND = SourceStatus(Phase.FOLLOWED, Status(resources=3, pending=2))
+WRONG = SourceStatus(Phase.FAILED, Status(), "https://a.example/: no answer\x1b[2J in time")
+
+
+def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:
+    console = Console(width=100, record=True, file=StringIO())
+    statuses = {f"well{n}": WELL for n in range(50)} | {"[red]behind": BEHIND, "wrong": WRONG}
+    console.print(table_of(statuses))
+    lines = console.export_text().splitlines()
+    assert lines[1].split()[:4] == ["wrong", "https://a.example/:", "no", f"answer{UNPRINTABLE}[2J"]
+    assert lines[2].split()[:2] == ["[red]behind", "behind"]
+    assert "50 of 52 Sources in step, 1 in trouble, pushed to by 50" in lines[-1]
+    assert len(lines) < 25
+
+
+def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    report = LineReport()
+    report.show({"a": WELL, "b": WRONG})
+    report.show({"a": WELL, "b": WRONG})
+    report.show({"a": BEHIND, "b": WELL})
+    sums = "1 of 2 Sources in step{}, pushed to by 1, {} resources, 0 changes applied, {} pending"
+    assert capsys.readouterr().out.splitlines() == [
+        f"b: https://a.example/: no answer{UNPRINTABLE}[2J in time",
+        sums.format(", 1 in trouble", 3, 0),
+        "b: out of trouble",
+        sums.format("", 6, 2),
+    ]
+
+
+def test_json_tells_what_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    report = JsonReport()
+    for statuses in ({"a": WELL, "b": WRONG}, {"a": WELL, "b": WELL}, {"b": WELL}):
+        report.show(statuses)
+    first, second, third = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["sources"], first["wrong"]) == (2, 1)
+    wrong = first["changed"]["b"]
+    assert (wrong["phase"], wrong["error"]) == ("failed", WRONG.error)
+    assert set(second["changed"]) == {"b"}
+    assert (third["changed"], third["gone"]) == ({}, ["a"])
+
+
+def test_a_subscriber_is_made_without_loading_what_it_may_never_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssl, "create_default_context", pytest.fail)
+    fleet = Fleet()
+    mirror = FolderMirror(tmp_path / "copy")
+    fleet.add("a", Subscriber("https://a.example/", mirror, state=tmp_path, shared=fleet.shared))
+    assert fleet.status["a"].phase is Phase.WAITING
