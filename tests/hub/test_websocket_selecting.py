@@ -15,6 +15,7 @@ from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability, ChangeType
 from rsnotify.writing import write_document
 from rsnotify_hub.admin.views import topic_id
+from rsnotify_hub.selecting import sieve
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,
@@ -86,6 +87,19 @@ async def test_what_is_replayed_is_chosen_as_well(hub: Client):
     await hub.accepted(named(20, maps_a=21))
     socket, _ = await listen(hub, MAPS, since=5)
     assert await next_told(socket) == (5, 21, [21])
+
+
+async def test_who_asks_for_too_much_of_the_past_gets_all_of_it_and_the_part_from_then_on(
+    hub: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sieve, "_OLD_PER_SECOND", 0)
+    for second in range(3):
+        await hub.accepted(named(second, b=second + 1))
+    socket, said = await listen(hub, MAPS, since=0)
+    assert said["select"] == MAPS
+    assert await heard(socket, 3) == [1, 2, 3]
+    await hub.accepted(named(3, b=4, maps_a=5))
+    assert (await next_told(socket))[2] == [5]
 
 
 async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(hub: Client):

@@ -6,6 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.store import Entry
@@ -19,6 +20,11 @@ _KEPT = 8 * 1024 * 1024
 #: What each costs beside its body.
 _HEAD = 500
 
+#: How much of old parts of logs is looked at in a second, in bytes, and for how many seconds at
+#: once: anybody may ask for any part of any log from its beginning, and come back for it.
+_OLD_PER_SECOND = 4 * 1024 * 1024
+_OLD_SECONDS = 10
+
 #: By its position, what is left of each fragment.
 _Left = dict[int, Fragment]
 
@@ -29,19 +35,28 @@ class Sieve:
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Stream, int], Fragment] = OrderedDict()
         self._size = 0
+        self._spent = 0.0
+        self._spent_at = monotonic()
         # One thread: a large fragment is read once, and the processor is there for others too.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-selecting")
 
-    async def left(self, stream: Stream, entries: Sequence[Entry]) -> list[Entry]:
+    async def left(
+        self, stream: Stream, entries: Sequence[Entry], *, old: bool = False
+    ) -> list[Entry]:
         """Return what is left of each fragment of a part of a log.
 
         Args:
             stream: Of which log, for whom.
             entries: What to look at, in the order of the log.
+            old: Whether it came some time ago. Where too much of that is asked for, all of it
+                is left.
         """
         known = self._known(stream, entries)
         new = [entry for entry in entries if entry.position not in known]
-        if sum(len(entry.fragment.body) for entry in new) <= _AT_ONCE:
+        size = sum(len(entry.fragment.body) for entry in new)
+        if old and not self._affords(size):
+            return list(entries)
+        if size <= _AT_ONCE:
             found = _leave(stream, new)
         else:
             loop = asyncio.get_running_loop()
@@ -50,6 +65,15 @@ class Sieve:
             self._keep((stream, position), fragment)
         left = known | found
         return [Entry(entry.position, left[entry.position]) for entry in entries]
+
+    def _affords(self, size: int) -> bool:
+        now = monotonic()
+        self._spent = max(0.0, self._spent - (now - self._spent_at) * _OLD_PER_SECOND)
+        self._spent_at = now
+        if self._spent + size > _OLD_PER_SECOND * _OLD_SECONDS:
+            return False
+        self._spent += size
+        return True
 
     def _known(self, stream: Stream, entries: Sequence[Entry]) -> _Left:
         keys = [(stream, entry.position) for entry in entries]

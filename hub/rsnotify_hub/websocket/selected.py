@@ -68,7 +68,7 @@ class Group:
         """
         entries = await self._topics.read(self.stream.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
-        return join(await self._sieve.left(self.stream, wanted))
+        return join(await self._sieve.left(self.stream, wanted, old=True))
 
     def wake(self) -> None:
         """Send what has come."""
