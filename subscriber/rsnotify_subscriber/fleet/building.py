@@ -48,7 +48,11 @@ def _subscriber(
         via=source.via,
         hubs=source.hubs,
         pace=Pace(
-            poll=source.poll, spread=source.spread, rate=source.rate, in_flight=source.in_flight
+            poll=source.poll,
+            spread=source.spread,
+            rate=source.rate,
+            in_flight=source.in_flight,
+            hold=source.hold,
         ),
         selection=selection(
             source.only, source.excluded, source.type, source.change, source.collection

@@ -47,6 +47,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             many listen.
         rate: How many resources are asked for in a second at most; None for any number.
         in_flight: Changes that may be out to be applied at once.
+        hold: Changes of fragments beyond a gap that are kept.
         largest: Bytes that are taken of content whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at private addresses.
         mqtt_url: The MQTT broker to use, whatever the Source names.
@@ -79,6 +80,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     spread: Annotated[float, Meta(ge=0, le=3e7)] | None = None
     rate: Annotated[float, Meta(ge=0.001)] | None = None
     in_flight: _Count = 32
+    hold: _Count = 2_000
     largest: _Bytes = LARGEST
     allow_private_addresses: bool = False
     mqtt_url: str | None = None
