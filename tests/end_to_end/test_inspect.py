@@ -42,7 +42,9 @@ def test_a_source_is_shown_as_indented_lines(url: str) -> None:
 def test_a_source_is_shown_as_json(url: str) -> None:
     done = subprocess.run([*INSPECT, url, "--json"], capture_output=True, timeout=60, check=True)
     description = json.loads(done.stdout)
-    (offered,) = description["parts"]
+    offered, told = description["parts"]
+    assert told["capability"] == "framework-notification"
+    assert told["links"]
     counts = {part["capability"]: part.get("entries") for part in offered["parts"]}
     assert counts["resourcelist"] == 3
     assert counts["changelist"] == 0
