@@ -15,6 +15,7 @@ from rsnotify.digest import SetDigest, SetSum, set_digest
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher, Record
+from rsnotify_publisher.framework import Notices
 from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, QUICK, FakeHub
 from tests.publisher.test_journal import VERSION_1
@@ -123,6 +124,23 @@ def test_a_journal_of_an_earlier_version_is_summed_up_once(path: Path) -> None:
         assert journal.state().sum == summed_up(journal)
         record(journal, put("b"))
         assert journal.state().sum == summed_up(journal)
+
+
+def test_a_journal_of_the_version_before_is_summed_up_once(path: Path) -> None:
+    with Journal(path, BASE) as journal:
+        record(journal, put("a"), put("b"))
+        before = journal.state()
+    with closing(sqlite3.connect(path)) as old:
+        old.executescript("ALTER TABLE state DROP COLUMN sum; PRAGMA user_version = 3;")
+    with Journal(path, BASE) as journal:
+        assert journal.state() == before
+
+
+def test_what_is_told_of_documents_says_nothing_of_the_set(path: Path) -> None:
+    with Journal(path, BASE) as journal:
+        record(journal, put("a"))
+        assert journal.state().digest is not None
+        assert Notices(journal).state().digest is None
 
 
 def test_nothing_is_said_of_a_set_with_a_resource_without_such_a_hash(path: Path) -> None:
