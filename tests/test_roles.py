@@ -23,6 +23,8 @@ SHOWS = {
     "cat copy/station1.txt": "on the hill",
     "cat copy/records/1": "<#here>",
     "rsnotify follow --config sources.toml": "2 of 2 Sources in step",
+    """python -c "import sqlite3; print(*sqlite3.connect('index.sqlite3').execute("""
+    """'SELECT uri FROM pages WHERE text MATCH ?', ('hill',)))\"""": "station2.txt",
     "cat copies/maps/maps/valley.ttl": "<a> <b> <c> .",
     "rsnotify follow http://127.0.0.1:8000/ copy2 --json": '"in_step":true',
     "python destination.py": "updated http://127.0.0.1",
