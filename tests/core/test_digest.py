@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsnotify.digest import (
@@ -113,6 +113,7 @@ def test_the_page_names_what_is_written() -> None:
         assert f"| `{name}` |" in PAGE
 
 
+@settings(max_examples=50)
 @given(SETS, st.randoms())
 def test_the_order_does_not_matter(resources: dict[str, str | None], random: Random) -> None:
     shuffled = list(resources.items())
@@ -120,6 +121,7 @@ def test_the_order_does_not_matter(resources: dict[str, str | None], random: Ran
     assert str(sum_of(dict(shuffled))) == str(sum_of(resources))
 
 
+@settings(max_examples=50)
 @given(SETS, SETS, st.randoms())
 def test_any_way_from_one_set_to_another_ends_in_the_same_sum(
     before: dict[str, str | None], after: dict[str, str | None], random: Random
@@ -133,6 +135,7 @@ def test_any_way_from_one_set_to_another_ends_in_the_same_sum(
     assert str(total) == str(sum_of(after))
 
 
+@settings(max_examples=50)
 @given(SETS, SETS)
 def test_two_sets_have_one_digest_only_if_they_are_the_same(
     one: dict[str, str | None], other: dict[str, str | None]
@@ -144,6 +147,7 @@ def test_two_sets_have_one_digest_only_if_they_are_the_same(
         assert (ours == theirs) is (one == other)
 
 
+@settings(max_examples=50)
 @given(SETS)
 def test_a_sum_that_was_kept_goes_on_as_before(resources: dict[str, str | None]) -> None:
     total = SetSum.parse(str(sum_of(resources)))
@@ -152,6 +156,7 @@ def test_a_sum_that_was_kept_goes_on_as_before(resources: dict[str, str | None])
     assert (str(again), str(total)) == (str(SetSum()), str(sum_of(resources)))
 
 
+@settings(max_examples=50)
 @given(SETS)
 def test_what_is_written_into_a_document_is_read_again(resources: dict[str, str | None]) -> None:
     said = sum_of(resources).digest()

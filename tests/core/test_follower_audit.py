@@ -87,7 +87,7 @@ def withhold(source: Source, destination: Destination) -> None:
     destination.work()
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75, suppress_health_check=[HealthCheck.too_slow])
 @given(
     per_list=st.integers(1, 5),
     kept=st.sampled_from([1, 3, 100]),

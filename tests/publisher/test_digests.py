@@ -52,7 +52,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "journal.sqlite3"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(CHANGES, max_size=4), st.lists(st.lists(CHANGES, max_size=5), max_size=5))
 def test_whatever_is_loaded_and_recorded_the_sum_is_that_of_the_set(
     tmp_path_factory: pytest.TempPathFactory, loaded: list[Record], batches: list[list[Record]]
