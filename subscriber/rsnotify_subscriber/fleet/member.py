@@ -62,6 +62,8 @@ class Member:
         # What failed counts until it is shown to work.
         failed = self._error if self._phase is Phase.FAILED or not status.level else None
         error = status.error if failed is None else _told(failed)
+        if error is None and status.in_step is False:
+            error = status.difference
         return SourceStatus(self._phase, status, error)
 
     def stop(self) -> None:

@@ -66,3 +66,15 @@ def test_a_subscriber_is_made_without_loading_what_it_may_never_need(
     mirror = FolderMirror(tmp_path / "copy")
     fleet.add("a", Subscriber("https://a.example/", mirror, state=tmp_path, shared=fleet.shared))
     assert fleet.status["a"].phase is Phase.WAITING
+
+
+def test_a_copy_that_is_not_what_the_source_says_is_in_trouble(tmp_path: Path) -> None:
+    class Differing(Subscriber):
+        """One whose last audit found a difference."""
+
+        status = Status(level=True, in_step=False, difference="3 resources, and not 4")
+
+    fleet = Fleet()
+    mirror = FolderMirror(tmp_path / "copy")
+    fleet.add("a", Differing("https://a.example/", mirror, state=tmp_path, shared=fleet.shared))
+    assert fleet.status["a"].error == "3 resources, and not 4"
