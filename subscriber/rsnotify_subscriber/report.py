@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 import typer
 from rich.live import Live
@@ -15,21 +13,6 @@ from rsnotify_subscriber.status import Status
 
 #: Seconds, that is calls of `show`, between two plain lines while nothing but time moves.
 _LINE_EVERY = 10
-
-
-class Report(Protocol):
-    """Shows a status about once a second; a context manager."""
-
-    def __enter__(self) -> object:
-        """Begin."""
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-
-    def show(self, status: Status) -> None:
-        """Show how it is going."""
-
-
 #: What is said of who is level, by how the last comparison with the Source's own word went.
 _LEVEL = {None: "in step", True: "in step (audited)", False: "other than the Source says"}
 
@@ -46,7 +29,7 @@ def sentence(status: Status) -> str:
     )
 
 
-class _Quiet:
+class Quiet:
     """Nothing to begin or end."""
 
     def __enter__(self) -> None:
@@ -56,7 +39,7 @@ class _Quiet:
         return None
 
 
-class JsonReport(_Quiet):
+class JsonReport(Quiet):
     """One JSON object for each status."""
 
     def show(self, status: Status) -> None:
@@ -66,7 +49,7 @@ class JsonReport(_Quiet):
         typer.echo(msgspec.json.encode(facts).decode())
 
 
-class LineReport(_Quiet):
+class LineReport(Quiet):
     """A line when something changed, and now and then anyway."""
 
     def __init__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 import msgspec
 import typer
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from rsnotify.commands import printable
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
+from rsnotify_subscriber.report import Quiet
 
 #: Calls of `show`, one about each second, between two plain lines while nothing changes.
 _LINE_EVERY = 10
@@ -22,19 +22,6 @@ _ROWS = 15
 _NAME_WIDTH = 30
 
 Statuses = Mapping[str, SourceStatus]
-
-
-class Report(Protocol):
-    """Shows how all Sources are doing, about once a second; a context manager."""
-
-    def __enter__(self) -> object:
-        """Begin."""
-
-    def __exit__(self, *_: object) -> None:
-        """End."""
-
-    def show(self, statuses: Statuses) -> None:
-        """Show how it is going."""
 
 
 def sentence(statuses: Statuses) -> str:
@@ -47,17 +34,7 @@ def sentence(statuses: Statuses) -> str:
     )
 
 
-class _Quiet:
-    """Nothing to begin or end."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class JsonReport(_Quiet):
+class JsonReport(Quiet):
     """One JSON object each time: how all are doing, and each of which something has changed."""
 
     def __init__(self) -> None:
@@ -79,7 +56,7 @@ def _facts(one: SourceStatus) -> dict[str, object]:
     return {**facts, "phase": one.phase, "error": one.error}
 
 
-class LineReport(_Quiet):
+class LineReport(Quiet):
     """A line when a Source gets into trouble or out of it, and one for all now and then."""
 
     def __init__(self) -> None:
