@@ -1,0 +1,249 @@
+"""A `Push` on a clock that does not wait: what its ways tell, and what they should have told."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from rsnotify.datetimes import Instant
+from rsnotify.errors import Unavailable
+from rsnotify_subscriber.events import Event, PushDown, PushUp
+from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.push.preference import HOLD, PATIENCE, SLACK
+from rsnotify_subscriber.push.push import MUTE, Push
+from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.ways import Way
+from tests.subscriber.push.virtual import run
+
+#: What is known when ways are joined.
+KNOWN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Hub:
+    """A way that is up when it is told to be; a `Transport`."""
+
+    def __init__(self, name: str) -> None:
+        self.way = Way(Via.WEBSOCKET, "topic", (name,), lambda _: self)
+        self.joins = 0
+        self._can = asyncio.Event()
+        self._lost = asyncio.Event()
+        self._listener: Listener | None = None
+
+    async def receive(self, since: Instant | None, listener: Listener) -> None:
+        self.joins += 1
+        await self._can.wait()
+        self._lost.clear()
+        self._listener = listener
+        listener.up()
+        await self._lost.wait()
+        raise Unavailable(self.way.hub, "lost")
+
+    def be_there(self) -> None:
+        self._can.set()
+
+    def be_away(self) -> None:
+        self._can.clear()
+        self._lost.set()
+
+    def tell(self, seconds: float) -> None:
+        """Tell of everything up to so many seconds after what was known at first."""
+        assert self._listener is not None
+        self._listener.fragment((KNOWN + timedelta(seconds=seconds)).isoformat().encode())
+
+
+class Refusing(Hub):
+    """One that lets nobody in."""
+
+    async def receive(self, since: Instant | None, listener: Listener) -> None:
+        self.joins += 1
+        raise Unavailable(self.way.hub, "it lets nobody in")
+
+
+class Kept:
+    """Two hubs, of which a `Push` keeps one; the `Events` of it."""
+
+    def __init__(self) -> None:
+        self.better, self.worse = Hub("better"), Hub("worse")
+        ways = (self.better.way, self.worse.way)
+        self.events: list[Event] = []
+        self.is_up = False
+        self.push = Push(ways, self, lambda: KNOWN, Random(0), announce=self.events.append)
+
+    def up(self) -> None:
+        assert not self.is_up
+        self.is_up = True
+
+    def down(self) -> None:
+        assert self.is_up
+        self.is_up = False
+
+    def audience(self, listeners: int) -> None: ...
+
+    def gap(self) -> None: ...
+
+    def fragment(self, document: bytes) -> Instant | None:
+        return datetime.fromisoformat(document.decode())
+
+    def names(self) -> list[str]:
+        return [way.hub for way in self.push.up]
+
+    def pull(self, *, news: bool) -> None:
+        self.push.pulled(asyncio.get_running_loop().time(), news=news)
+
+
+def lived(life) -> None:  # type: ignore[no-untyped-def]
+    """Let a `Push` live through something."""
+
+    async def whole() -> None:
+        kept = Kept()
+        keeping = asyncio.create_task(kept.push.run())
+        try:
+            await life(kept)
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+        assert not kept.is_up
+
+    run(whole())
+
+
+async def both_up(kept: Kept) -> None:
+    """Let the worse way be up for long, and then the better one, too."""
+    kept.worse.be_there()
+    await asyncio.sleep(PATIENCE + 60)
+    kept.better.be_there()
+    await asyncio.sleep(HOLD + 1)
+
+
+def test_a_way_that_tells_nothing_of_what_two_pulls_had_is_taken_for_lost() -> None:
+    async def life(kept: Kept) -> None:
+        kept.better.be_there()
+        await asyncio.sleep(60)
+        kept.pull(news=True)  # of before it was joined, for all one knows
+        await asyncio.sleep(MUTE + 1)
+        assert kept.names() == ["better"]
+        kept.pull(news=True)
+        kept.worse.be_there()
+        await asyncio.sleep(MUTE - 1)
+        assert kept.names() == ["better"]
+        assert kept.worse.joins == 0
+        await asyncio.sleep(2)
+        assert kept.names() == ["worse"]
+        kinds = [(type(one), one.hub) for one in kept.events if isinstance(one, PushUp | PushDown)]
+        assert kinds == [(PushUp, "better"), (PushDown, "better"), (PushUp, "worse")]
+        kept.better.tell(1)
+        await asyncio.sleep(0)
+        assert kept.names() == ["better"]
+        assert kept.better.joins == 1
+
+    lived(life)
+
+
+def test_a_way_that_tells_it_soon_is_not_taken_for_lost() -> None:
+    async def life(kept: Kept) -> None:
+        kept.better.be_there()
+        await asyncio.sleep(60)
+        kept.pull(news=False)
+        kept.pull(news=True)
+        await asyncio.sleep(MUTE - 1)
+        kept.better.tell(1)
+        await asyncio.sleep(60)
+        assert kept.names() == ["better"]
+
+    lived(life)
+
+
+def test_a_pull_that_began_before_a_way_was_up_says_nothing_about_it() -> None:
+    async def life(kept: Kept) -> None:
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(1)
+        kept.better.be_there()
+        await asyncio.sleep(1)
+        kept.push.pulled(began, news=True)
+        kept.pull(news=True)
+        await asyncio.sleep(60)
+        assert kept.names() == ["better"]
+
+    lived(life)
+
+
+def test_the_only_way_that_tells_nothing_is_down_and_up_again_when_it_tells() -> None:
+    async def life(kept: Kept) -> None:
+        kept.push.take([kept.better.way])
+        kept.better.be_there()
+        await asyncio.sleep(1)
+        kept.pull(news=False)
+        kept.pull(news=True)
+        await asyncio.sleep(MUTE + 1)
+        assert not kept.is_up
+        kept.better.tell(1)
+        assert kept.is_up
+
+    lived(life)
+
+
+def test_a_worse_way_is_closed_at_once_when_the_better_one_tells_the_same() -> None:
+    async def life(kept: Kept) -> None:
+        await both_up(kept)
+        kept.worse.tell(1)
+        await asyncio.sleep(SLACK + 1)
+        assert kept.names() == ["better", "worse"]
+        kept.better.tell(1)
+        assert kept.names() == ["better"]
+
+    lived(life)
+
+
+def test_what_was_known_before_is_no_sign_that_a_way_tells_anything() -> None:
+    async def life(kept: Kept) -> None:
+        await both_up(kept)
+        kept.better.tell(0)
+        kept.better.tell(-10)
+        await asyncio.sleep(10)
+        assert kept.names() == ["better", "worse"]
+        kept.better.tell(1)
+        assert kept.names() == ["better"]
+
+    lived(life)
+
+
+def test_a_way_that_is_dropped_before_it_was_begun_with_is_not_joined() -> None:
+    async def life(kept: Kept) -> None:
+        await asyncio.sleep(0)
+        kept.push.take([])
+        kept.push.take([kept.worse.way])
+        kept.push.take([])
+        kept.worse.be_there()
+        await asyncio.sleep(60)
+        assert kept.worse.joins == 0
+        assert kept.names() == []
+
+    lived(life)
+
+
+def test_what_is_lost_while_nothing_is_left_is_told_once() -> None:
+    async def life(kept: Kept) -> None:
+        kept.better.be_there()
+        await asyncio.sleep(60)
+        kept.better.be_away()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not kept.is_up
+        kept.better.be_there()
+        await asyncio.sleep(0.5)
+        assert kept.names() == ["better"]
+
+    lived(life)
+
+
+def test_a_way_that_never_comes_up_is_told_once_and_tried_again() -> None:
+    async def life(kept: Kept) -> None:
+        refusing = Refusing("refusing")
+        kept.push.take([refusing.way])
+        await asyncio.sleep(3600)
+        assert refusing.joins > 100
+        reason = "refusing: it lets nobody in"
+        assert kept.events == [PushDown(Via.WEBSOCKET, "refusing", "topic", reason, 0)]
+
+    lived(life)
