@@ -15,8 +15,8 @@ from rsnotify.mqtt.names import PREFIX, channel_name
 from rsnotify.pace import Pace
 from rsnotify.selection import Selection
 from rsnotify.selective import asked_by
-from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_hub.serving.application import serve
+from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Publisher, application
 from rsnotify_subscriber import Brokered, FolderMirror, PushState, Subscriber, Via
 from tests.mosquitto import Mosquitto
