@@ -88,7 +88,6 @@ class Destination:
         self.lied_to = False
         #: Whether content counts only with the hash that was announced.
         self.verifies = False
-        self.pace = PACE
         self.pending: list[Action] = []
         self.restart()
 
