@@ -78,8 +78,12 @@ class Sending:
     def _wake(self, stream: Stream) -> None:
         if timer := self._timers.pop(stream, None):
             timer.cancel()
-        if stream not in self._tasks and self._has_more(stream):
+        if stream in self._tasks:
+            return
+        if self._has_more(stream):
             self._tasks[stream] = asyncio.create_task(self._send(stream))
+        else:
+            self._wake_later(stream)
 
     def _has_more(self, stream: Stream) -> bool:
         cutting = self._cuttings.get(stream)
@@ -101,6 +105,7 @@ class Sending:
         except Unavailable:
             pass  # the connection is lost: whoever keeps it tells so, and begins again
         except Exception:
+            self._cuttings.pop(stream, None)  # what it handed out may not have been sent
             log.exception("sending %s to the MQTT broker broke off", stream.topic)
         finally:
             del self._tasks[stream]

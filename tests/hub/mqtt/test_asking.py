@@ -75,6 +75,22 @@ async def test_who_asks_as_well_changes_nothing_for_the_others(
         assert span((await ear.next()).payload) == (1, 2, [2])
 
 
+async def test_who_asks_as_well_keeps_nobody_from_hearing_that_nothing_was_left(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
+) -> None:
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen(NAME) as ear:
+        await hub.accepted(named(0, maps_a=1))
+        await ask(ear)
+        await ear.next()
+        await hub.accepted(named(1, b=2))
+        assert span((await ear.next()).payload) == (1, 2, [])
+        await hub.accepted(named(2, b=3))  # is held back now
+        await ask(ear)
+        await ask(ear, Select())
+        await watch.line("asks for all of its topic")  # so what came before was taken as well
+        assert span((await ear.next()).payload) == (2, 3, [])
+
+
 async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
