@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from websockets.asyncio.client import connect
 from websockets.exceptions import WebSocketException
 
@@ -28,7 +29,7 @@ class _Control(Struct):
     type: str
     code: str = ""
     message: str = ""
-    audience: int = 0
+    audience: Annotated[int, Meta(ge=0, le=2**53)] = 0
 
 
 class WebSocketTransport:
@@ -79,7 +80,7 @@ class WebSocketTransport:
             raise RefusedAddress(self._hub, str(error.strerror)) from None
         except TimeoutError:
             raise Unavailable(self._hub, "no answer in time") from None
-        except (OSError, ValueError, WebSocketException) as error:
+        except (OSError, ValueError, RecursionError, WebSocketException) as error:
             raise Unavailable(self._hub, str(error) or type(error).__name__) from error
 
     async def _dial(self) -> socket.socket:

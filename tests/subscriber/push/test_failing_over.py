@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, Unavailable
@@ -169,6 +170,28 @@ async def test_a_hub_that_never_confirms_a_subscription_is_given_up(
     monkeypatch.setattr(websocket, "TIMEOUT", 0.1)
     lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
     with pytest.raises(Unavailable, match="no answer in time"):
+        await lost.receive(None, Nobody())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{"type": "subscribed", "audience": 1%s}' % ("0" * 400),
+        '{"type": "subscribed", "audience": -1}',
+        '{"type": "no", "more": %s%s}' % ("[" * 100_000, "]" * 100_000),
+        "{",
+    ],
+    ids=["more listeners than a number holds", "less than none", "too deep", "cut off"],
+)
+async def test_a_hub_that_says_what_cannot_be_is_given_up(
+    hub: SmallHub, monkeypatch: pytest.MonkeyPatch, frame: str
+) -> None:
+    async def babble(socket: web.WebSocketResponse, _: object) -> None:
+        await socket.send_str(frame)
+
+    monkeypatch.setattr(hub, "_subscribe", babble)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    with pytest.raises(Unavailable):
         await lost.receive(None, Nobody())
 
 
