@@ -48,7 +48,8 @@ def read_ask(payload: bytes) -> Ask:
     try:
         ask = msgspec.json.decode(payload, type=Ask)
     except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"it asks for no part of a topic: {error}") from None
+        reason = str(error)[:200]  # which may quote what was sent
+        raise ConfigurationError(f"it asks for no part of a topic: {reason}") from None
     select = ask.select.canonical()
     if not select:
         raise ConfigurationError("it asks for all of its topic, which has a name of its own")

@@ -179,6 +179,17 @@ async def test_what_cannot_be_asked_for_is_left_and_hurts_nobody(
         assert span((await ear.next()).payload) == (0, 1, [1])
 
 
+async def test_who_asks_writes_no_lines_of_its_own_into_the_log(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
+) -> None:
+    async with run_hub(mqtt_url=mosquitto.url), listen(NAME) as ear:
+        junk = rb'{"topic":"T","select":{"changes":["\n\u001b[2Kall is well' + b"!" * 9_000 + b'"]}}'
+        await ear.say(channel_name(TOPIC, asking(PREFIX)), junk, TOPIC, "application/json")
+        line = await watch.line("refused what came over MQTT", "all is well")
+        assert line.isprintable()
+        assert len(line) < 500
+
+
 async def test_no_more_parts_are_made_than_are_allowed(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
 ) -> None:
