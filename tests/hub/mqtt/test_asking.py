@@ -183,7 +183,9 @@ async def test_who_asks_writes_no_lines_of_its_own_into_the_log(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch
 ) -> None:
     async with run_hub(mqtt_url=mosquitto.url), listen(NAME) as ear:
-        junk = rb'{"topic":"T","select":{"changes":["\n\u001b[2Kall is well' + b"!" * 9_000 + b'"]}}'
+        junk = (
+            rb'{"topic":"T","select":{"changes":["\n\u001b[2Kall is well' + b"!" * 9_000 + b'"]}}'
+        )
         await ear.say(channel_name(TOPIC, asking(PREFIX)), junk, TOPIC, "application/json")
         line = await watch.line("refused what came over MQTT", "all is well")
         assert line.isprintable()
