@@ -4,7 +4,7 @@ that the head deserves, and is told to go on only where the body will be read.
 
 from __future__ import annotations
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 _CONTINUE = "100-continue"
 
@@ -19,6 +19,8 @@ async def go_on(request: web.Request) -> None:
     Raises:
         HTTPExpectationFailed: It expects something else.
     """
+    if request.version < HttpVersion11:
+        return  # what it expects is to be ignored, and it knows no answer before the answer
     expected = request.headers.get("Expect", "").lower()
     if expected not in ("", _CONTINUE):
         raise web.HTTPExpectationFailed(text="the hub knows no such expectation\n")

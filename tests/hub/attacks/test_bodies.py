@@ -61,13 +61,17 @@ async def test_a_body_that_is_too_large_is_refused_as_soon_as_that_is_known(run_
 
 @asynccontextmanager
 async def posting(
-    hub: Client, length: int, *headers: str, content_type: str = "application/xml"
+    hub: Client,
+    length: int,
+    *headers: str,
+    content_type: str = "application/xml",
+    version: str = "1.1",
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Send the head of a POST, and nothing of its body."""
     place = urlsplit(hub.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = [
-        "POST /websub HTTP/1.1",
+        f"POST /websub HTTP/{version}",
         f"Host: {place.netloc}",
         f"Content-Type: {content_type}",
         f'Link: <{TOPIC}>; rel="self"',
@@ -114,6 +118,15 @@ async def test_who_asks_first_whether_to_go_on_is_told_so_only_with_a_right_to_p
             assert await status_of(reader) == 202
         async with posting(hub, len(body), "Expect: a miracle", right) as (reader, _):
             assert await status_of(reader) == 417
+
+
+async def test_a_client_of_http_1_0_is_told_nothing_before_its_answer(run_hub: RunHub):
+    body, right = fragment(0, 1), f"Authorization: Bearer {TOKEN}"
+    async with run_hub(publishers=[{"token": TOKEN, "topics": [TOPIC]}]) as hub:
+        for expecting in ("Expect: 100-continue", "Expect: a miracle"):
+            async with posting(hub, len(body), expecting, right, version="1.0") as (reader, writer):
+                writer.write(body)
+                assert await status_of(reader) == 202
 
 
 async def test_a_topic_without_end_is_left(run_hub: RunHub, callback: Callback):
