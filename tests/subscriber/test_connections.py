@@ -87,6 +87,29 @@ async def test_who_asks_for_much_leaves_room_for_the_others(
         await asyncio.gather(*tasks)
 
 
+async def test_a_host_that_does_not_answer_holds_up_no_other(
+    source: SmallSource, crowd: Crowd
+) -> None:
+    slow = Crowd()
+    other = SmallSource()
+    await other.server.start()
+    other.answers["/b0"] = slow.answer
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(other.server.stop)
+        shared = await stack.enter_async_context(Connections(most=4, per_host=2))
+        sessions = await stack.enter_async_context(
+            Sessions(source.url, per_host=100, shared=shared, allow_private_addresses=True)
+        )
+        tasks = [ask(sessions, f"{source.site}a{number}") for number in range(8)]
+        await crowd.until("/a0", "/a1")
+        tasks.append(ask(sessions, f"{other.site}b0"))
+        await slow.until("/b0")
+        assert crowd.most == 2
+        slow.open.set()
+        crowd.open.set()
+        await asyncio.gather(*tasks)
+
+
 async def test_a_connection_to_a_private_address_is_nobody_elses(source: SmallSource) -> None:
     async with AsyncExitStack() as stack:
         shared = await stack.enter_async_context(Connections())

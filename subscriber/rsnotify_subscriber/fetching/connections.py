@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
+from weakref import WeakValueDictionary
 
 import aiohttp
 from yarl import URL
@@ -56,7 +57,7 @@ class Connections:
 
     Args:
         most: Requests at a time, over all hosts; who asks for more waits for a turn.
-        per_host: Connections to one host at a time.
+        per_host: Requests to one host at a time.
         tls: Whose certificates are trusted; those of the system where it is left out.
     """
 
@@ -65,10 +66,11 @@ class Connections:
     ) -> None:
         self._most = most
         self._options: dict[str, Any] = {
-            "limit": 0,  # `most` is the limit
-            "limit_per_host": per_host,
+            "limit": 0,  # `most` and `per_host` are the limits
             "ssl": tls or True,
         }
+        self._per_host = per_host
+        self._rooms: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
         self._resting: dict[URL, float] = {}
 
     async def __aenter__(self) -> Connections:
@@ -109,10 +111,19 @@ class Connections:
         """
         session = self._anywhere if anywhere else self._guarded
         async with (
+            # First, so that those who wait for a slow host take no room from the others.
+            self._room_of(url.origin()),
             self._room,
             session.request(method, url, allow_redirects=False, **options) as response,
         ):
             yield response
+
+    def _room_of(self, host: URL) -> asyncio.Semaphore:
+        """Return the room for requests to a host, which is there as long as somebody uses it."""
+        room = self._rooms.get(host)
+        if room is None:
+            room = self._rooms[host] = asyncio.Semaphore(self._per_host)
+        return room
 
     def rest_of(self, url: URL) -> float:
         """Return for how many seconds a host wants to be left alone."""

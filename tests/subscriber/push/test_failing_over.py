@@ -176,9 +176,9 @@ async def test_a_hub_that_never_confirms_a_subscription_is_given_up(
 @pytest.mark.parametrize(
     "frame",
     [
-        '{"type": "subscribed", "audience": 1%s}' % ("0" * 400),
+        f'{{"type": "subscribed", "audience": {10**400}}}',
         '{"type": "subscribed", "audience": -1}',
-        '{"type": "no", "more": %s%s}' % ("[" * 100_000, "]" * 100_000),
+        f'{{"type": "no", "more": {"[" * 100_000}{"]" * 100_000}}}',
         "{",
     ],
     ids=["more listeners than a number holds", "less than none", "too deep", "cut off"],
