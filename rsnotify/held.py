@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 from rsnotify.coverage import Coverage
 from rsnotify.datetimes import Instant
 
@@ -10,13 +12,15 @@ class Held:
     """Fragments that begin later than what is known, in order of their `from`.
 
     Args:
-        limit: How many changes are kept. Beyond it a fragment is let go, and only its
-            `until` is remembered: the Change List has what it told.
+        limit: How many changes are kept; a fragment without changes counts as one. Beyond it a
+            fragment is let go, and only its `until` is remembered: the Change List has what it
+            told.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._fragments: list[tuple[Instant, Coverage]] = []
+        self._fragments: list[Coverage] = []
+        self._size = 0
         self._wanted: Instant | None = None
 
     def hold(self, coverage: Coverage) -> None:
@@ -24,20 +28,25 @@ class Held:
 
         One without `from` cannot be beyond a gap.
         """
-        assert coverage.from_ is not None
-        if any(coverage == held for _, held in self._fragments):
+        begins = coverage.from_
+        assert begins is not None
+        first = bisect_left(self._fragments, begins, key=_begins)
+        after = bisect_right(self._fragments, begins, key=_begins)
+        if coverage in self._fragments[first:after]:
             return
-        if sum(len(held.changes) for _, held in self._fragments) < self._limit:
-            self._fragments.append((coverage.from_, coverage))
-            self._fragments.sort(key=lambda held: held[0])
+        if self._size < self._limit:
+            self._fragments.insert(after, coverage)
+            self._size += _size(coverage)
         elif coverage.changes:
             self._wanted = coverage.until
 
     def next(self, known: Instant) -> Coverage | None:
         """Take out the first fragment, if it joins what is known by now."""
-        if self._fragments and self._fragments[0][0] <= known:
-            return self._fragments.pop(0)[1]
-        return None
+        if not self._fragments or not self._fragments[0].reaches(known):
+            return None
+        coverage = self._fragments.pop(0)
+        self._size -= _size(coverage)
+        return coverage
 
     def unexplained(self, known: Instant) -> bool:
         """Tell whether something was announced that is still beyond what is known."""
@@ -48,4 +57,14 @@ class Held:
     def clear(self) -> None:
         """Forget all that was announced."""
         self._fragments.clear()
+        self._size = 0
         self._wanted = None
+
+
+def _begins(coverage: Coverage) -> Instant:
+    assert coverage.from_ is not None
+    return coverage.from_
+
+
+def _size(coverage: Coverage) -> int:
+    return len(coverage.changes) or 1

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from rsnotify.actions import Progress
 from rsnotify.coverage import change_list_coverage, fragment_coverage
+from rsnotify.held import Held
 from rsnotify.knowledge import EARLIEST, Knowledge
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability, ChangeType
@@ -100,6 +101,19 @@ def test_a_fragment_beyond_a_gap_that_comes_by_several_ways_is_held_once() -> No
     knowledge.push(fragment_coverage(listed(1, 2, 3)))
     assert knowledge.known == at(5)
     assert not knowledge.gap
+
+
+def test_beyond_a_gap_fragments_without_changes_are_not_kept_without_end() -> None:
+    held = Held(limit=5)
+    for begin in range(1, 20):
+        held.hold(fragment_coverage(listed(from_=begin)))
+    kept = 0
+    while held.next(at(20)) is not None:
+        kept += 1
+    assert kept == 5
+    assert not held.unexplained(at(0))
+    held.hold(fragment_coverage(listed(from_=3)))
+    assert held.unexplained(at(0)), "there is room again"
 
 
 def test_t_waits_before_a_hole_until_a_younger_resource_list_was_compared() -> None:
