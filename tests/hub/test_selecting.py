@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,10 +19,12 @@ from rsnotify.writing import write_document
 from rsnotify_hub.log.contents import whole_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.store import Entry
+from rsnotify_hub.selecting.cutting import Cutting
 from rsnotify_hub.selecting.leaving import Joiner, join, leave
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream, stream_of
-from tests.hub.helpers import START, TOPIC, at
+from tests.hub import storing
+from tests.hub.helpers import START, TOPIC, Clock, at
 
 BASE = "https://source.example/data/"
 MAPS = Select(prefixes=(BASE + "maps/",))
@@ -196,6 +200,30 @@ def test_it_does_not_matter_in_which_portions_they_come(
     found = [*joiner.add(entries[:first]), *joiner.add(entries[first:]), *joiner.flush()]
     assert found == join(entries)
     assert not joiner.holds
+
+
+async def test_what_is_empty_is_told_of_while_more_and_more_comes(
+    tmp_path: Path, clock: Clock
+) -> None:
+    class Busy(Sieve):
+        """There is always something new by the time it is done."""
+
+        ends = 1
+
+        async def left(self, *args: Any, **options: Any) -> list[Entry]:
+            found = await super().left(*args, **options)
+            self.ends += 1
+            await topics.publish(TOPIC, made(document(self.ends - 1, self.ends)))
+            return found
+
+    sieve = Busy()
+    async with storing.logs(tmp_path, clock) as (topics, _):
+        await topics.publish(TOPIC, made(document(0, 1)))
+        cutting = Cutting(Stream(TOPIC, MAPS), topics, sieve, 0)
+        found = [await cutting.next() for _ in range(5)]
+        assert [told(entry.fragment) for part in found for entry in part] == [(0, 1, [])]
+        assert cutting.holds
+    sieve.close()
 
 
 async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.MonkeyPatch) -> None:

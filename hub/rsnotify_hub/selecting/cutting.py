@@ -70,8 +70,8 @@ class Cutting:
         entries = await self._topics.read(topic, after=self._seen)
         ready = self._joiner.add(await self._sieve.left(self._stream, entries))
         self._seen = entries[-1].position if entries else max(self._seen, end)
-        # What came meanwhile need not be waited for.
-        if self._joiner.holds and self._is_at_end and self.wait <= 0:
+        # Even where more has come meanwhile: more may come for ever.
+        if self._joiner.holds and self.wait <= 0:
             ready += self._joiner.flush()
             self._quiet_until = asyncio.get_running_loop().time() + QUIET_SECONDS
         if not self._joiner.holds:
