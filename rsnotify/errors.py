@@ -26,7 +26,7 @@ import re
 _CREDENTIALS = re.compile(r"//[^/?#@]*@")
 
 
-def _shown(uri: str) -> str:
+def shown(uri: str) -> str:
     """Leave out a user's name and password, which a message must not tell."""
     return _CREDENTIALS.sub("//", uri)
 
@@ -59,7 +59,7 @@ class DocumentError(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the reason, led by the place."""
-        place = _shown(self.source or "document")
+        place = shown(self.source or "document")
         if self.entry is not None:
             place = f"{place}, entry {self.entry}"
         return f"{place}: {self.reason}"
@@ -92,7 +92,7 @@ class FetchError(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the URI and the reason."""
-        return f"{_shown(self.uri)}: {_shown(self.reason)}"
+        return f"{shown(self.uri)}: {shown(self.reason)}"
 
 
 class NotFound(FetchError):

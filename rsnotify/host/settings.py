@@ -44,7 +44,9 @@ def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
     decode = msgspec.json.decode if str(path).endswith(".json") else msgspec.toml.decode
     try:
         return decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except RecursionError:
+        raise ConfigurationError(f"cannot read {path}: it is nested too deeply") from None
+    except ValueError as error:  # a `DecodeError` is one, and what is said of too long a number
         raise ConfigurationError(f"cannot read {path}: {error}") from None
 
 

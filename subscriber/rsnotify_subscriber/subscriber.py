@@ -12,7 +12,7 @@ from random import Random
 import msgspec
 
 from rsnotify.coverage import Change
-from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.errors import ConfigurationError, Unavailable, shown
 from rsnotify.mediatypes import is_media_type
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
@@ -238,7 +238,8 @@ class Subscriber:
         once: bool,
     ) -> None:
         if self._via in NAMES and not self._ways.to_changes(identity.offer):
-            raise ConfigurationError(f"{self._url} offers no hub that speaks {NAMES[self._via]}")
+            wanted = NAMES[self._via]
+            raise ConfigurationError(f"{shown(self._url)} offers no hub that speaks {wanted}")
         self._following = Following(
             identity,
             state,
@@ -285,8 +286,8 @@ class Subscriber:
             return identity
         if known.base != identity.base:
             raise ConfigurationError(
-                f"{self._place} holds the state of {known.url}; "
-                f"to follow {self._url} choose another place, or remove that one"
+                f"{self._place} holds the state of {shown(known.url)}; "
+                f"to follow {shown(self._url)} choose another place, or remove that one"
             )
         return msgspec.structs.replace(known, url=self._url, offer=offer)
 

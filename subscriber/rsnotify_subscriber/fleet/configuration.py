@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from rsnotify.errors import shown
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.fetching.fetcher import LARGEST
 from rsnotify_subscriber.push.choosing import Via
@@ -17,8 +18,9 @@ _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
 # A year at most: beyond, timers overflow.
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]
 _Text = Annotated[str, Meta(min_length=1)]
+_Path = Annotated[str, Meta(pattern=r"^[^\x00]+\Z")]
 #: What can stand in the name of a folder.
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=100)]
 
 
 class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,10 +63,10 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         mqtt_version: The version of MQTT.
     """
 
-    dest: _Text | None = None
+    dest: _Path | None = None
     handler: _Text | None = None
     options: dict[str, Any] = {}
-    state: _Text | None = None
+    state: _Path | None = None
     postgresql: str | None = None
     schema: _Text = "rsnotify"
     only: tuple[str, ...] = ()
@@ -86,10 +88,10 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mqtt_url: str | None = None
     mqtt_user: str | None = None
     mqtt_password: str | None = None
-    mqtt_password_file: _Text | None = None
-    mqtt_ca: _Text | None = None
-    mqtt_certificate: _Text | None = None
-    mqtt_key: _Text | None = None
+    mqtt_password_file: _Path | None = None
+    mqtt_ca: _Path | None = None
+    mqtt_certificate: _Path | None = None
+    mqtt_key: _Path | None = None
     mqtt_session: str = ""
     mqtt_version: str = "5"
 
@@ -103,7 +105,7 @@ class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Args:
         url: The Source, as `rsnotify follow` takes it.
-        name: What it is called; by default that URL.
+        name: What it is called; by default that URL, without the password that it may have.
     """
 
     url: _Text
@@ -112,7 +114,7 @@ class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def title(self) -> str:
         """What it is called."""
-        return self.name or self.url
+        return self.name or shown(self.url)
 
 
 class WebSub(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

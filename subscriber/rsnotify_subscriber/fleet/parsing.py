@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, shown
 from rsnotify.settings.lines import Path, line_of
 from rsnotify.settings.wrong import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source
@@ -74,8 +74,9 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
     if table != "source" or not rest:
         return f"[{table}]" if table in _File.__struct_fields__ else str(table)
     number = int(rest[0])
-    name = sources[number].get("name") or sources[number].get("url") or number + 1
-    return f"[[source]] {name}"
+    own = sources[number] if sources else {}
+    name = own.get("name") or own.get("url")
+    return f"[[source]] {shown(name) if isinstance(name, str) else number + 1}"
 
 
 def parse(
@@ -108,9 +109,8 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configurati
         for name, value in given.items()
         if name.startswith(_CALLBACK)
     }
-    defaults = file.defaults | {
-        name: value for name, value in given.items() if not name.startswith(_CALLBACK)
-    }
+    options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
+    defaults = _over(file.defaults, options)
     _converted(defaults, Terms, "defaults")
     folder = PurePath(os.path.abspath(path)).parent
     configuration = Configuration(
@@ -128,12 +128,15 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configurati
 def _source(
     number: int, own: Mapping[str, Any], defaults: Mapping[str, Any], folder: PurePath
 ) -> Source:
-    unwanted = {other for name in own for other in _INSTEAD.get(name, ())}
-    settings = {name: value for name, value in defaults.items() if name not in unwanted}
-    settings |= own
-    if isinstance(own.get("options"), dict) and "options" not in unwanted:
+    settings = _over(defaults, own)
+    if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
         settings["options"] = {**defaults.get("options", {}), **own["options"]}
     return _placed(_converted(settings, Source, "source", number), number, folder)
+
+
+def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    unwanted = {other for name in own for other in _INSTEAD.get(name, ())}
+    return {name: value for name, value in defaults.items() if name not in unwanted} | dict(own)
 
 
 def _placed(source: Source, number: int, folder: PurePath) -> Source:

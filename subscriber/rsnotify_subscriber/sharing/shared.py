@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
@@ -16,6 +17,7 @@ from rsnotify_subscriber.sharing.lanes import Lane
 _ENTRIES = 100_000
 #: Documents, of which those that change hardly at all have few entries.
 _DOCUMENTS = 10_000
+_Count = Annotated[int, Meta(ge=1, le=10**6)]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -30,11 +32,11 @@ class Limits(Struct, frozen=True, kw_only=True):
             or have taken a while.
     """
 
-    requests: int = 256
-    per_host: int = PER_HOST
-    per_source: int = 8
-    workers: int = 8
-    starting: int = 16
+    requests: _Count = 256
+    per_host: _Count = PER_HOST
+    per_source: _Count = 8
+    workers: _Count = 8
+    starting: _Count = 16
 
     def check(self) -> None:
         """Refuse what would let nobody do anything.

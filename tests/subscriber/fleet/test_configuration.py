@@ -241,6 +241,25 @@ WRONG = {
         '[[source]]\nurl = "https://a.example/"\n[[source]]\nurl = "https://b.example/"',
         "line 6: [[source]] https://b.example/: schema: https://a.example/ has its own there",
     ),
+    "a mirror where no file can be": (
+        f'{SOURCE}dest = "x\\u0000y"',
+        "line 4: [[source]] one: dest: Expected `str` matching regex",
+    ),
+    "a name that is a table": (
+        '[[source]]\nname = {password = "x"}\nurl = "https://a.example/"\ndest = "x"',
+        "line 2: [[source]] 1: name: Expected `str | null`, got `object`",
+    ),
+    "a Source that is a number": ("source = [5]", "[[source]] 1: Expected `object`, got `int`"),
+    "a limit that lets nobody in": (
+        f'[limits]\nworkers = 0\n{SOURCE}dest = "x"',
+        "line 2: [limits]: workers: Expected `int` >= 1",
+    ),
+    "a limit that is none": (
+        f'[limits]\nrequests = {10**30}\n{SOURCE}dest = "x"',
+        "line 2: [limits]: requests: ",
+    ),
+    "a number that is too long": (f"[limits]\nworkers = {'9' * 5000}", "cannot read"),
+    "what is too deep": (f"source = {'[' * 5000}", "it is nested too deeply"),
     "no TOML": ("[[source]\nurl = 3", "cannot read /etc/rsnotify/fleet.toml: "),
 }  # fmt: skip
 
@@ -252,6 +271,30 @@ def test_what_is_wrong_is_told_in_one_sentence_with_its_place(text: str, told: s
     assert told in str(error.value)
     assert PATH in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_name_is_one_line() -> None:
+    with pytest.raises(ConfigurationError, match="name: Expected `str` matching regex"):
+        configuration('[[source]]\nname = "one\\n"\nurl = "https://a.example/"\ndest = "x"')
+
+
+def test_json_that_is_too_deep_is_told_in_one_sentence() -> None:
+    with pytest.raises(ConfigurationError, match=r"^cannot read a\.json: it is nested too deeply$"):
+        decode_settings("a.json", '{"source": ' + "[" * 5000)
+
+
+def test_the_password_in_a_url_is_shown_to_nobody() -> None:
+    text = '[[source]]\nurl = "https://me:canary@a.example/"\n'
+    assert configuration(f'{text}dest = "x"').sources[0].title == "https://a.example/"
+    with pytest.raises(ConfigurationError) as error:
+        configuration(f"{text}pol = 3")
+    assert "[[source]] https://a.example/: pol" in str(error.value)
+
+
+def test_a_password_that_is_given_to_the_command_is_instead_of_that_in_a_file() -> None:
+    text = f'[defaults]\nmqtt_password_file = "x"\n{SOURCE}dest = "x"'
+    (one,) = configuration(text, mqtt_password="canary").sources
+    assert (one.mqtt_password, one.mqtt_password_file) == ("canary", None)
 
 
 def test_an_option_of_the_command_that_is_wrong_is_named_as_such() -> None:
