@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -33,6 +34,7 @@ _FROM_THE_USER = ("COMMANDLINE", "ENVIRONMENT")
 _OF_THE_COMMAND = ("config", "once", "json")
 #: What is said of each Source, and cannot be of all.
 _OF_ONE_SOURCE = ("url", "dest", "state")
+_FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key"}
 
 
 def given(context: typer.Context) -> dict[str, Any]:
@@ -49,6 +51,8 @@ def given(context: typer.Context) -> dict[str, Any]:
     for name in _OF_ONE_SOURCE:
         if name in found:
             raise ConfigurationError(f"{name.upper()} stands in the file, for each Source another")
+    for name in _FILES & found.keys():
+        found[name] = os.path.abspath(found[name])  # and not from the folder of the file
     if "excluded" in found:
         found["except"] = found.pop("excluded")
     return dict(msgspec.to_builtins(found))
@@ -71,9 +75,8 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
     Raises:
         ConfigurationError: A setting is wrong.
     """
-    read = partial(load, path, options)
+    read = partial(_read, path, options)
     configuration = read()
-    _allow_files(configuration)
     websub = configuration.websub
     report = report_for(JsonReport, TerminalReport, LineReport, wants_json=json)
     with Hearing(websub.url, websub.host, websub.port, terms_of(websub)) as hearing:
@@ -86,6 +89,12 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
     if once:
         report.show(fleet.status)
         _end(fleet)
+
+
+def _read(path: Path, options: Mapping[str, Any]) -> Configuration:
+    configuration = load(path, options)
+    _allow_files(configuration)
+    return configuration
 
 
 def _allow_files(configuration: Configuration) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 from asyncio.subprocess import Process
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,15 @@ async def said(process: Process, text: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while text not in (line := (await process.stderr.readline()).decode()):
             assert line, "the process ended before"
+
+
+@pytest.fixture
+def few_files() -> Iterator[int]:
+    """The number of files that a process may open at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    yield 1024
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def test_each_source_has_its_own_handler_filter_and_state(many: Many) -> None:
@@ -149,6 +159,32 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
         await told.until(lambda _: many.equal("s2"))
         process.terminate()
         assert await process.wait() == 0
+
+
+async def test_what_a_changed_file_needs_may_be_opened(many: Many, few_files: int) -> None:
+    await many.start(1)
+    one = '[defaults]\ndest = "{name}"\n' + source(many, "s0")
+    file = write(many, one)
+    async with running("follow", "--config", file, "--json") as process:
+        await Told(process).until(lambda told: told.in_step() == {"s0"})
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == few_files
+        write(many, f"[limits]\nrequests = {few_files}", one)
+        process.send_signal(signal.SIGHUP)
+        await said(process, "will hold when the command is started anew")
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] > few_files
+
+
+async def test_a_path_that_is_given_to_the_command_begins_from_where_one_is(
+    many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await many.start(1)
+    (many.folder / "here").mkdir()
+    monkeypatch.chdir(many.folder / "here")
+    file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
+    arguments = ["follow", "--config", str(file), "--mqtt-url", "mqtts://b.example"]
+    ended = CliRunner().invoke(application(["follow"]), [*arguments, "--mqtt-ca", "ca.pem"])
+    assert isinstance(ended.exception, ConfigurationError)
+    assert str(many.folder / "here" / "ca.pem") in str(ended.exception)
 
 
 @pytest.mark.parametrize(
