@@ -124,14 +124,15 @@ class Push:
         if self._ended is None:
             return
         loop = asyncio.get_running_loop()
-        wanted = self._preference.tick(loop.time())
+        now = loop.time()  # for both: what falls between two looks would be forgotten
+        wanted = self._preference.tick(now)
         for way in [way for way in self._open if way not in wanted]:
             self._close(way)
         for way in [way for way in wanted if way not in self._open]:
             self._begin(way)
         if self._timer is not None:
             self._timer.cancel()
-        due = self._preference.due(loop.time())
+        due = self._preference.due(now)
         self._timer = None if due is None else loop.call_at(due, self._arrange)
 
     def _begin(self, way: Way) -> None:
