@@ -19,7 +19,7 @@ from rsnotify.selection import Selection
 from rsnotify.selective import EVERYTHING, asked_by
 from rsnotify.vocabulary import ChangeType
 from tests.core.test_follower_properties import STEPS, play
-from tests.core.world import BASE, OFFER, Destination, Source
+from tests.core.world import BASE, EPOCH, OFFER, Destination, Source
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
@@ -313,3 +313,5 @@ def test_whatever_is_selected_the_copy_ends_as_that_part_of_the_source_and_t_as_
     ended = [destination.follower.progress for destination in (selective, whole)]
     # What of it is confirmed goes by when the lists were read, which is not the same for both.
     assert len({progress.through for progress in ended if progress is not None}) == 1
+    last = max((change.at for change in source.history), default=EPOCH)
+    assert all(progress is not None and progress.confirmed >= last for progress in ended)
