@@ -51,6 +51,10 @@ class Fleet:
         """How each is doing, by its name."""
         return {name: member.status for name, member in self._members.items()}
 
+    def __contains__(self, name: str) -> bool:
+        """Return whether a Source of this name is followed."""
+        return name in self._members
+
     async def until(self, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
         """Wait until the status of all is such, while they are followed.
 
@@ -84,9 +88,10 @@ class Fleet:
         """
         member = self._members.pop(name)
         member.stop()
-        task = self._tasks.pop(member, None)
+        task = self._tasks.get(member)
         if task is not None:
-            await asyncio.wait({task})
+            await asyncio.wait({task})  # where nobody waits for it any more, `run` does
+            self._tasks.pop(member, None)
 
     async def run(self) -> None:
         """Follow until `stop` is called."""

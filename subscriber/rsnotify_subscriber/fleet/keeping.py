@@ -16,6 +16,9 @@ from rsnotify_subscriber.subscriber import Subscriber
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
+#: How many seconds a Source may take to end, before the next change of the file is seen to.
+_PATIENCE = 30.0
+
 
 class Difference(Struct, frozen=True):
     """What a new configuration changes.
@@ -59,6 +62,7 @@ class Keeper:
     ) -> None:
         self._fleet = fleet
         self._build = build
+        self._leaving: set[asyncio.Task[None]] = set()
         self.configuration = configuration
         for name, subscriber in self._built(configuration, configuration.sources).items():
             fleet.add(name, subscriber)
@@ -82,10 +86,18 @@ class Keeper:
             logger.warning("[limits] and [websub] will hold when the command is started anew")
 
     async def _replace(self, name: str, subscriber: Subscriber | None) -> None:
-        if name in self._fleet.status:
-            await self._fleet.remove(name)
+        if name in self._fleet:
+            await self._remove(name)
         if subscriber is not None:
             self._fleet.add(name, subscriber)
+
+    async def _remove(self, name: str) -> None:
+        """Follow a Source no longer; one whose handler does not return holds up no other."""
+        leaving = asyncio.create_task(self._fleet.remove(name))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+        if not (await asyncio.wait({leaving}, timeout=_PATIENCE))[0]:
+            logger.warning("%s has not ended yet, and its state is still in use", name)
 
     def _built(
         self, configuration: Configuration, sources: Iterable[Source]

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rsnotify_subscriber import FolderMirror, Subscriber
+from rsnotify_subscriber import FolderMirror, Received, Subscriber
 from rsnotify_subscriber.fleet import Fleet, SourceStatus
 from tests.subscriber.conftest import PACE
 from tests.subscriber.source import SmallSource
@@ -51,6 +52,32 @@ class Many:
             == self.sources[name].contents
             for name in names or self.sources
         )
+
+
+class Hanging:
+    """A handler that waits in its thread until it is let go.
+
+    Attributes:
+        called: Is set by the call.
+    """
+
+    def __init__(self) -> None:
+        self.called = threading.Event()
+        self.release = threading.Event()
+
+    async def apply(self, changes: Sequence[Received]) -> None:
+        raise AssertionError("it is called in a thread")
+
+    def apply_blocking(self, changes: Sequence[Received]) -> None:
+        self.called.set()
+        assert self.release.wait(PATIENCE)
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    one = Hanging()
+    yield one
+    one.release.set()
 
 
 @pytest.fixture

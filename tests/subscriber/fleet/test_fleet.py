@@ -14,7 +14,7 @@ from aiohttp import web
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import PushState, Received
 from rsnotify_subscriber.fleet import Fleet, Limits, Phase, totals
-from tests.subscriber.fleet.conftest import PATIENCE, Many, until
+from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 from tests.subscriber.hub import SmallHub
 
 
@@ -186,6 +186,25 @@ async def test_sources_come_and_go_while_the_others_are_followed(many: Many) -> 
         await until(fleet, lambda all_: all_["s1"].status.level)
         assert many.equal()
         assert many.sources["s0"].gets["/data/capabilitylist.xml"] == asked
+
+
+async def test_what_is_removed_is_waited_for_by_whoever_ends(many: Many, hanging: Hanging) -> None:
+    await many.start(1)
+    fleet = Fleet()
+    many.add(fleet, "s0", hanging)
+    async with fleet:
+        await asyncio.to_thread(hanging.called.wait, PATIENCE)
+        removing = asyncio.create_task(fleet.remove("s0"))
+        await asyncio.sleep(0)
+        removing.cancel()
+        await asyncio.wait({removing})
+        assert "s0" not in fleet
+        threading.Timer(0.2, hanging.release.set).start()
+    again = Fleet()
+    many.add(again, "s0")  # so its state is free
+    async with asyncio.timeout(PATIENCE):
+        await again.catch_up()
+    assert again.status["s0"].error is None
 
 
 async def test_a_name_is_that_of_one(many: Many) -> None:

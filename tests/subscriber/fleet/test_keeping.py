@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,12 +14,12 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import Received
-from rsnotify_subscriber.fleet import Fleet, Phase, totals
+from rsnotify_subscriber.fleet import Fleet, Phase, keeping, totals
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import Configuration
 from rsnotify_subscriber.fleet.keeping import Keeper, Reloading
 from rsnotify_subscriber.fleet.loading import load
-from tests.subscriber.fleet.conftest import PATIENCE, Many, until
+from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 
 
 class Counting:
@@ -91,6 +92,27 @@ async def test_a_file_that_cannot_work_changes_nothing(many: Many) -> None:
             await keeper.take(broken)
         assert set(fleet.status) == {"s0"}
         assert fleet.status["s0"].phase is Phase.FOLLOWED
+
+
+async def test_a_handler_that_does_not_return_holds_up_no_other(
+    many: Many,
+    hanging: Hanging,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(keeping, "_PATIENCE", 0.1)
+    monkeypatch.setattr(sys.modules[__name__], "HANGING", hanging, raising=False)
+    await many.start(2)
+    handled = f'handler = "{__name__}:HANGING"\nstate = "{{name}}.rsnotify"'
+    fleet, keeper = kept(described(many, handled, "s0"))
+    async with fleet, asyncio.timeout(PATIENCE):
+        await asyncio.to_thread(hanging.called.wait, PATIENCE)
+        await keeper.take(described(many, 'dest = "{name}"', "s0", "s1"))
+        assert "s0 has not ended yet" in caplog.text
+        await until(fleet, lambda all_: all_["s1"].status.level)
+        await until(fleet, lambda all_: "in use" in (all_["s0"].error or ""))
+        hanging.release.set()
+        await until(fleet, lambda all_: all_["s0"].status.level)
 
 
 async def test_limits_hold_from_the_next_start_on(
