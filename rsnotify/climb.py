@@ -129,16 +129,19 @@ class Climb:
             self._actions.append(Discover())
             self._schedule.soon(now + self._pace.retry.most)
 
-    def check(self, now: float, *, everything: bool) -> None:
-        """Begin, as something may be missing; only when none is under way.
+    def check(self, now: float, when: float, *, everything: bool) -> None:
+        """Begin, now or later, as something may be missing; only when none is under way.
 
         Args:
             now: The time.
+            when: When to begin.
             everything: Whether not only what is told of changes is to be read.
         """
+        self.settled = False
         self._need_baseline = everything
-        self._schedule.soon(now)
-        self.begin(now)
+        self._schedule.soon(when)
+        if when <= now:
+            self.begin(now)
 
     def fetched(self, fetch: Fetch, document: Document, now: float) -> None:
         """Take a document that was asked for.

@@ -45,10 +45,18 @@ Packages are asked for one at a time, the next when little of the last is still 
 a change of a package says so, and content that is not to be had from it is fetched.
 
 What is known but not applied is in the `Worklist`. T is just before the earliest change
-owed, so it passes none; when nothing is owed, T is `known`.
+owed, so it passes none; when nothing is owed, T is `known`, or where a hole begins that no
+document covers. A change of a time that T has passed, as a hub withheld it, or as the lists tell
+it once more, holds up `confirmed` in its place, so that the next run is told of it again.
 
 The `Schedule` says when: soon after news, then less and less often, hardly at all while push
-works, and never before the Source said to come back.
+works, and never before the Source said to come back. What the Source tells of its documents
+(`Notices`) is a reason to look sooner, and no more. What many hear at once they do not ask for
+at once: it waits for a moment by chance (`Pace.spread`).
+
+A fragment may say what the whole set is. Whenever what is held is the set of that very instant
+(`audit_due`), the program hands in what it holds, and the `Audit` compares: what differs is
+looked for in the lists, and if they do not tell it, everything is compared.
 
 The program owes an answer to each `Fetch`, `Apply`, `Compare` and `Sweep`, in any order, and
 may stop at any point: begun again from the last `progress` it kept, all ends the same.
@@ -346,7 +354,9 @@ class Follower:
         listed = self._climb.can_compare
         remedy = self._audit.compare(held, latest, now, listed=listed)
         if remedy is not Remedy.NOTHING:
-            self._climb.check(now, everything=remedy is Remedy.COMPARE)
+            # What a hub withheld all lack who hear it, and all are told so at once.
+            when = now + self._chance()
+            self._climb.check(now, when, everything=remedy is Remedy.COMPARE)
         return self._take(now)
 
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:

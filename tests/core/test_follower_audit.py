@@ -145,6 +145,29 @@ def test_a_change_that_a_hub_withheld_and_hid_is_told_and_made_up_for_by_the_cha
     assert destination.content == source.state
 
 
+def test_what_a_hub_withheld_from_many_is_not_asked_for_by_all_at_once(
+    source: Source, destination: Destination
+) -> None:
+    source.audits = False
+    withhold(source, destination)
+    source.audits = True
+    destination.follower.audience(200)
+    destination.push(source.fragment(1))
+    told = destination.now
+    assert destination.follower.in_step is False
+    assert not destination.follower.level
+    assert destination.pending == []
+    destination.tick()
+    assert told < destination.now <= told + PACE.spread_among(200)
+    destination.work()
+    assert names(destination.fetches) == ["changelist.xml"]
+    while not destination.follower.level:
+        destination.tick()
+        destination.work()
+    assert destination.follower.in_step is True
+    assert destination.content == source.state
+
+
 def test_while_the_change_list_lags_nothing_more_is_done_than_to_read_it_again(
     source: Source, destination: Destination
 ) -> None:
