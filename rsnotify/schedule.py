@@ -86,7 +86,11 @@ class Schedule:
         if look.lists:
             self._by(when)
         if look.offer:
-            self.offer_due = when if self.offer_due is None else min(self.offer_due, when)
+            self._offer_by(when)
+
+    def _offer_by(self, when: float) -> None:
+        when = max(when, self._not_before)
+        self.offer_due = when if self.offer_due is None else min(self.offer_due, when)
 
     def is_offer_due(self, now: float) -> bool:
         """Tell once whether it is time to read anew what the Source offers."""
@@ -125,7 +129,11 @@ class Schedule:
             self._not_before = self.due
 
     def push_lost(self, now: float) -> None:
-        """Hear that only polls tell of changes now. All who lost it do not come at once."""
+        """Hear that only polls tell of changes now. All who lost it do not come at once.
+
+        It may be that the Source has gone to other hubs, and could tell of it only there.
+        """
         if self.relaxed:
             self.relaxed = False
             self._by(now + self._rhythm.next(news=True) * self._random.random())
+            self._offer_by(now + self._pace.poll * self._random.uniform(0.5, 1.0))

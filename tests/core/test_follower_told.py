@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.actions import Discover
+from rsnotify.actions import Discover, Fetch
 from rsnotify.datetimes import MICROSECOND
+from rsnotify.errors import Unavailable
 from rsnotify.model import Document, Resource
 from rsnotify.schedule import QUICKER
 from rsnotify.vocabulary import Capability, ChangeType
@@ -222,3 +223,15 @@ def test_whatever_is_told_the_end_is_the_state_of_the_source(
             destination.step()
     destination.poll()
     assert destination.content == source.state
+
+
+def test_a_source_that_says_when_to_come_back_is_not_asked_before_for_what_it_offers() -> None:
+    destination = Destination(Source(), Random(1))
+    (fetch,) = destination.pending
+    assert isinstance(fetch, Fetch)
+    follower = destination.follower
+    follower.fetch_failed(fetch, Unavailable(fetch.uri, "busy", retry_after=100), 0.0)
+    follower.told(told(CAPABILITY_LIST), 1.0)
+    assert Discover() not in follower.tick(99.0)
+    assert follower.wakeup == 100
+    assert Discover() in follower.tick(100.0)
