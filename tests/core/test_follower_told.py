@@ -143,6 +143,17 @@ def test_not_all_who_were_told_come_at_once(source: Source) -> None:
     assert len(times) > 5
 
 
+def test_who_loses_push_looks_whether_it_is_to_be_had_elsewhere(source: Source) -> None:
+    destination = following(source)
+    follower = destination.follower
+    follower.push_down(destination.now)
+    looks = []
+    while (wakeup := follower.wakeup) is not None:
+        looks += [wakeup for a in follower.tick(wakeup) if isinstance(a, Discover)]
+    assert len(looks) == 1
+    assert PACE.poll / 2 <= looks[0] - destination.now <= PACE.poll
+
+
 def test_what_was_missed_is_made_up_for(source: Source) -> None:
     destination = following(source)
     destination.tell(told())
