@@ -150,7 +150,7 @@ async def poisoned(behaviour: Behaviour) -> AsyncIterator[str]:
 async def test_a_poisoned_callback_fails_and_the_others_get_everything(
     behaviour: Behaviour, tmp_path: Path, callback: Callback, clock: Clock
 ):
-    settings = {"callback_seconds": 0.3, "retry_seconds": 600}
+    settings = {"callback_seconds": 1.0, "retry_seconds": 600}
     async with (
         poisoned(behaviour) as url,
         opened_channel(tmp_path, clock, **settings) as deliveries,
