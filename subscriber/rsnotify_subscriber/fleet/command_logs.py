@@ -26,5 +26,6 @@ def _named(record: logging.LogRecord) -> bool:
     name = NAME.get()
     if name and not hasattr(record, "source"):  # another handler may have had it
         record.source = name
-        record.msg, record.args = f"{name}: {record.getMessage()}", None
+        # What is wrong with the arguments is told where they are put in.
+        record.msg = f"{name.replace('%', '%%') if record.args else name}: {record.msg}"
     return True

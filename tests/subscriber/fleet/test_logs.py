@@ -1,0 +1,35 @@
+"""Lines of many Sources in one log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from rsnotify_subscriber.fleet.command_logs import name_sources
+from rsnotify_subscriber.fleet.member import NAME
+
+
+@pytest.fixture
+def of_a_source() -> Iterator[None]:
+    token = NAME.set("https://a.example/100%d")
+    with name_sources():
+        yield
+    NAME.reset(token)
+
+
+@pytest.mark.usefixtures("of_a_source")
+def test_a_line_begins_with_the_name_of_its_source(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("a").warning("%d of %s", 3, "5%")
+    logging.getLogger("a").warning("100%")
+    assert caplog.messages == ["https://a.example/100%d: 3 of 5%", "https://a.example/100%d: 100%"]
+
+
+@pytest.mark.usefixtures("of_a_source")
+def test_a_line_that_a_handler_logs_wrongly_is_not_its_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.handler.setLevel(logging.CRITICAL)  # it fails at what it cannot write
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    logging.getLogger("a").warning("%d", "no number")
