@@ -195,6 +195,9 @@ class Bridge:
             for stream in asked.lapsed():
                 asked.drop(stream)
                 await sending.end(stream)
+                if stream in asked.of(stream.topic):
+                    sending.wake(stream.topic)  # somebody has asked for it meanwhile
+                    continue
                 await self._places.end(stream)
                 log.info("a part of %s is made no longer for the MQTT broker", stream.topic)
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)

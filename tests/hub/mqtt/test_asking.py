@@ -15,6 +15,8 @@ from rsnotify.mqtt.names import PREFIX, asking, channel_name
 from rsnotify.reading import read_document
 from rsnotify.selective import Select
 from rsnotify_hub.mqtt import asked, bridge
+from rsnotify_hub.mqtt.sending import Sending
+from rsnotify_hub.selecting.streams import Stream
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, START, TOPIC, LogWatch, fragment, seconds_of
 from tests.hub.mqtt.conftest import Ear, Listen
@@ -148,6 +150,36 @@ async def test_a_part_that_nobody_asks_for_any_more_is_taken_away(
             await ask(late)
             assert span((await late.next()).payload) == (2, 3, [3])
             assert ear.messages.qsize() == 1
+
+
+async def test_who_asks_for_a_part_just_as_it_is_taken_away_gets_no_more_than_what_is_new(
+    run_hub: RunHub,
+    mosquitto: Mosquitto,
+    listen: Listen,
+    watch: LogWatch,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = Sending.end
+
+    async def end_late(self: Sending, stream: Stream) -> None:
+        monkeypatch.setattr(asked, "LEASE", 7_200)
+        watch.lines.clear()
+        await ask(ear)
+        await watch.line("is made for the MQTT broker")
+        await end(self, stream)
+
+    monkeypatch.setattr(asked, "LEASE", 0.5)
+    monkeypatch.setattr(bridge, "_HOUSEKEEPING_SECONDS", 0.05)
+    monkeypatch.setattr(Sending, "end", end_late)
+    async with run_hub(mqtt_url=mosquitto.url) as hub, listen(NAME) as ear:
+        for second in range(3):
+            await hub.accepted(named(second, maps_a=second + 1))
+        await ask(ear)
+        assert (await ear.next()).payload == named(2, maps_a=3)
+        assert (await ear.next()).payload == b""
+        assert (await ear.next()).payload == named(2, maps_a=3)
+        await hub.accepted(named(3, maps_a=4))
+        assert (await ear.next()).payload == named(3, maps_a=4)
 
 
 @pytest.mark.parametrize(
