@@ -370,7 +370,7 @@ class Follower:
         missing = isinstance(error, NotFound)
         wish = error.retry_after or 0.0
         attempts = self._worklist.failed(change, now, wish, missing=missing)
-        if attempts and self._is_gone(change, error, now):
+        if attempts and self._is_gone(change, error, attempts, now):
             self._note(f"{change.uri} is gone without notice: taken as deleted", warning=True)
             gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
             self._worklist.add(gone)
@@ -380,12 +380,13 @@ class Follower:
             self._schedule.soon(now + self._pace.retry.delay(attempts, self._random))
         return self._take(now)
 
-    def _is_gone(self, change: Change, error: RsnotifyError, now: float) -> bool:
+    def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
         if isinstance(error, Gone):
             return True
-        if change.resource.change is None and self._audit.repairing:
+        listed = change.resource.change is None
+        if listed and self._audit.repairing and attempts >= self._pace.give_up:
             # What was missing when all was compared for a difference, and is not to be had, is no
-            # reason to hold up T: if it was a mistake, that shows again.
+            # reason to hold up T for long: if it was a mistake, that shows again.
             return isinstance(error, NotFound)
         since = self._worklist.missing_since(change)
         return since is not None and now - since >= self._pace.gone_after

@@ -229,14 +229,21 @@ def test_what_a_list_names_and_is_not_to_be_had_does_not_hold_up_the_rest(
     source: Source, destination: Destination
 ) -> None:
     destination.lied_to = True
-    uri = BASE + "a"
-    del destination.content[uri], destination.records[uri]
-    del source.state[uri]  # so that a GET of it fails, though every list has it
+    destination.content[BASE + "a"] = "sha-256:" + "0" * 64
+    del source.state[BASE + "a"]  # so that a GET of it fails, though every list has it
     for _ in range(3):
         beat(source, destination)
-    assert destination.follower.level
+    assert destination.follower.owed == 1
+    assert BASE + "a" in destination.content, "a 404 may be a mistake"
+    began = destination.now
+    while destination.follower.owed:
+        destination.tick()
+        destination.work()
+    assert destination.now - began < PACE.gone_after
+    destination.settle()
     assert destination.follower.in_step is False
     assert any("gone without notice" in note for note in destination.notes)
+    assert BASE + "a" not in destination.content
 
 
 @pytest.mark.parametrize(
