@@ -240,12 +240,15 @@ class Applier:
     async def _call(self, batch: list[_Ready], failed: dict[str, RsnotifyError]) -> bool:
         try:
             await self._apply_with_handler(batch, [ready.received() for ready in batch])
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if _is_cancelled():
+                raise
             # The handler is not ours: whatever it raises, the rest must go on.
             logger.debug("the handler failed", exc_info=True)
+            reason = str(error) or type(error).__name__
             for ready in batch:
                 uri = ready.change.uri
-                failed[uri] = StorageError(f"{uri} could not be applied: {error}")
+                failed[uri] = StorageError(f"{uri} could not be applied: {reason}")
             return False
         return True
 
@@ -274,6 +277,11 @@ class Applier:
 
     async def _in_worker(self, work: Callable[..., None], *arguments: Any) -> None:
         await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _write_and(

@@ -141,6 +141,23 @@ async def test_a_fault_of_a_handler_is_told_of_and_ends_nobody(
     assert any(one.exc_info for one in caplog.records if one.levelno == logging.WARNING)
 
 
+async def test_a_handler_that_gives_up_what_it_waits_for_is_called_again(many: Many) -> None:
+    applied: list[str] = []
+
+    async def unsteady(change: Received) -> None:
+        if not applied:
+            applied.append("")
+            raise asyncio.CancelledError  # as from a task of its own that was cancelled
+        applied.append(change.uri)
+
+    await many.start(1)
+    fleet = Fleet()
+    many.add(fleet, "s0", unsteady)
+    async with fleet:
+        await until(fleet, lambda all_: all_["s0"].status.level)
+    assert len(set(applied)) == 4
+
+
 async def test_only_a_few_begin_at_a_time_and_all_can_be_stopped(many: Many) -> None:
     await many.start(6)
     contacted: set[str] = set()
