@@ -11,6 +11,7 @@ until a Resource List younger than the hole was compared.
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import UTC, datetime
 
 from msgspec import Struct
@@ -170,7 +171,7 @@ class Knowledge:
         or for the first time, as a hub withheld it. But this must come again after a crash.
         """
         if low_water is None or low_water > self.confirmed:
-            self._sound = Frontier.at(self.confirmed, self._confirmed.seen.elements())
+            self._sound = copy(self._confirmed)
         elif low_water > EARLIEST:
             self._sound.advance(low_water - MICROSECOND)
         return self._sound
