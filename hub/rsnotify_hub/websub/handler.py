@@ -116,6 +116,9 @@ class WebSub:
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
+        except ConnectionError:
+            # Nobody hears this; anything else would be told as a fault of ours.
+            raise web.HTTPBadRequest(text="the body broke off\n") from None
         _check_size(len(body), most)  # nobody needs to tell a length
         return body
 

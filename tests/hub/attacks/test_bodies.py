@@ -129,6 +129,23 @@ async def test_a_client_of_http_1_0_is_told_nothing_before_its_answer(run_hub: R
                 assert await status_of(reader) == 202
 
 
+@pytest.mark.parametrize("content_type", ["text/plain", FORM])
+async def test_of_a_body_that_breaks_off_nothing_is_taken_and_nothing_told(
+    run_hub: RunHub, caplog: pytest.LogCaptureFixture, content_type: str
+):
+    async with run_hub() as hub:
+        async with posting(hub, 1000, "Expect: 100-continue", content_type=content_type) as (
+            reader,
+            writer,
+        ):
+            assert await status_of(reader) == 100
+            writer.write(b"x" * 500)
+            writer.write_eof()
+            assert await reader.read() == b""
+        assert await hub.topics() == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_a_topic_without_end_is_left(run_hub: RunHub, callback: Callback):
     async def endless(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
