@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storing import postgresql
 from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
@@ -180,6 +182,21 @@ def test_what_a_handler_did_is_committed_with_the_progress_over_it(
 def _fail(connection: Any) -> None:
     connection.execute("INSERT INTO effect VALUES (1)")
     raise ZeroDivisionError
+
+
+def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgresql, "_ENTRY", 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = PostgreSQLState(f"host=127.0.0.1 port={silent.getsockname()[1]}")
+        with pytest.raises(StorageError, match="timeout"):
+            State(place)
+
+
+@pytest.mark.parametrize("conninfo", ["canary", "host='canary", "postgresql://me:canary%zz@a/"])
+def test_how_to_connect_is_shown_to_nobody(conninfo: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be understood") as error:
+        PostgreSQLState(conninfo)
+    assert "canary" not in str(error.value)
 
 
 def test_after_a_failed_commit_none_is_made(state: State) -> None:

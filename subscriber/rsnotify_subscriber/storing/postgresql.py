@@ -5,6 +5,7 @@ It needs psycopg 3: `pip install "rsnotify[postgresql]"`.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_subscriber.storing.database import Row, Rows
@@ -31,6 +33,8 @@ _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
 _PATIENCE = "SET lock_timeout = '1s'"
 # A schema is quoted in statements; these are the names that need no more than that.
 _NAME_LENGTH = 63
+#: Seconds that the server may take to let one in; meanwhile a thread waits.
+_ENTRY = 10
 
 
 class PostgreSQLState:
@@ -43,6 +47,9 @@ class PostgreSQLState:
             out comes from the environment (PGHOST, PGPASSWORD, …).
         schema: The schema; made if it is not there, and locked while the state is open.
         incoming: The folder in which temporary content is kept; the system's if left out.
+
+    Raises:
+        ConfigurationError: The schema can be none, or it cannot be understood how to connect.
     """
 
     def __init__(
@@ -52,7 +59,7 @@ class PostgreSQLState:
             raise ConfigurationError(
                 f"{schema!r} cannot be the schema of a state; use letters, digits and _"
             )
-        self._conninfo = conninfo
+        self._conninfo = _in_time(conninfo)
         self._schema = schema
         self._incoming = incoming
 
@@ -72,7 +79,8 @@ class PostgreSQLState:
                 writer.close()
                 raise
         except psycopg.Error as error:
-            raise StorageError(f"the state in PostgreSQL: {str(error).strip()}") from error
+            reason = " ".join(str(error).split())  # it may be of several lines
+            raise StorageError(f"the state in PostgreSQL: {reason}") from error
 
     def _lock(self, writer: psycopg.Connection) -> None:
         # It is held by the connection that commits: who has lost the lock cannot commit either.
@@ -85,6 +93,19 @@ class PostgreSQLState:
                 f"the schema {self._schema} is in use by another follower; "
                 "stop it first, or choose another schema"
             ) from None
+
+
+def _in_time(conninfo: str) -> str:
+    """Give up after a while where nobody answers, unless the user says when."""
+    try:
+        parameters = conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        # What is said of it repeats a part, which may be the password.
+        raise ConfigurationError(
+            "it cannot be understood how to connect to PostgreSQL; write host=… dbname=…, or a URL"
+        ) from None
+    parameters.setdefault("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", _ENTRY))
+    return make_conninfo("", **parameters)
 
 
 class PostgreSQLDatabase:
