@@ -62,6 +62,7 @@ class Inbox:
         self._statistics = statistics
         self._asked = asked
         self._wake = wake
+        self._warned: set[Code] = set()
         # With MQTT 3.1.1 a message cannot say which channel it is about.
         self._known = {channel_name(channel, prefix): channel for channel in channels}
 
@@ -106,8 +107,21 @@ class Inbox:
         except (Refusal, DocumentError) as error:
             code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
             self._statistics.refused[code] += 1
-            log.warning("refused what came over MQTT as %r: %s", message.topic, error)
+            log.log(
+                self._level(message, code),
+                "refused what came over MQTT as %r: %s",
+                message.topic,
+                error,
+            )
             return None
+
+    def _level(self, message: Message, code: Code) -> int:
+        """Warn of what a Source sent; of what somebody asked for once for each kind of refusal."""
+        if not self._asked.concerns(message):
+            return logging.WARNING
+        level = logging.DEBUG if code in self._warned else logging.WARNING
+        self._warned.add(code)
+        return level
 
     def _channel(self, message: Message) -> str:
         channel = message.channel or self._known.get(message.topic)
