@@ -12,12 +12,18 @@ from rsnotify.follower import Follower
 from rsnotify.reading import read_document
 from rsnotify_subscriber.events import Announcer, GapSeen
 
+#: How many seconds a Source that sends heartbeats may be silent: ours sends one every ten.
+QUIET = 15.0
+#: How many it may be silent at most, however rarely they come.
+LONGEST_QUIET = 60.0
+
 
 class Reception:
     """Hands over to a follower what arrives; the `Events` of a `Push`.
 
     After a loss the lists are polled as without push until something new has come: a broker may
-    be there without the hub behind it, and a hub before the Source has reached it again.
+    be there without the hub behind it, and a hub before the Source has reached it again. That
+    heartbeats stop is a loss, too: the Source may not reach the hub any more, or use another.
 
     Args:
         follower: Is told.
@@ -37,6 +43,9 @@ class Reception:
         self._loop = asyncio.get_running_loop()
         self._is_lost = False
         self._known: Instant | None = None  # when push was lost
+        self._heard = 0.0
+        self._longest = 0.0  # of the silences so far
+        self._silence: asyncio.TimerHandle | None = None  # while there are heartbeats
 
     def up(self) -> None:
         """Hear that fragments arrive."""
@@ -45,6 +54,9 @@ class Reception:
 
     def down(self) -> None:
         """Hear that no fragments arrive any more."""
+        if self._silence is not None:
+            self._silence.cancel()
+            self._silence = None
         self._is_lost, self._known = True, self._follower.since
         self._perform(self._follower.push_down(self._loop.time()))
 
@@ -68,7 +80,27 @@ class Reception:
         self._perform(self._follower.fragment(read, now))
         until = read.until or read.changed_at
         self._prove(until)
+        self._hear(now, is_heartbeat=not read.resources)
         return until
+
+    def _hear(self, now: float, *, is_heartbeat: bool) -> None:
+        if self._silence is not None:
+            self._longest = max(self._longest, now - self._heard)
+        self._heard = now
+        if is_heartbeat and self._silence is None and not self._is_lost:
+            self._silence = self._loop.call_at(self._due, self._listen)
+
+    @property
+    def _due(self) -> float:
+        """When it has been silent for too long."""
+        return self._heard + min(LONGEST_QUIET, max(QUIET, 2 * self._longest))
+
+    def _listen(self) -> None:
+        """Count on push no more if it is silent. One timer does for any number of fragments."""
+        if self._loop.time() < self._due:
+            self._silence = self._loop.call_at(self._due, self._listen)
+        else:
+            self.down()
 
     def _prove(self, until: Instant | None) -> None:
         """Rely on push again, if this is newer than what was known when it was lost."""

@@ -12,10 +12,11 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from rsnotify.datetimes import MICROSECOND
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
-from rsnotify_subscriber import PushState, Subscriber, Via, following
+from rsnotify_subscriber import PushState, Subscriber, Via, following, reception
 from rsnotify_subscriber.events import (
     Behind,
     Event,
@@ -98,6 +99,14 @@ async def push(source: SmallSource, *hubs: SmallHub) -> None:
     assert until is not None
     for hub in hubs:
         await hub.publish(source.fragment(source.changes[-1:], before), before, until)
+
+
+async def beat(source: SmallSource, hub: SmallHub) -> None:
+    """Push a heartbeat."""
+    last = source.changes[-1].changed_at
+    assert last is not None
+    until = last + MICROSECOND
+    await hub.publish(source.fragment((), last, until), last, until)
 
 
 # Two hubs
@@ -280,6 +289,39 @@ async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
         source.put_inline("new", b"by the hub")
         await push(source, hub)
         await until_by(destination, hub.url)
+
+
+async def test_polls_come_as_without_push_where_heartbeats_stop(
+    source: SmallSource,
+    hub: SmallHub,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reception, "QUIET", 0.2)
+    source.hubs = [hub.url]
+    async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
+        await until_by(destination, hub.url)
+        await beat(source, hub)
+        for n in range(3):
+            source.put("unheard", b"%d" % n)
+            await destination.until_equal()
+        assert len(hub.sockets) == 1
+
+
+async def test_what_is_offered_is_looked_at_soon_where_heartbeats_stop(
+    source: SmallSource,
+    hub: SmallHub,
+    other: SmallHub,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reception, "QUIET", 0.2)
+    source.hubs = [hub.url]
+    async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
+        await until_by(destination, hub.url)
+        source.hubs = [other.url]
+        await beat(source, hub)
+        await until_by(destination, other.url)
 
 
 async def test_several_hubs_at_once_bring_each_change_once(
