@@ -273,7 +273,7 @@ class Follower:
     def fragment_unreadable(self, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that something was pushed which is no fragment."""
         self._note(f"a fragment was refused, so the Change List is read: {error}", warning=True)
-        self._schedule.soon(now + self._pace.gap_grace)
+        self._schedule.soon(now + self._chance() + self._pace.gap_grace)
         return self._take(now)
 
     def push_up(self, now: float) -> list[Action]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.actions import Action, Apply, Progress
 from rsnotify.follower import Follower
@@ -103,11 +104,18 @@ def test_more_changes_than_may_be_in_flight_wait_without_holding_a_place() -> No
     assert uris(one.fragment(fragment(6, "b", inline), NOW)) == ["b"]
 
 
-def test_a_gap_that_everybody_sees_is_not_pulled_by_everybody_at_once() -> None:
+@pytest.mark.parametrize(
+    "document",
+    [fragment(5, joins=False), replace(fragment(5), from_=at(6), until=at(5))],
+    ids=["gap", "unreadable"],
+)
+def test_what_everybody_sees_to_be_amiss_is_not_looked_into_by_everybody_at_once(
+    document: Document,
+) -> None:
     dues = set()
     for seed in range(20):
         one = follower(Pace(spread=10.0, gap_grace=0.5), seed)
-        one.fragment(fragment(5, joins=False), NOW)
+        one.fragment(document, NOW)
         due = one.wakeup
         assert due is not None
         assert NOW + 0.5 <= due <= NOW + 10.5
