@@ -47,7 +47,7 @@ def read_ask(payload: bytes) -> Ask:
         raise ConfigurationError(f"it is larger than {_LONGEST} bytes")
     try:
         ask = msgspec.json.decode(payload, type=Ask)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error)[:200]  # which may quote what was sent
         raise ConfigurationError(f"it asks for no part of a topic: {reason}") from None
     select = ask.select.canonical()

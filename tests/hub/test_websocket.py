@@ -173,6 +173,7 @@ async def test_a_second_frame_is_refused(hub: Client):
         '{"type":"subscribe","topic":"https://a.example/","since":"yesterday"}',
         "<urlset/>",
         "[" * 10_000,
+        '{"type":"subscribe","x":' + "[" * 10_000,
     ],
 )
 async def test_a_bad_first_frame_is_refused(hub: Client, frame: str):

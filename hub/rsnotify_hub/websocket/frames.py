@@ -90,7 +90,7 @@ def decode(text: bytes) -> Subscribe | Publish:
     """
     try:
         frame: Subscribe | Publish = _decoder.decode(text)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
     return frame
 

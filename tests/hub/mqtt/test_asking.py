@@ -205,7 +205,8 @@ async def test_what_cannot_be_asked_for_is_left_and_hurts_nobody(
         await hub.accepted(named(0, maps_a=1))
         await ask(ear, select, topic=topic, of=of)
         await watch.line("refused what came over MQTT", reason)
-        for junk in (b"", b"{", b"[]", b"\xff", b'{"topic":"\xff"}', b"x" * 20_000):
+        deep = b'{"x":' + b"[" * 8_000
+        for junk in (b"", b"{", b"[]", b"\xff", b'{"topic":"\xff"}', deep, b"x" * 20_000):
             await ear.say(channel_name(TOPIC, asking(PREFIX)), junk, TOPIC, "text/plain")
         await ask(ear)
         assert span((await ear.next()).payload) == (0, 1, [1])
