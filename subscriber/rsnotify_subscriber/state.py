@@ -355,7 +355,8 @@ async def opened(place: Path | Place, worker: Executor) -> AsyncIterator[State]:
     try:
         state = await asyncio.shield(opening)
     except asyncio.CancelledError:
-        (await opening).close()  # a thread goes on, and what it opens is to be closed
+        with suppress(Exception):  # that it failed is of no interest any more
+            (await opening).close()  # a thread goes on, and what it opens is to be closed
         raise
     try:
         yield state

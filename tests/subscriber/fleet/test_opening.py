@@ -43,3 +43,23 @@ async def test_who_is_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path:
         with pytest.raises(asyncio.CancelledError):
             await opening
     State(tmp_path).close()
+
+
+async def test_who_is_cancelled_while_a_state_cannot_be_opened_is_cancelled(tmp_path: Path) -> None:
+    gate = Barrier(2, timeout=PATIENCE)
+
+    async def open_it() -> None:
+        async with opened(tmp_path, lane):
+            raise AssertionError("it is in use")
+
+    state = State(tmp_path)
+    with ThreadPoolExecutor(2) as pool, Lane(pool) as lane:
+        blocked = lane.submit(gate.wait)
+        opening = asyncio.create_task(open_it())
+        await asyncio.sleep(0)  # it waits for its turn in the lane
+        opening.cancel()
+        gate.wait()
+        blocked.result(PATIENCE)
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+    state.close()
