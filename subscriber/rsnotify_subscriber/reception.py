@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from rsnotify.actions import Action
 from rsnotify.datetimes import Instant
+from rsnotify.digest import COUNT
 from rsnotify.errors import DocumentError
 from rsnotify.follower import Follower
 from rsnotify.reading import read_document
@@ -80,14 +81,15 @@ class Reception:
         self._perform(self._follower.fragment(read, now))
         until = read.until or read.changed_at
         self._prove(until)
-        self._hear(now, is_heartbeat=not read.resources)
+        self._hear(now, beats=not read.resources or COUNT in dict(read.attributes))
         return until
 
-    def _hear(self, now: float, *, is_heartbeat: bool) -> None:
+    def _hear(self, now: float, *, beats: bool) -> None:
+        """Hear a fragment, and whether it shows that there are heartbeats (docs/audit.md)."""
         if self._silence is not None:
             self._longest = max(self._longest, now - self._heard)
         self._heard = now
-        if is_heartbeat and self._silence is None and not self._is_lost:
+        if beats and self._silence is None and not self._is_lost:
             self._silence = self._loop.call_at(self._due, self._listen)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -13,7 +13,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.datetimes import MICROSECOND
+from rsnotify.digest import SetDigest
 from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify.reading import read_document
+from rsnotify.writing import write_document
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_subscriber import PushState, Subscriber, Via, following, reception
@@ -107,6 +110,16 @@ async def beat(source: SmallSource, hub: SmallHub) -> None:
     assert last is not None
     until = last + MICROSECOND
     await hub.publish(source.fragment((), last, until), last, until)
+
+
+async def sum_up(source: SmallSource, hub: SmallHub) -> None:
+    """Push the last change, and what the set is, as only a Source does that has heartbeats."""
+    before, until = source.changes[-2].changed_at, source.changes[-1].changed_at
+    assert before is not None
+    assert until is not None
+    change = read_document(source.fragment(source.changes[-1:], before))
+    summed = replace(change, attributes=SetDigest(5, "0" * 32, hash="other").attributes)
+    await hub.publish(write_document(summed), before, until)
 
 
 # Two hubs
@@ -291,7 +304,9 @@ async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
         await until_by(destination, hub.url)
 
 
+@pytest.mark.parametrize("tell", [beat, sum_up])
 async def test_polls_come_as_without_push_where_heartbeats_stop(
+    tell: Callable[[SmallSource, SmallHub], Awaitable[None]],
     source: SmallSource,
     hub: SmallHub,
     destination: Destination,
@@ -301,7 +316,7 @@ async def test_polls_come_as_without_push_where_heartbeats_stop(
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
         await until_by(destination, hub.url)
-        await beat(source, hub)
+        await tell(source, hub)
         for n in range(3):
             source.put("unheard", b"%d" % n)
             await destination.until_equal()
