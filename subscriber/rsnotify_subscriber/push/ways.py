@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +20,8 @@ from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
 
+#: How many hubs of a kind are used, however many a Source names: each costs tries, and time.
+MOST = 16
 _AS_A_URI = re.compile(r"[\x21-\x7e]+")
 
 
@@ -178,6 +181,6 @@ def _name(way: Way) -> tuple[str, str]:
 
 
 def _by(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
-    """Return those of these schemes, each once, but for what is no URI."""
+    """Return the first of these schemes, each once, but for what is no URI."""
     uris = filter(_AS_A_URI.fullmatch, dict.fromkeys(hubs))
-    return tuple(hub for hub in uris if hub.partition(":")[0] in schemes)
+    return tuple(islice((hub for hub in uris if hub.partition(":")[0] in schemes), MOST))
