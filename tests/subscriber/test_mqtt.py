@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress
+from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
 from rsnotify.mqtt.connecting import connect
 from rsnotify.mqtt.login import Login
 from rsnotify.mqtt.names import parse_broker
@@ -54,6 +54,14 @@ async def following(destination: Destination, **options: Any) -> AsyncIterator[S
         await destination.until(lambda: subscriber.status.level)
         await destination.until(lambda: subscriber.status.push is PushState.UP)
         yield subscriber
+
+
+async def test_a_certificate_that_is_just_being_replaced_is_no_end(tmp_path: Path) -> None:
+    login = Login(ca=str(tmp_path / "ca.pem"))
+    broker = parse_broker("mqtts://127.0.0.1")
+    transport = MqttTransport(broker, "topic", Brokered(login=login), trusts=lambda _: True)
+    with pytest.raises(Unavailable, match="cannot use the certificates"):
+        await transport.receive(None, Heard())
 
 
 @pytest.mark.parametrize("options", [Brokered(), Brokered(version="3.1.1")])

@@ -118,6 +118,12 @@ class MqttTransport:
 
     async def receive(self, since: Instant | None, listener: Listener) -> None:
         """Subscribe, and tell the listener what arrives until the connection is lost."""
+        try:
+            await self._receive(listener)
+        except ConfigurationError as error:  # a certificate may just be replaced by another
+            raise Unavailable(self._broker.url, str(error)) from None
+
+    async def _receive(self, listener: Listener) -> None:
         arriving = _Arriving(self._broker.topic(self._topic), self._part(), listener)
         session = Session(self._options.session, _EXPIRY) if self._options.session else CLEAN
         async with connect(
