@@ -114,6 +114,10 @@ class Inbox:
                 error,
             )
             return None
+        except Exception:
+            # Not acknowledged it would come again with each connection, and end that as well.
+            log.exception("what came over MQTT as %r could not be taken", message.topic)
+            return None
 
     def _level(self, message: Message, code: Code) -> int:
         """Warn of what a Source sent; of what somebody asked for once for each kind of refusal."""

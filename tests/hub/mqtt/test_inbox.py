@@ -11,6 +11,8 @@ import pytest
 from rsnotify.mqtt.connection import Refused
 from rsnotify.mqtt.login import Login
 from rsnotify.mqtt.names import channel_name
+from rsnotify_hub.intake import Intake
+from rsnotify_hub.log.fragments import Fragment
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
 from tests.hub.mqtt.conftest import Ear, Listen
@@ -64,6 +66,24 @@ async def test_what_is_published_while_the_hub_is_away_waits_at_the_broker(
             assert await ear.until(fragment(5, 6))
             (row,) = await hub.topics(lambda rows: rows[0]["kept"] == 6)
     assert row["topic"] == TOPIC
+
+
+async def test_what_the_hub_stumbles_over_does_not_come_again_and_again(
+    hub: Client, listen: Listen, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Intake.read_content
+
+    async def stumble(self: Intake, body: bytes, content_type: str) -> Fragment:
+        if body == fragment(0, 1):
+            raise RuntimeError("a fault of ours")
+        return await read(self, body, content_type)
+
+    monkeypatch.setattr(Intake, "read_content", stumble)
+    async with listen() as ear:
+        await say(ear, fragment(0, 1))
+        await say(ear, fragment(1, 2))
+        assert (await ear.next()).payload == fragment(1, 2)
+    assert [line for line in watch.lines if "could not be taken" in line]
 
 
 async def test_with_the_older_version_a_channel_is_known_by_its_name(
