@@ -23,6 +23,8 @@ from rsnotify_subscriber.push.transport import Listener
 
 #: Seconds between pings, and until a hub that does not answer one counts as dead.
 _PING, _PONG = 5.0, 10.0
+#: How much of a hub's reason is told, in characters.
+_REASON = 200
 
 
 class _Control(Struct):
@@ -111,5 +113,6 @@ class WebSocketTransport:
         elif control.type == "gap":
             listener.gap()
         elif control.type == "error":
-            raise Unavailable(self._hub, f"the hub refuses: {control.code!r}: {control.message!r}")
+            reason = f"{control.code[:_REASON]!r}: {control.message[:_REASON]!r}"
+            raise Unavailable(self._hub, f"the hub refuses: {reason}")
         return control.type == "subscribed"

@@ -217,6 +217,19 @@ async def test_a_hub_that_says_what_cannot_be_is_given_up(
         await lost.receive(None, Nobody())
 
 
+async def test_of_what_a_hub_says_only_the_beginning_is_told(
+    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(socket: web.WebSocketResponse, _: object) -> None:
+        await socket.send_json({"type": "error", "code": "no", "message": "because " * 1000})
+
+    monkeypatch.setattr(hub, "_subscribe", refuse)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    with pytest.raises(Unavailable, match="'no': 'because because") as error:
+        await lost.receive(None, Nobody())
+    assert len(str(error.value)) < 500
+
+
 class Nobody:
     """A `Listener` that must hear nothing."""
 
