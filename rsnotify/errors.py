@@ -23,12 +23,19 @@ from __future__ import annotations
 
 import re
 
+#: Characters of a reason that a message tells.
+_LONGEST = 500
 _CREDENTIALS = re.compile(r"//[^/?#@]*@")
 
 
 def shown(uri: str) -> str:
     """Leave out a user's name and password, which a message must not tell."""
     return _CREDENTIALS.sub("//", uri)
+
+
+def _brief(reason: str) -> str:
+    """Leave out what is too long for a message: a stranger's document may be quoted."""
+    return reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…"
 
 
 class RsnotifyError(Exception):
@@ -62,7 +69,7 @@ class DocumentError(RsnotifyError):
         place = shown(self.source or "document")
         if self.entry is not None:
             place = f"{place}, entry {self.entry}"
-        return f"{place}: {self.reason}"
+        return f"{place}: {_brief(self.reason)}"
 
 
 class MalformedDocument(DocumentError):
@@ -92,7 +99,7 @@ class FetchError(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the URI and the reason."""
-        return f"{shown(self.uri)}: {shown(self.reason)}"
+        return f"{shown(self.uri)}: {_brief(shown(self.reason))}"
 
 
 class NotFound(FetchError):

@@ -35,3 +35,11 @@ def test_an_error_of_a_document_says_where_and_what() -> None:
 def test_no_error_tells_a_password(error: RsnotifyError) -> None:
     assert "source.example" in str(error) or "a/" in str(error)
     assert "secret" not in str(error)
+
+
+def test_what_a_stranger_wrote_is_quoted_in_part_if_it_is_long() -> None:
+    long = InvalidDocument(f"it says {'x' * 10_000}", source="http://a/", entry=2)
+    assert str(long).startswith("http://a/, entry 2: it says xxx")
+    assert len(str(long)) < 1000
+    assert long.reason.endswith("x" * 10_000)
+    assert len(str(Unavailable("http://a/", "x" * 10_000))) < 1000
