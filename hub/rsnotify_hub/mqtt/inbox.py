@@ -85,8 +85,11 @@ class Inbox:
                 messages.append(arrived.get_nowait())
             taken = [(message, await self._publish(message)) for message in messages]
             for message, durable in taken:
-                if durable is not None:
-                    await durable
+                try:
+                    if durable is not None:
+                        await durable
+                except DocumentError as error:
+                    self._refused(message, error)
                 acknowledge(message)
 
     async def _publish(self, message: Message) -> asyncio.Future[None] | None:
@@ -105,19 +108,18 @@ class Inbox:
             )
             return self._topics.publish(channel, fragment)
         except (Refusal, DocumentError) as error:
-            code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
-            self._statistics.refused[code] += 1
-            log.log(
-                self._level(message, code),
-                "refused what came over MQTT as %r: %s",
-                message.topic,
-                error,
-            )
+            self._refused(message, error)
             return None
         except Exception:
             # Not acknowledged it would come again with each connection, and end that as well.
             log.exception("what came over MQTT as %r could not be taken", message.topic)
             return None
+
+    def _refused(self, message: Message, error: Refusal | DocumentError) -> None:
+        code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
+        self._statistics.refused[code] += 1
+        level = self._level(message, code)
+        log.log(level, "refused what came over MQTT as %r: %s", message.topic, error)
 
     def _level(self, message: Message, code: Code) -> int:
         """Warn of what a Source sent; of what somebody asked for once for each kind of refusal."""

@@ -86,6 +86,18 @@ async def test_what_the_hub_stumbles_over_does_not_come_again_and_again(
     assert [line for line in watch.lines if "could not be taken" in line]
 
 
+async def test_what_is_no_change_is_refused_where_the_log_has_changes(
+    hub: Client, listen: Listen, watch: LogWatch
+) -> None:
+    async with listen() as ear:
+        await say(ear, fragment(0, 1))
+        await ear.next()
+        await ear.say(inbox(TOPIC), b"an error page", TOPIC, "text/plain")
+        await say(ear, fragment(1, 2))
+        assert (await ear.next()).payload == fragment(1, 2)
+    await watch.line("refused what came over MQTT", "a Change Notification was expected")
+
+
 async def test_with_the_older_version_a_channel_is_known_by_its_name(
     hub: Client, listen: Listen
 ) -> None:
