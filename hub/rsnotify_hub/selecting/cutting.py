@@ -43,11 +43,8 @@ class Cutting:
     @property
     def has_more(self) -> bool:
         """Whether something is to be read, or is held back no longer."""
-        return not self._is_at_end or (self._joiner.holds and self.wait <= 0)
-
-    @property
-    def _is_at_end(self) -> bool:
-        return self._seen >= self._topics.position(self._stream.topic)
+        is_at_end = self._seen >= self._topics.position(self._stream.topic)
+        return not is_at_end or (self._joiner.holds and self.wait <= 0)
 
     @property
     def holds(self) -> bool:
