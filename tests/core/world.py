@@ -54,8 +54,9 @@ PACE = Pace(
     gone_after=3.0,
     retry=Retry(0.1, 2),
 )
-#: Where faults are random, so that no number of them means that something is gone.
-PATIENT = replace(PACE, gone_after=1e9)
+#: Where faults are random, so that only very many of them mean that something is gone; but in the
+#: end they do, since nothing else may tell of what is deleted while a first copy is made.
+PATIENT = replace(PACE, gone_after=7e3)
 FAILURES: tuple[Callable[[str], RsnotifyError], ...] = (
     lambda uri: NotFound(uri, "rotated away"),
     lambda uri: Unavailable(uri, "out of reach"),
