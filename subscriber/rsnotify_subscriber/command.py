@@ -154,5 +154,7 @@ def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) ->
         failure = complain(error, 1)
     if once and json:
         report.show(subscriber.status)
+    if failure is None and once and not subscriber.status.level:
+        failure = complain("it was stopped before the copy was level", 1)
     if failure is not None:
         raise failure

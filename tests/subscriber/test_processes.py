@@ -13,7 +13,7 @@ from rsnotify.vocabulary import Rel
 from tests.subscriber.conftest import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
-from tests.subscriber.source import SmallSource, body, first, path_of, sha256, status
+from tests.subscriber.source import SmallSource, body, first, held_back, path_of, sha256, status
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +125,18 @@ async def test_sigterm_ends_in_order_with_exit_0(
         code, _, errors = await outcome(process)
     assert (code, errors) == (0, "")
     assert destination.equals_source()
+
+
+async def test_once_and_stopped_before_it_is_level_is_no_success(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.answers[path_of("folder/r1.ttl")] = held_back(asyncio.Event(), status(500))
+    arguments = ("follow", source.url, destination.folder, "--once", "--json")
+    async with running(*arguments) as process:
+        await until_reported(process, level=False, pending=1)
+        process.send_signal(signal.SIGTERM)
+        code, _, errors = await outcome(process)
+    assert (code, errors) == (1, "rsnotify: it was stopped before the copy was level\n")
 
 
 async def test_via_poll_follows(source: SmallSource, destination: Destination) -> None:

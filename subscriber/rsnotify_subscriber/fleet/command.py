@@ -122,7 +122,12 @@ def _reloading(
 
 
 def _end(fleet: Fleet) -> None:
-    wrong = {name: one.error for name, one in fleet.status.items() if one.error is not None}
+    stopped = "it was stopped before the copy was level"
+    wrong = {
+        name: one.error or stopped
+        for name, one in fleet.status.items()
+        if one.error is not None or not one.status.level
+    }
     if wrong:
         each = "".join(f"\n  {name}: {error}" for name, error in wrong.items())
         raise complain(f"{len(wrong)} of {len(fleet.status)} Sources are not in step:{each}", 1)

@@ -18,6 +18,7 @@ from rsnotify.cli import application
 from rsnotify.errors import ConfigurationError
 from tests.subscriber.fleet.conftest import PATIENCE, Many
 from tests.subscriber.processes import outcome, rsnotify, running
+from tests.subscriber.source import held_back, path_of, status
 
 URL = "https://a.example/"
 HANDLER = """
@@ -126,6 +127,25 @@ async def test_once_ends_with_what_could_not_be_had(many: Many) -> None:
     assert errors.splitlines()[-1].startswith("  s1: http://127.0.0.1:")
     assert "Traceback" not in errors
     assert many.equal("s0")
+
+
+async def test_once_and_stopped_before_all_are_level_is_no_success(many: Many) -> None:
+    await many.start(2)
+    many.sources["s1"].answers[path_of("r0")] = held_back(asyncio.Event(), status(500))
+    file = write(
+        many, '[defaults]\ndest = "{name}"', *(source(many, name) for name in many.sources)
+    )
+    arguments = ("follow", "--config", file, "--once", "--json")
+    async with running(*arguments) as process:
+        told = Told(process)
+        await told.until(lambda told: told.in_step() == {"s0"})
+        process.terminate()
+        code, _, errors = await outcome(process)
+    assert code == 1
+    assert errors.splitlines() == [
+        "rsnotify: 1 of 2 Sources are not in step:",
+        "  s1: it was stopped before the copy was level",
+    ]
 
 
 async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
