@@ -1,0 +1,49 @@
+"""Two hubs of one Source, and a hub that says nothing; all in a hurry."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from rsnotify_subscriber.push import mqtt, preference
+from rsnotify_subscriber.push.websub import transport
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.source import SmallSource
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preference, "HOLD", 0.1)
+    monkeypatch.setattr(preference, "PATIENCE", 10.0)  # the machine may have much to do
+    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(transport, "_GOODBYE", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def some_content(source: SmallSource) -> None:
+    for n in range(5):
+        source.put(f"r{n}", b"%d" % n)
+
+
+@pytest.fixture
+async def other() -> AsyncIterator[SmallHub]:
+    hub = SmallHub()
+    await hub.server.start()
+    yield hub
+    await hub.stop()
+
+
+@pytest.fixture
+def two(source: SmallSource, hub: SmallHub, other: SmallHub) -> list[SmallHub]:
+    """Two hubs, the better one first."""
+    source.hubs = [hub.url, other.url]
+    return [hub, other]
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A hub that is connected to, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"ws://127.0.0.1:{listener.getsockname()[1]}/ws"

@@ -1,0 +1,203 @@
+"""Several hubs of one Source: they go, come back, cannot be used, or are others now."""
+
+from __future__ import annotations
+
+import pytest
+from aiohttp import web
+
+from rsnotify.errors import ConfigurationError, Unavailable
+from rsnotify_subscriber import PushState, following
+from rsnotify_subscriber.events import (
+    Event,
+    OfferChanged,
+)
+from rsnotify_subscriber.push import preference, websocket
+from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.push.failing_over.scene import (
+    LIST,
+    followed,
+    push,
+    until_by,
+)
+from tests.subscriber.source import SmallSource, status
+
+
+async def test_a_lost_hub_is_followed_by_the_next_and_come_back_to(
+    source: SmallSource, two: list[SmallHub], destination: Destination
+) -> None:
+    hub, other = two
+    async with followed(destination):
+        await until_by(destination, hub.url)
+        assert other.subscriptions == []
+        await hub.stop()
+        await until_by(destination, other.url)
+        await other.subscribed()
+        source.answers[LIST] = status(503)
+        source.put_inline("new", b"by the other")
+        await push(source, other)
+        await destination.until_equal()
+        await hub.server.start()
+        await until_by(destination, hub.url, other.url)
+        source.put_inline("newer", b"by the other, as the Source has not reached the first")
+        await push(source, other)
+        await destination.until_equal()
+        await hub.subscribed(2)
+        source.put_inline("newest", b"by the first")
+        await push(source, hub)
+        await until_by(destination, hub.url)
+        await destination.until_equal()
+
+
+async def test_what_is_published_while_no_hub_is_there_is_replayed_by_whichever_is_back(
+    source: SmallSource, two: list[SmallHub], destination: Destination
+) -> None:
+    async with followed(destination) as subscriber:
+        source.put_inline("before", b"1")
+        await push(source, *two)
+        await destination.until_equal()
+        source.answers[LIST] = status(503)
+        for one in two:
+            await one.stop()
+        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
+        source.put_inline("meanwhile", b"2")
+        await push(source, *two)
+        await two[1].server.start()
+        await until_by(destination, two[1].url)
+        await destination.until_equal()
+
+
+async def test_a_hub_that_accepts_connections_and_never_answers_is_not_waited_for(
+    source: SmallSource,
+    hub: SmallHub,
+    silent: str,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preference, "PATIENCE", 0.1)
+    source.hubs = [silent, hub.url]
+    async with followed(destination):
+        await until_by(destination, hub.url)
+
+
+async def test_a_hub_that_never_confirms_a_subscription_is_given_up(
+    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ignore(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(hub, "_subscribe", ignore)
+    monkeypatch.setattr(websocket, "TIMEOUT", 0.1)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    with pytest.raises(Unavailable, match="no answer in time"):
+        await lost.receive(None, Nobody())
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        f'{{"type": "subscribed", "audience": {10**400}}}',
+        '{"type": "subscribed", "audience": -1}',
+        f'{{"type": "no", "more": {"[" * 100_000}{"]" * 100_000}}}',
+        "{",
+    ],
+    ids=["more listeners than a number holds", "less than none", "too deep", "cut off"],
+)
+async def test_a_hub_that_says_what_cannot_be_is_given_up(
+    hub: SmallHub, monkeypatch: pytest.MonkeyPatch, frame: str
+) -> None:
+    async def babble(socket: web.WebSocketResponse, _: object) -> None:
+        await socket.send_str(frame)
+
+    monkeypatch.setattr(hub, "_subscribe", babble)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    with pytest.raises(Unavailable):
+        await lost.receive(None, Nobody())
+
+
+async def test_of_what_a_hub_says_only_the_beginning_is_told(
+    hub: SmallHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(socket: web.WebSocketResponse, _: object) -> None:
+        await socket.send_json({"type": "error", "code": "no", "message": "because " * 1000})
+
+    monkeypatch.setattr(hub, "_subscribe", refuse)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    with pytest.raises(Unavailable, match="'no': 'because because") as error:
+        await lost.receive(None, Nobody())
+    assert len(str(error.value)) < 500
+
+
+class Nobody:
+    """A `Listener` that must hear nothing."""
+
+    def up(self) -> None:
+        raise AssertionError
+
+    gap = up
+
+    def fragment(self, document: bytes) -> None:
+        raise AssertionError
+
+
+async def test_several_hubs_at_once_bring_each_change_once(
+    source: SmallSource, two: list[SmallHub], destination: Destination
+) -> None:
+    hub, other = two
+    async with followed(destination, hubs=2) as subscriber:
+        await until_by(destination, hub.url, other.url)
+        await hub.subscribed()
+        await other.subscribed()
+        source.answers[LIST] = status(503)
+        for n in range(20):
+            source.put_inline(f"both{n}", b"%d" % n)
+            await push(source, *two)
+        await destination.until(lambda: subscriber.status.applied >= 25)
+        assert destination.equals_source()
+        assert subscriber.status.applied == 25
+        await hub.stop()
+        await until_by(destination, other.url)
+        assert subscriber.status.push is PushState.UP
+        source.put_inline("one", b"left")
+        await push(source, other)
+        await destination.until_equal()
+
+
+async def test_who_only_catches_up_speaks_to_no_hub(
+    two: list[SmallHub], destination: Destination
+) -> None:
+    await destination.catch_up()
+    assert [one.subscriptions for one in two] == [[], []]
+    assert destination.current.status.way == ()
+
+
+async def test_no_hub_at_once_is_refused(destination: Destination) -> None:
+    with pytest.raises(ConfigurationError, match="1 or more"):
+        destination.subscriber(hubs=0)
+
+
+async def test_only_the_hubs_that_are_others_now_are_touched(
+    source: SmallSource,
+    two: list[SmallHub],
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "_REDISCOVER", 0.05)
+    hub, other = two
+    source.hubs = [hub.url, "ws://127.0.0.1:9/ws"]
+    events: list[Event] = []
+    options = {"pace": PACE, "hubs": 2, "on_event": events.append}
+    async with followed(destination, **options) as subscriber:
+        await hub.subscribed()
+        source.hubs = [other.url, hub.url]
+        await until_by(destination, other.url, hub.url)
+        assert len(hub.subscriptions) == 1
+        source.hubs = [other.url]
+        await until_by(destination, other.url)
+        source.hubs = []
+        await destination.until(lambda: subscriber.status.push is PushState.OFF)
+        source.put("polled", b"1")
+        await destination.until_equal()
+        assert len(other.subscriptions) == 1
+    offers = [one.now.hubs for one in events if isinstance(one, OfferChanged)]
+    assert offers == [(other.url, hub.url), (other.url,), ()]

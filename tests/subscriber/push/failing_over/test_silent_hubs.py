@@ -1,0 +1,136 @@
+"""Hubs that are there, and do not bring what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from msgspec.structs import replace
+
+from rsnotify_subscriber import PushState, reception
+from rsnotify_subscriber.events import (
+    Event,
+    PushDown,
+)
+from rsnotify_subscriber.push import push as push_module
+from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.hub import SmallHub
+from tests.subscriber.push.failing_over.scene import (
+    LIST,
+    beat,
+    followed,
+    push,
+    sum_up,
+    until_by,
+)
+from tests.subscriber.source import SmallSource, status
+
+
+async def test_a_hub_that_the_source_does_not_reach_is_told_from_the_lists(
+    source: SmallSource,
+    two: list[SmallHub],
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(push_module, "MUTE", 0.1)
+    hub, other = two
+    events: list[Event] = []
+    pace = replace(PACE, poll_with_push=0.2)
+    async with followed(destination, pace=pace, on_event=events.append) as subscriber:
+        await until_by(destination, hub.url)
+        while subscriber.status.way != (other.url,):
+            source.put("unheard", b"%d" % len(source.changes))
+            await destination.until_equal()
+            await destination.until(lambda: events)
+        reasons = [one.reason for one in events if isinstance(one, PushDown)]
+        assert reasons == [f"{hub.url}: it does not tell of changes that the lists have"]
+        await other.subscribed()
+        source.answers[LIST] = status(503)
+        source.put_inline("new", b"by the other")
+        await push(source, other)
+        await destination.until_equal()
+        source.put_inline("newer", b"by both")
+        await push(source, *two)
+        await until_by(destination, hub.url)
+
+
+async def test_after_a_loss_the_lists_are_polled_until_push_brings_something_new(
+    source: SmallSource, two: list[SmallHub], destination: Destination
+) -> None:
+    hub, other = two
+    pace = replace(PACE, poll=0.1, poll_with_push=600)
+    async with followed(destination, pace=pace):
+        source.put_inline("first", b"1")
+        await push(source, hub)
+        await destination.until_equal()
+        await hub.stop()
+        await until_by(destination, other.url)
+        for n in range(3):
+            source.put("unheard", b"%d" % n)
+            await destination.until_equal()
+        await other.subscribed()
+        source.put_inline("new", b"by the other")
+        await push(source, other)
+        await destination.until_equal()
+        source.gets.clear()
+        for n in range(30):
+            source.put_inline("often", b"%d" % n)
+            await push(source, other)
+            await destination.until_equal()
+        assert source.gets[LIST] <= 2
+
+
+async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
+    source: SmallSource,
+    hub: SmallHub,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(push_module, "MUTE", 0.1)
+    source.hubs = [hub.url]
+    async with followed(destination, pace=replace(PACE, poll_with_push=0.2)) as subscriber:
+        while subscriber.status.push is PushState.UP:
+            source.put("unheard", b"%d" % len(source.changes))
+            await destination.until_equal()
+        assert subscriber.status.way == ()
+        assert len(hub.sockets) == 1
+        source.put("r0", b"by a poll")
+        await destination.until_equal()
+        source.put_inline("new", b"by the hub")
+        await push(source, hub)
+        await until_by(destination, hub.url)
+
+
+@pytest.mark.parametrize("tell", [beat, sum_up])
+async def test_polls_come_as_without_push_where_heartbeats_stop(
+    tell: Callable[[SmallSource, SmallHub], Awaitable[None]],
+    source: SmallSource,
+    hub: SmallHub,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reception, "QUIET", 0.2)
+    source.hubs = [hub.url]
+    async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
+        await until_by(destination, hub.url)
+        await tell(source, hub)
+        for n in range(3):
+            source.put("unheard", b"%d" % n)
+            await destination.until_equal()
+        assert len(hub.sockets) == 1
+
+
+async def test_what_is_offered_is_looked_at_soon_where_heartbeats_stop(
+    source: SmallSource,
+    hub: SmallHub,
+    other: SmallHub,
+    destination: Destination,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reception, "QUIET", 0.2)
+    source.hubs = [hub.url]
+    async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
+        await until_by(destination, hub.url)
+        source.hubs = [other.url]
+        await beat(source, hub)
+        await until_by(destination, other.url)
