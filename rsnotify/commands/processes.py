@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import re
 import socket
 import sys
@@ -15,17 +16,40 @@ from rsnotify.errors import RsnotifyError
 #: Seconds a process gets to say that it is ready, or to end in its own order.
 PATIENCE = 60.0
 
+#: Below those that systems give to clients, and to servers that ask for any.
+_PORTS = range(20_000, 32_000)
+
 
 class ProcessError(RsnotifyError):
     """A subcommand did not do what it was started for."""
 
 
 def free_port() -> int:
-    """Return a port of loopback that nothing listens on at the moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """Return a port of loopback that nothing listens on, and that stays free until it is used.
+
+    It is none of those that a system hands out by itself, so no other program is given it
+    meanwhile. Nor does this return it again, in any process, as long as this one lives.
+
+    Raises:
+        ProcessError: There is none.
+    """
+    for _ in _PORTS:
+        port = random.choice(_PORTS)
+        if _claim(port):
+            return port
+    raise ProcessError("no port of this machine is free")
+
+
+def _claim(port: int) -> bool:
+    """Claim a port by the datagram port of the same number, until this process ends."""
+    with socket.socket(type=socket.SOCK_DGRAM) as claim, socket.socket() as listener:
+        try:
+            claim.bind(("127.0.0.1", port))
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        claim.detach()
+        return True
 
 
 class Process:
