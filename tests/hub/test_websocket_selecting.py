@@ -15,7 +15,10 @@ from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability, ChangeType
 from rsnotify.writing import write_document
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.selecting import sieve
+from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.selecting import cutting, sieve
+from rsnotify_hub.selecting.sieve import Sieve
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,
@@ -102,8 +105,18 @@ async def test_who_asks_for_too_much_of_the_past_gets_all_of_it_and_the_part_fro
     assert (await next_told(socket))[2] == [5]
 
 
-async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(hub: Client):
-    total, chosen = 150, random.Random(7)
+async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
+    hub: Client, monkeypatch: pytest.MonkeyPatch
+):
+    total, chosen, lag = 150, random.Random(7), random.Random(7)
+    left = Sieve.left
+
+    async def lagging(self: Sieve, *args: Any, old: bool = False) -> list[Entry]:
+        for _ in range(0 if old else lag.choice([0, 0, 10, 50])):
+            await asyncio.sleep(0)  # lets the others in between
+        return await left(self, *args, old=old)
+
+    monkeypatch.setattr(Sieve, "left", lagging)
 
     def body(second: int) -> bytes:
         name = "maps_a" if second % 3 == 0 else "b"
@@ -128,8 +141,8 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(hub: Client):
         reached, found = float(since), list[float]()
         while reached < total:
             begin, until, seconds = await next_told(socket)
-            assert begin <= reached
-            reached = max(reached, until)
+            assert begin <= reached < until
+            reached = until
             found += seconds
         return since, found
 
@@ -138,11 +151,70 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(hub: Client):
         follower = [group.create_task(follow(start)) for start in range(0, total - 50, 10)]
     for task in follower:
         since, seconds = task.result()
-        assert seconds == sorted(set(seconds))
-        # Who knows more than what the others have just been sent hears that with them.
-        assert [one for one in seconds if one > since] == [
-            n + 1 for n in range(0, total, 3) if n + 1 > since
-        ]
+        assert seconds == [n + 1 for n in range(0, total, 3) if n + 1 > since]
+
+
+@pytest.fixture
+def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """What is new is chosen from, and sent, only once this is set."""
+    may, left = asyncio.Event(), Sieve.left
+
+    async def wait(self: Sieve, *args: Any, old: bool = False) -> list[Entry]:
+        if not old:
+            await may.wait()
+        return await left(self, *args, old=old)
+
+    monkeypatch.setattr(Sieve, "left", wait)
+    return may
+
+
+@pytest.mark.parametrize("since", [None, 0, 1, 2, 3])
+async def test_who_comes_while_the_others_lag_is_sent_nothing_of_before_its_instant(
+    hub: Client, lagging: asyncio.Event, since: float | None
+):
+    first, _ = await listen(hub, MAPS)
+    for second in range(3):
+        await hub.accepted(named(second, maps_a=second + 1))
+    late, said = await listen(hub, MAPS, since=since)
+    assert said["through"] == format_datetime(at(3))
+    lagging.set()
+    await hub.accepted(named(3, maps_a=4))
+    assert await heard(late, 4) == [n for n in (1, 2, 3, 4) if n > (3 if since is None else since)]
+    assert await heard(first, 4) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("since", [None, 1, 2, 3])
+async def test_who_comes_while_something_is_held_back_hears_nothing_of_before_its_instant(
+    hub: Client, monkeypatch: pytest.MonkeyPatch, since: float | None
+):
+    monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
+    first, _ = await listen(hub, MAPS)
+    await hub.accepted(named(0, b=1))
+    assert await next_told(first) == (0, 1, [])
+    for second in (1, 2):
+        await hub.accepted(named(second, b=second + 1))
+    late, _ = await listen(hub, MAPS, since=since)
+    # It is too large to be joined with what was held back.
+    await hub.accepted(named(3, maps_a=4) + b"\n" * 20_000)
+    reached = 3.0 if since is None else since
+    while reached < 4:
+        begin, until, _ = await next_told(late)
+        assert begin == reached
+        reached = until
+    assert [await next_told(first) for _ in range(2)] == [(1, 3, []), (3, 4, [4])]
+
+
+async def test_who_goes_while_the_others_lag_leaves_nothing_behind(
+    hub: Client, lagging: asyncio.Event
+):
+    first, _ = await listen(hub, MAPS)
+    await hub.accepted(named(0, maps_a=1))
+    late, _ = await listen(hub, MAPS, since=1)
+    await late.close()
+    await hub.topics(lambda rows: rows[0]["websockets"] == 1)
+    lagging.set()
+    await hub.accepted(named(1, maps_a=2))
+    assert await heard(first, 2) == [1, 2]
 
 
 async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(hub: Client):
@@ -217,6 +289,25 @@ async def test_a_part_goes_on_after_its_log_was_deleted(hub: Client):
     await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")
     await hub.accepted(named(1, maps_a=2))
     assert await heard(socket, 2) == [1, 2]
+
+
+@pytest.mark.parametrize("select", [None, MAPS])
+async def test_a_log_may_be_deleted_while_it_is_replayed(
+    hub: Client, monkeypatch: pytest.MonkeyPatch, select: Any
+):
+    may, read = asyncio.Event(), Topics.read
+
+    async def wait(self: Topics, *args: Any, **options: Any) -> list[Entry]:
+        await may.wait()
+        return await read(self, *args, **options)
+
+    monkeypatch.setattr(Topics, "read", wait)
+    await hub.accepted(named(0, maps_a=1))
+    socket, _ = await listen(hub, select, since=0)
+    await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")
+    may.set()
+    await hub.accepted(named(1, maps_a=2))
+    assert await heard(socket, 2) == [2]
 
 
 async def test_a_large_fragment_does_not_overtake_or_fall_behind(hub: Client):

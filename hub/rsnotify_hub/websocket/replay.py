@@ -56,8 +56,11 @@ class Feed(Protocol):
     def end(self) -> int:
         """The position from which on one is live."""
 
+    def lags(self, position: int) -> bool:
+        """Tell whether those who are live are still to be sent what stands up to a position."""
+
     async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
-        """Read on, as far as `end` (`Topics.read`).
+        """Read on, as far as `end` (`Topics.read`); where that is not beyond, let it move first.
 
         Raises:
             StorageError: The store cannot be read.
@@ -80,6 +83,10 @@ class Whole:
     def end(self) -> int:
         """The position of its last entry."""
         return self._topics.position(self._topic)
+
+    def lags(self, position: int) -> bool:
+        """Say no: what is in the log was sent."""
+        return False
 
     async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
         """Read on (`Topics.read`)."""
@@ -109,8 +116,11 @@ async def replay(
     """
     connection, topic = subscriber.connection, subscriber.topic
     _greet(topic, since, select, connection, topics)
-    position = 0 if since is not None else feed.end
-    while position < (end := feed.end):
+    newest = topics.position(topic)
+    position = 0 if since is not None else newest
+    # All that the log has by now is sent here, also where others are still to be sent it: only
+    # here is left out what is not beyond the instant.
+    while position < (end := feed.end) or feed.lags(newest):
         try:
             entries = await feed.read(after=position, since=since)
         except StorageError as error:
@@ -120,7 +130,7 @@ async def replay(
         connection.send(data)
         channel.count(data, len(entries))
         await connection.drain()
-        position = entries[-1].position if entries else end
+        position = entries[-1].position if entries else max(position, end)
     subscriber.replaying = None
     if not connection.has_ended:
         channel.join(subscriber)

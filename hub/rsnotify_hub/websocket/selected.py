@@ -3,7 +3,8 @@
 Theory of operation. All who asked for the same part form a group. The log is its queue: the
 group has a place in it, and what comes after that place is cut to what was asked for and sent
 to all at once, as if it were a topic of its own. What is held back for a moment, since it is
-empty, lies behind that place: who joins meanwhile gets it with the others.
+empty, lies behind that place. Who comes meanwhile joins the others only once they have all that
+the log had when it came: of that it may know a part already, and reads the rest by itself.
 """
 
 from __future__ import annotations
@@ -54,18 +55,25 @@ class Group:
         self._cutting = Cutting(stream, topics, sieve, topics.position(stream.topic))
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._moved = asyncio.Event()
 
     @property
     def end(self) -> int:
         """Its place in the log: who has all up to here may go on with the others."""
         return self._cutting.position
 
+    def lags(self, position: int) -> bool:
+        """Tell whether its members are still to be sent what stands up to a position."""
+        return self.end < position
+
     async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
-        """Return what is left of the log, up to the place of the group (`Topics.read`).
+        """Return what is left of the log, up to the place of the group (`Feed.read`).
 
         Raises:
             StorageError: The store cannot be read.
         """
+        if self.end <= after:
+            await self._moved.wait()
         entries = await self._topics.read(self.stream.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
         return join(await self._sieve.left(self.stream, wanted, old=True))
@@ -90,6 +98,9 @@ class Group:
             while self._cutting.has_more:
                 if left := await self._cutting.next():
                     self._live.deliver(self._key, left)
+                # Whoever waits now is woken.
+                self._moved.set()
+                self._moved.clear()
             if self._cutting.holds:
                 self._wake_in(self._cutting.wait)
         except StorageError as error:
