@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -15,7 +16,7 @@ from websockets.exceptions import WebSocketException
 
 from rsnotify.errors import Unavailable
 from rsnotify.mqtt.carriers import Dial, Wire, open_wire
-from rsnotify.mqtt.connection import LONGEST, TIMEOUT, WINDOW, Connection
+from rsnotify.mqtt.connection import LONGEST, TIMEOUT, WINDOW, Connection, OtherVersion
 from rsnotify.mqtt.login import ANONYMOUS, Login
 from rsnotify.mqtt.messages import Message, connect_properties
 from rsnotify.mqtt.names import Broker
@@ -71,7 +72,8 @@ async def connect(
         broker: Which.
         login: Who one is.
         session: What the broker keeps while one is away.
-        version: The version of MQTT, `5` or `3.1.1`.
+        version: The version of MQTT, `5` or `3.1.1`. With 5, a broker that does not know it is
+            spoken to in 3.1.1.
         dial: Makes the connection of TCP; None connects to any address.
         take: Called with each message, in the order of the broker.
         by_hand: Whether messages are acknowledged by `Connection.acknowledge`.
@@ -83,6 +85,28 @@ async def connect(
         Unavailable: The broker cannot be reached, or does not let one in.
         ConfigurationError: A file of the login cannot be used.
     """
+    enter = partial(_enter, broker, login, session, dial, take, by_hand)
+    try:
+        connection = await enter(version)
+    except OtherVersion:
+        if version != "5":
+            raise
+        connection = await enter("3.1.1")
+    try:
+        yield connection
+    finally:
+        await connection.end()
+
+
+async def _enter(
+    broker: Broker,
+    login: Login,
+    session: Session,
+    dial: Dial | None,
+    take: Callable[[Message], None],
+    by_hand: bool,
+    version: str,
+) -> Connection:
     wire = await _wire(broker, login, dial)
     client = _client(wire, login, session, version, by_hand=by_hand)
     connection = Connection(broker, client, wire, take)
@@ -90,9 +114,10 @@ async def connect(
         async with _answering(broker):
             _send_connect(client, broker, session, version)
             await connection.begin()
-        yield connection
-    finally:
+    except BaseException:
         await connection.end()
+        raise
+    return connection
 
 
 async def _wire(broker: Broker, login: Login, dial: Dial | None) -> Wire:

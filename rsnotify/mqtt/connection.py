@@ -32,6 +32,7 @@ LONGEST = 50_000_000
 
 _MISC_SECONDS = 1.0
 _TOO_LARGE = 0x95
+_OTHER_VERSION = 0x84
 
 
 class Refused(Unavailable):
@@ -46,6 +47,13 @@ class Refused(Unavailable):
     def __init__(self, uri: str, reason: str, *, too_large: bool = False) -> None:
         super().__init__(uri, reason)
         self.too_large = too_large
+
+
+class OtherVersion(Unavailable):
+    """A broker seems not to speak the version of MQTT that it was spoken to in.
+
+    It says so (5 §3.2.2.2), or goes away without an answer, as it also may (5 §3.1.2.2).
+    """
 
 
 class Connection:
@@ -248,7 +256,9 @@ class Connection:
         properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            self._fail(f"it lets nobody in like this: {reason}")
+            said = f"it lets nobody in like this: {reason}"
+            other = reason.value == _OTHER_VERSION
+            self._fail(said, OtherVersion(self._broker.url, said) if other else None)
             return
         self.resumed = flags.session_present
         self._most = min(LONGEST, getattr(properties, "MaximumPacketSize", LONGEST))
@@ -270,7 +280,9 @@ class Connection:
         elif error is not None:
             self._fail(f"the connection broke: {error or type(error).__name__}")
         elif self._wire.readable:
-            self._fail("it closed the connection")
+            said = "it closed the connection"
+            welcome = self._welcome.done()
+            self._fail(said, None if welcome else OtherVersion(self._broker.url, said))
         else:
             self._fail("it does not answer")
 

@@ -278,10 +278,53 @@ async def saying(answer: bytes) -> AsyncIterator[str]:
         yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
+@asynccontextmanager
+async def of_old(mosquitto: Mosquitto, refusal: bytes) -> AsyncIterator[str]:
+    """Lead to a broker as one that knows MQTT 3.1.1 only, and says this to others."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                writer.write(data)
+        finally:
+            writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"MQTT")
+        level = await reader.readexactly(1)
+        if level != b"\x04":
+            writer.write(refusal)
+            writer.close()
+            return
+        inner, outer = await asyncio.open_connection("127.0.0.1", mosquitto.port)
+        outer.write(head + level)
+        await asyncio.gather(pump(reader, outer), pump(inner, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"mqtt://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize("refusal", [b"\x20\x02\x00\x01", b""])
+async def test_a_broker_of_the_older_version_is_spoken_to_in_it(
+    mosquitto: Mosquitto, refusal: bytes
+) -> None:
+    session = Session("one", 60)
+    async with (
+        of_old(mosquitto, refusal) as url,
+        subscribed(url, session=session) as inbox,
+        connect(parse_broker(url)) as connection,
+    ):
+        await publish(connection, "a/b", b"text")
+        message = await inbox.next()
+    assert (message.topic, message.payload) == ("a/b", b"text")
+
+
 @pytest.mark.parametrize(
     "answer",
     [
         b"",
+        b"\x20\x02\x00\x01",  # no version pleases it
         b"\x20\x00",
         b"\x20\x03\x00\x00\xff",
         b"\x30\xff\xff\xff\x7f",  # a message of 256 MB
