@@ -7,15 +7,16 @@ from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
+from rsnotify.commands.processes import free_port
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
 from tests.postgresql import PostgreSQL, running_postgresql
 
 # How long an example takes says something of the machine, not of the code.
-settings.register_profile("rsnotify", deadline=None)
+settings.register_profile("rsnotify", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rsnotify")
 
 
@@ -54,6 +55,12 @@ async def mosquitto(tmp_path: Path) -> AsyncIterator[Mosquitto]:
 def postgresql_server() -> Iterator[PostgreSQL]:
     with running_postgresql() as server:
         yield server
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    """A port that stays free until the test takes it; pytest-asyncio's may be taken before."""
+    return free_port()
 
 
 @pytest.fixture
