@@ -16,6 +16,14 @@ from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, callback
 
 RunHub = Callable[..., AbstractAsyncContextManager[Client]]
 
+#: Whoever is slow here is so because the machine is; tests of what is waited for say how long.
+PATIENT = {
+    "header_seconds": 600,
+    "request_seconds": 600,
+    "callback_seconds": 600,
+    "websocket_ping_seconds": 600,
+}
+
 
 @pytest.fixture
 def clock() -> Clock:
@@ -44,6 +52,7 @@ def run_hub(tmp_path: Path, clock: Clock) -> RunHub:
             "data": str(tmp_path / "hub"),
             "allow_private_addresses": True,
             "retry_seconds": 0.01,
+            **PATIENT,
         }
         settings = {**defaults, **settings}
         if needs_token := "publishers" in settings:

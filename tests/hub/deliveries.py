@@ -73,7 +73,8 @@ async def opened_channel(
     folder: Path, clock: Clock, turns: Turns | None = None, **settings: Any
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over what the store in a folder keeps."""
-    configuration = load_configuration(None, **{"retry_seconds": 0.01, **settings})
+    patient = {"retry_seconds": 0.01, "callback_seconds": 600}
+    configuration = load_configuration(None, **{**patient, **settings})
     retention = Retention(size=10**9, age=timedelta(days=365))
     async with AsyncExitStack() as stack:
         store = SqliteStore(folder, retention, clock)

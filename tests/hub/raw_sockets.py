@@ -35,7 +35,7 @@ class Socket:
         await self.writer.drain()
 
     async def message(self) -> tuple[int, bytes]:
-        """The opcode and the payload of the next frame."""
+        """The opcode and the payload of the next frame, which may be a ping."""
         async with asyncio.timeout(PATIENCE):
             head, size = await self.reader.readexactly(2)
             if size == 126:

@@ -29,7 +29,7 @@ JWT_KEY = f"{CANARY}-jwt-key".ljust(32, "x")
 AUDIENCE = "https://hub.example/"
 GRANTS = {"publish": [TOPIC], "admin": True}
 WEB_TOKEN = jwt.encode(
-    {"aud": AUDIENCE, "exp": int(time.time()) + 600, "rsnotify": GRANTS}, JWT_KEY, "HS256"
+    {"aud": AUDIENCE, "exp": int(time.time()) + 86_400, "rsnotify": GRANTS}, JWT_KEY, "HS256"
 )
 STALE = jwt.encode({"aud": AUDIENCE, "exp": 1, "rsnotify": GRANTS}, JWT_KEY, "HS256")
 #: Nor may the other forms of them be anywhere.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.commands.processes import free_port
 from rsnotify.retry import Retry
 from rsnotify_hub.websub.asking import TRIES, Questions
 from rsnotify_hub.websub.delivering.answers import Answer
@@ -221,9 +222,5 @@ async def test_only_who_could_not_be_reached_is_asked_again(
 async def test_a_connection_that_is_refused_was_not_reached(
     deliveries: Deliveries, callback: Callback, watch: LogWatch
 ):
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    deliveries.verification.verify(intent(f"http://127.0.0.1:{port}/"), "")
+    deliveries.verification.verify(intent(f"http://127.0.0.1:{free_port()}/"), "")
     assert "Connect" in await watch.line("did not confirm", "cannot be reached")

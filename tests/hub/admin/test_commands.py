@@ -11,6 +11,7 @@ import sys
 import pytest
 from typer.testing import CliRunner, Result
 
+from rsnotify.commands.processes import free_port
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify_hub.admin import remote, shapes, tables
 from rsnotify_hub.admin.remote import Remote
@@ -142,9 +143,9 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
         assert page.total == 5
 
 
-async def test_a_hub_that_is_not_there_is_told(unused_tcp_port: int):
+async def test_a_hub_that_is_not_there_is_told():
     with pytest.raises(Unavailable):
-        await Remote(f"http://127.0.0.1:{unused_tcp_port}/", None).ask("status")
+        await Remote(f"http://127.0.0.1:{free_port()}/", None).ask("status")
 
 
 def test_a_table_tells_how_much_it_leaves_out():

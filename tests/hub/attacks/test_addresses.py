@@ -9,6 +9,7 @@ import pytest
 
 import rsnotify_hub.client
 from rsnotify.addresses import refusal
+from rsnotify.commands.processes import free_port
 from tests.hub.attacks.helpers import Names, Server, confirm, obliging, raw_server, sending_to
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Client, LogWatch, fragment
@@ -58,7 +59,7 @@ SPELLINGS = [
 async def hub_and_victims(run_hub: RunHub) -> AsyncIterator[tuple[Client, Server, Server]]:
     """A hub, and a server on one port of both loopback addresses."""
     async with (
-        raw_server(obliging) as four,
+        raw_server(obliging, port=free_port()) as four,
         raw_server(obliging, host="::1", port=four.port) as six,
         run_hub(allow_private_addresses=False) as hub,
     ):
@@ -134,7 +135,7 @@ async def test_a_name_that_moves_to_a_private_address_is_followed_no_further(
     """DNS rebinding: public when it is verified, private when it is delivered to."""
     names.addresses["callback.test"] = [public]
     async with (
-        raw_server(confirm, host=public) as callback,
+        raw_server(confirm, host=public, port=free_port()) as callback,
         raw_server(obliging, port=callback.port) as victim,
     ):
         url = f"http://callback.test:{callback.port}/"
@@ -155,7 +156,7 @@ async def test_of_a_name_with_several_addresses_only_the_public_ones_are_dialled
 ):
     names.addresses["callback.test"] = ["127.0.0.1", "::1", public]
     async with (
-        raw_server(confirm, host=public) as callback,
+        raw_server(confirm, host=public, port=free_port()) as callback,
         raw_server(obliging, port=callback.port) as four,
         raw_server(obliging, host="::1", port=callback.port) as six,
         run_hub(allow_private_addresses=False) as hub,
