@@ -33,11 +33,11 @@ class Readiness:
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._store.check())
             self._checking.add_done_callback(_look)  # nobody may be waiting any more
-        try:
-            async with asyncio.timeout(self._seconds):
-                await asyncio.shield(self._checking)
-        except TimeoutError:
-            raise StorageError("the store does not answer in time") from None
+        checking = self._checking
+        await asyncio.wait([checking], timeout=self._seconds)
+        if not checking.done():
+            raise StorageError("the store does not answer in time")
+        checking.result()
 
     async def close(self) -> None:
         """Wait for a check that is under way."""

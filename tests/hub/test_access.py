@@ -133,7 +133,7 @@ def test_no_pattern_passes_more_than_the_rate(tries: list[tuple[float, int]]):
 
 
 async def test_a_client_behind_a_proxy_is_limited_and_the_others_are_not(run_hub: RunHub):
-    settings = {"trusted_proxies": ["127.0.0.1"], "open_topics": [TOPIC], "failed_token_rate": 0.001}
+    settings = {"trusted_proxies": ["127.0.0.1"], "open_topics": [TOPIC], "failed_token_rate": 1e-3}
     async with run_hub(**settings) as hub:
         body = fragment(0, 1)
         bad = {"Authorization": "Bearer " + "x" * 16, "X_Forwarded_For": "192.0.2.1"}

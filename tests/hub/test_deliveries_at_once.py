@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify_hub.websub.delivering.deadlines import Deadlines
 from rsnotify_hub.websub.delivering.delivery import Delivery, State
+from rsnotify_hub.websub.delivering.turns import Turns
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -61,11 +63,15 @@ async def test_one_that_is_dropped_while_it_is_under_way_frees_its_place(
     assert turn.lane.inside() == []
 
 
-async def test_one_that_takes_too_long_has_failed(tmp_path: Path, callback: Callback, clock: Clock):
-    async with opened_channel(
-        tmp_path, clock, retry_seconds=600, callback_seconds=0.3
-    ) as deliveries:
-        delivery = await under_way(deliveries, callback)
+async def test_one_that_takes_too_long_has_failed(
+    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    turns = Turns(1000)
+    async with opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries:
+        delivery = await connected(deliveries, callback)
+        monkeypatch.setattr(turns, "_deadlines", Deadlines(0.05))
+        callback.open.clear()
+        await deliveries.publish(2)
         await deliveries.until(lambda: delivery.failures == 1)
         assert delivery.last_failure is not None
         assert delivery.last_failure.reason == "takes too long"

@@ -103,11 +103,12 @@ async def inflate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     await writer.drain()
 
 
+#: These end only when their time is up, which is when the test says so.
+ENDLESS = [hang, trickle, read_nothing]
+
 POISONS = [
-    hang,
-    trickle,
+    *ENDLESS,
     trickle_a_reason,
-    read_nothing,
     reset,
     hang_up,
     flood,
@@ -150,17 +151,22 @@ async def poisoned(behaviour: Behaviour) -> AsyncIterator[str]:
 async def test_a_poisoned_callback_fails_and_the_others_get_everything(
     behaviour: Behaviour, tmp_path: Path, callback: Callback, clock: Clock
 ):
-    settings = {"callback_seconds": 1.0, "retry_seconds": 600}
     async with (
         poisoned(behaviour) as url,
-        opened_channel(tmp_path, clock, **settings) as deliveries,
+        opened_channel(tmp_path, clock, retry_seconds=600) as deliveries,
     ):
         bad = await deliveries.subscribed(url)
+
+        def has_failed() -> bool:
+            if behaviour in ENDLESS and bad.turn is not None:
+                bad.turn.expire()
+            return bad.failures > 0
+
         await deliveries.subscribed(callback)
         for second in (1, 2, 3):
             await deliveries.publish(second)
             assert (await callback.delivery())[1] == fragment(second - 1, second)
-        await deliveries.until(lambda: bad.failures > 0)
+        await deliveries.until(has_failed)
         assert bad.state is State.RETRYING
         assert bad.last_failure is not None
         assert len(bad.last_failure.excerpt) <= 512
@@ -171,7 +177,8 @@ async def test_many_that_hang_hold_up_nobody(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", 0)
-    turns = Turns(1000, quick=Places(4, 4), slow=Places(2, 2), patience=0.5)
+    # One that is quick has a place in the slow lane, too, where the machine makes it late.
+    turns = Turns(1000, quick=Places(4, 4), slow=Places(3, 2), patience=0.5)
     async with (
         poisoned(hang) as url,
         opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries,

@@ -54,7 +54,7 @@ class Watch:
         # One order for each: who came first has waited longest, and nobody is sorted.
         self._waiting: dict[Wait, dict[Waiter, float]] = {wait: {} for wait in Wait}
         self._every = min(_LOOK_SECONDS, *(each * _LOOK_PART for each in seconds.values()))
-        self._timer = self._loop.call_later(self._every, self._look)
+        self._look_later()
 
     def close(self) -> None:
         """Look no more."""
@@ -86,8 +86,18 @@ class Watch:
                 waiter.cut_off()
                 return
 
-    def _look(self) -> None:
+    def _look_later(self) -> None:
+        due = self._loop.time() + self._every
+        self._timer = self._loop.call_at(due, self._look, due)
+
+    def _look(self, due: float) -> None:
         now = self._loop.time()
+        # Where this comes late, it is the hub that was slow: what is waited for may be there.
+        if now - due <= self._every / 2:
+            self._cut_off_late(now)
+        self._look_later()
+
+    def _cut_off_late(self, now: float) -> None:
         for wait, waiters in self._waiting.items():
             late = []
             for waiter, until in waiters.items():
@@ -98,4 +108,3 @@ class Watch:
                 del waiters[waiter]
                 if waiter.still_waits(wait):
                     waiter.cut_off()
-        self._timer = self._loop.call_later(self._every, self._look)
