@@ -105,7 +105,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         max_websockets: How many WebSockets may be open.
         websockets_per_client: How many of them one client may open.
         max_selections: How many parts of a topic are made for WebSockets that ask for no more, and
-            as many for the broker; who asks for one beyond that gets all of it.
+            as many for the broker; who asks for one beyond that gets all of it. Of those for
+            WebSockets one client gets another only while more are free than it has.
         websocket_origins: Origins whose pages may open a WebSocket, beside the hub's own.
         websocket_ping_seconds: How often a WebSocket is pinged; who has not answered by the next
             time is dropped.

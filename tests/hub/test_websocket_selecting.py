@@ -34,6 +34,12 @@ from tests.hub.helpers import (
 
 BASE = "https://source.example/data/"
 MAPS = {"prefixes": [BASE + "maps/"]}
+TOKEN = "t" * 16
+#: A hub behind a proxy.
+PROXIED: dict[str, Any] = {
+    "trusted_proxies": ["127.0.0.1"],
+    "publishers": [{"token": TOKEN, "topics": [TOPIC]}],
+}
 
 
 def named(from_: int, **entries: int) -> bytes:
@@ -54,9 +60,9 @@ def named(from_: int, **entries: int) -> bytes:
 
 
 async def listen(
-    hub: Client, select: Any, since: float | None = None
+    hub: Client, select: Any, since: float | None = None, **headers: str
 ) -> tuple[aiohttp.ClientWebSocketResponse, dict[str, Any]]:
-    socket = await hub.websocket()
+    socket = await hub.websocket(**headers)
     start = None if since is None else format_datetime(at(since))
     await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": start, "select": select})
     return socket, await socket.receive_json(timeout=PATIENCE)
@@ -264,6 +270,36 @@ async def test_who_asks_for_one_part_too_many_gets_all_until_another_has_gone(ru
         await hub.topics(lambda rows: rows[0]["websockets"] == 1)
         _, said = await listen(hub, other)
         assert said["select"] == other
+
+
+async def of_client(hub: Client, client: int, part: str) -> aiohttp.ClientWebSocketResponse | None:
+    """Ask for a part; None where everything is sent instead."""
+    address = {"X-Forwarded-For": f"192.0.2.{client}"}
+    socket, said = await listen(hub, {"prefixes": [BASE + part]}, **address)
+    return socket if "select" in said else None
+
+
+async def test_no_client_can_take_all_the_parts_that_a_topic_may_have(run_hub: RunHub):
+    async with run_hub(max_selections=7, **PROXIED) as hub:
+        granted = [
+            sum([await of_client(hub, client, f"{client}/{n}") is not None for n in range(8)])
+            for client in (1, 2, 3, 4)
+        ]
+        assert granted == [4, 2, 1, 0]
+        assert await of_client(hub, 4, "1/0"), "what is made already is for all"
+
+
+async def test_a_part_counts_for_who_is_left_of_those_who_asked_for_it(run_hub: RunHub):
+    async with run_hub(max_selections=2, **PROXIED) as hub:
+        status, _ = await hub.publish(named(0, b=1), Authorization=f"Bearer {TOKEN}")
+        assert status == 202
+        first = await of_client(hub, 1, "maps/")
+        assert await of_client(hub, 2, "maps/")
+        assert first is not None
+        await first.close()
+        await hub.topics(lambda rows: rows[0]["websockets"] == 1)
+        assert await of_client(hub, 2, "b") is None
+        assert await of_client(hub, 1, "b")
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ class WebSockets:
             if isinstance(frame, Publish):
                 self._publish(connection, request, frame)
             else:
-                self._subscribe(connection, frame)
+                self._subscribe(connection, request, frame)
         except Refusal as refusal:
             self.refuse(connection, refusal)
 
@@ -172,15 +172,17 @@ class WebSockets:
         self._publishing[inbox] = task = self._begin(connection, work)
         task.add_done_callback(lambda _: self._publishing.pop(inbox))
 
-    def _subscribe(self, connection: Connection, frame: Subscribe) -> None:
+    def _subscribe(self, connection: Connection, request: web.Request, frame: Subscribe) -> None:
         since, select = since_of(frame), select_of(frame)
-        group = None
+        address, group = request.remote or "", None
         if select:
-            group = self._selections.enter(Stream(frame.topic, select), self._topics)
+            group = self._selections.enter(Stream(frame.topic, select), self._topics, address)
         subscriber = (
             Subscriber(connection, frame.topic, self._channel, self._refuse_more)
             if group is None
-            else Selective(connection, group, self._selections, self._channel, self._refuse_more)
+            else Selective(
+                connection, group, address, self._selections, self._channel, self._refuse_more
+            )
         )
         connection.listener = subscriber
         self._channel.enter(subscriber)
