@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 
 import aiohttp
 from aiohttp import web
@@ -33,7 +34,8 @@ class SmallHub:
         """Keep a fragment and send it to all."""
         self.log.append((from_, until, fragment.decode()))
         for socket in list(self.sockets):
-            await socket.send_str(fragment.decode())
+            with suppress(ConnectionResetError):  # it has gone this moment
+                await socket.send_str(fragment.decode())
 
     async def stop(self) -> None:
         """Go away, without a word."""

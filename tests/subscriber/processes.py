@@ -7,9 +7,9 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
-SECONDS = 20
+SECONDS = 90
 
 
 async def rsnotify(*arguments: object) -> Process:
@@ -18,9 +18,20 @@ async def rsnotify(*arguments: object) -> Process:
 
 
 async def outcome(process: Process) -> tuple[int | None, str, str]:
-    async with asyncio.timeout(SECONDS):
-        output, errors = await process.communicate()
+    try:
+        async with asyncio.timeout(SECONDS):
+            output, errors = await process.communicate()
+    finally:
+        await ended(process)
     return process.returncode, output.decode(), errors.decode()
+
+
+async def ended(process: Process) -> None:
+    """See to it that a process has ended, and leaves no pipe open to a later test."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            process.kill()
+    await process.communicate()
 
 
 @asynccontextmanager
@@ -29,9 +40,7 @@ async def running(*arguments: object) -> AsyncIterator[Process]:
     try:
         yield process
     finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
+        await ended(process)
 
 
 async def until_reported(process: Process, **facts: object) -> None:

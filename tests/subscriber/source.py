@@ -120,6 +120,12 @@ class SmallSource:
         self.changes = []
         self.begins = until
 
+    def hold(self, path: str) -> asyncio.Event:
+        """Let who asks for this wait until the event is set."""
+        gate = asyncio.Event()
+        self.answers[path] = held_back(gate, self.own)
+        return gate
+
     # Documents
 
     def change_list(self) -> Document:
@@ -218,9 +224,12 @@ class SmallSource:
             self.in_flight -= 1
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        answer = self.answers.get(request.rel_url.raw_path, self.own)
+        return await answer(request)
+
+    async def own(self, request: web.Request) -> web.StreamResponse:
+        """Answer as if nothing else were said."""
         path = request.rel_url.raw_path
-        if path in self.answers:
-            return await self.answers[path](request)
         if path == "/.well-known/resourcesync":
             listed = Resource(self.url, capability=Capability.CAPABILITY_LIST)
             return _xml(Document(Capability.DESCRIPTION, (listed,)))

@@ -23,6 +23,7 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.state import State
 from rsnotify_subscriber.tasks import Tasks
+from tests.subscriber.conftest import PATIENCE
 from tests.subscriber.source import sha256
 
 BASE = "http://a.example/"
@@ -72,7 +73,7 @@ async def test_an_older_change_does_not_overtake_a_newer_one_that_is_being_commi
             outcome.applier = applier
             tasks.spawn(applier.run())
             applier.submit([newer])
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(PATIENCE):
                 await outcome.done.wait()
             await tasks.cancel()
         held = state.find(newer.uri)

@@ -88,8 +88,9 @@ async def test_an_interrupted_baseline_goes_on_where_it_was(
         source.put(f"r{n}", b"%d" % n)
         if n >= 20:
             source.answers[path_of(f"r{n}")] = held_back(gate, body(b"%d" % n))
-    catching_up = asyncio.create_task(destination.subscriber().catch_up())
-    await destination.until(lambda: len(destination.files()) == 20)
+    subscriber = destination.subscriber()
+    catching_up = asyncio.create_task(subscriber.catch_up())
+    await destination.until(lambda: subscriber.status.applied == 20)  # and committed
     catching_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await catching_up

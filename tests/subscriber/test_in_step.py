@@ -19,10 +19,10 @@ from rsnotify.model import Document
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import Capability
 from rsnotify.writing import write_document
-from rsnotify_subscriber import PushState, Status, Subscriber
+from rsnotify_subscriber import Status, Subscriber
 from rsnotify_subscriber.events import Audited, Event
 from rsnotify_subscriber.report import sentence
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.conftest import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256
 
@@ -82,11 +82,6 @@ def following(destination: Destination, events: list[Event] | None = None, **opt
     return destination.subscriber(pace=RARE, on_event=told.append, **options)
 
 
-async def joined(destination: Destination, subscriber: Subscriber) -> None:
-    await destination.until(lambda: subscriber.status.level)
-    await destination.until(lambda: subscriber.status.push is PushState.UP)
-
-
 def audits(events: list[Event]) -> list[bool | None]:
     return [event.in_step for event in events if isinstance(event, Audited)]
 
@@ -96,7 +91,7 @@ async def test_a_heartbeat_proves_that_the_copy_is_in_step(
 ) -> None:
     events: list[Event] = []
     async with following(destination, events) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         assert subscriber.status.in_step is None
         await pushing.heartbeat()
         await destination.until(lambda: subscriber.status.in_step is True)
@@ -108,7 +103,7 @@ async def test_a_change_that_a_hub_withheld_and_hid_is_told_by_the_next_heartbea
 ) -> None:
     events: list[Event] = []
     async with following(destination, events) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         before = source.gets["/data/resourcelist.xml"]
         source.put("withheld", b"nobody is told")
         source.put("told", b"somebody is")
@@ -129,7 +124,7 @@ async def test_deletions_and_what_changed_twice_in_a_fragment_leave_the_copy_in_
 ) -> None:
     events: list[Event] = []
     async with following(destination, events) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         source.put("r1", b"once")
         source.put("r1", b"twice")
         source.delete("r2")
@@ -154,11 +149,12 @@ async def test_a_heartbeat_that_comes_while_a_change_is_being_applied_waits_for_
 
     events: list[Event] = []
     async with following(destination, events) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         source.answers[path_of("slow")] = late
         source.put("slow", b"it takes a while")
         await pushing.changes(1)
-        await asked.wait()
+        async with asyncio.timeout(PATIENCE):
+            await asked.wait()
         await pushing.heartbeat()
         await destination.until(lambda: subscriber.status.pending == 1)
         answer.set()
@@ -171,7 +167,7 @@ async def test_content_that_is_newer_than_what_was_announced_raises_no_alarm(
 ) -> None:
     events: list[Event] = []
     async with following(destination, events) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         source.put("r1", b"announced")
         await pushing.changes(1)
         source.put("r1", b"what is there already")
@@ -187,7 +183,7 @@ async def test_a_restarted_destination_is_compared_anew(
 ) -> None:
     for _ in range(2):
         async with following(destination) as subscriber:
-            await joined(destination, subscriber)
+            await destination.until_pushed(relaxed=True)
             await pushing.heartbeat()
             await destination.until(lambda: subscriber.status.in_step is True)
 
@@ -215,7 +211,7 @@ async def test_a_damaged_state_is_repaired_from_the_resource_list(
     tamper(destination, *damage, "DELETE FROM facts WHERE name = 'sum'")
     events: list[Event] = []
     async with following(destination, events) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         await beats_until_in_step(subscriber, pushing)
         assert destination.equals_source()
     assert audits(events) == [False, True]
@@ -228,7 +224,7 @@ def reached(until: Instant, status: Status) -> bool:
 
 async def beats_until_in_step(subscriber: Subscriber, pushing: Pushing) -> None:
     """Send a heartbeat whenever the last one was taken in."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while subscriber.status.in_step is not True:
             until = await pushing.heartbeat()
             assert await subscriber.until(partial(reached, until))
@@ -242,7 +238,7 @@ async def test_a_sum_that_went_wrong_is_summed_up_anew_and_nothing_is_fetched(
     tamper(destination, wrong)
     before = sum(source.gets[path_of(f"r{n}")] for n in range(5))
     async with following(destination) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         await beats_until_in_step(subscriber, pushing)
     assert sum(source.gets[path_of(f"r{n}")] for n in range(5)) == before
 
@@ -262,7 +258,7 @@ async def test_what_is_not_the_whole_set_is_not_compared_and_says_so_once(
     reason: str,
 ) -> None:
     async with following(destination, **options) as subscriber:
-        await joined(destination, subscriber)
+        await destination.until_pushed(relaxed=True)
         for _ in range(3):
             await pushing.heartbeat()
         await destination.until(lambda: subscriber.status.difference == reason)

@@ -158,13 +158,20 @@ async def receiving(broker: Mosquitto, options: Brokered = BROKERED) -> AsyncIte
 async def test_what_is_retained_shows_at_once_where_the_stream_stands(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    proven: list[asyncio.Task[bool]] = []
+    within = mqtt._within
+
+    async def noted(_: float, event: asyncio.Event) -> bool:
+        proven.append(asyncio.create_task(within(PATIENCE, event)))
+        return await proven[-1]
+
+    monkeypatch.setattr(mqtt, "_within", noted)
     await say(mosquitto, b"<retained/>", "http://a.example/c")
-    over = asyncio.Event()
     async with receiving(mosquitto) as heard:
         await heard.until("up", b"<retained/>")
-        asyncio.get_running_loop().call_later(0.2, over.set)
-        await over.wait()
+        assert [await one for one in proven] == [True]
+        await say(mosquitto, b"<later/>", "http://a.example/c")
+        await heard.until(b"<later/>")
     assert "gap" not in heard.events
 
 

@@ -84,8 +84,9 @@ async def receiving(
 
 
 async def test_who_is_answered_hears_the_part_and_not_the_whole(
-    mosquitto: Mosquitto, hub: Hub
+    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", PATIENCE)
     await hub.say(WHOLE, b"<whole/>")
     async with receiving(mosquitto) as heard:
         assert await hub.asked() == PART
@@ -100,7 +101,7 @@ async def test_who_is_answered_hears_the_part_and_not_the_whole(
 async def test_what_is_retained_of_the_part_shows_where_the_stream_stands(
     mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "PROOF", PATIENCE)
     await hub.say(PART, b"<part/>")
     async with receiving(mosquitto) as heard:
         await heard.until("up", b"<part/>")
@@ -180,8 +181,9 @@ async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
 
 
 async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
-    mosquitto: Mosquitto, hub: Hub
+    mosquitto: Mosquitto, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mqtt, "PROOF", PATIENCE)
     unasked: set[str] = set()
     await hub.say(WHOLE, b"<whole/>")
     transport = MqttTransport(

@@ -55,9 +55,7 @@ async def hearing(
     """Follow, from the moment changes and documents are told of."""
     options = {"pace": PUSHED, "on_event": events.append, **options}
     async with destination.subscriber(**options) as subscriber:
-        await destination.until(
-            lambda: subscriber.status.level and subscriber.status.push is PushState.UP
-        )
+        await destination.until_pushed(relaxed=True)
         await herald.subscribed()
         yield subscriber
 
@@ -177,10 +175,8 @@ async def test_a_herald_that_is_away_is_no_reason_to_warn_or_to_poll(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     await herald.stop()
-    async with destination.subscriber(pace=PUSHED) as subscriber:
-        await destination.until(
-            lambda: subscriber.status.level and subscriber.status.push is PushState.UP
-        )
+    async with destination.subscriber(pace=PUSHED):
+        await destination.until_pushed(relaxed=True)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     await herald.server.start()
 
@@ -191,10 +187,13 @@ async def test_who_polls_does_not_listen_to_it(
 ) -> None:
     if via is Via.MQTT:
         source.hubs = ["mqtt://127.0.0.1:9"]
+    described = "/.well-known/resourcesync"
     async with destination.subscriber(via=via):
         await destination.until_equal()
+        if via is Via.MQTT:
+            await destination.until(lambda: source.gets[described] > 0)
     assert herald.subscriptions == []
-    assert (source.gets["/.well-known/resourcesync"] > 0) == (via is Via.MQTT)
+    assert (source.gets[described] > 0) == (via is Via.MQTT)
 
 
 async def test_a_source_without_a_hub_for_changes_may_have_one_for_documents(

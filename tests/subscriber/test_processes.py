@@ -172,7 +172,7 @@ async def test_after_kill_9_in_the_middle_the_next_run_ends_equal(
             gate.set()
             return await body(source.contents["folder/r100.ttl"])(request)  # type: ignore[arg-type]
 
-        source.answers[halfway] = first(1, kill, source._answer)  # type: ignore[arg-type]
+        source.answers[halfway] = first(1, kill, source.own)  # type: ignore[arg-type]
         for n in range(200):
             begin = source.last
             change = source.put(f"folder/r{n}.ttl", b"new %d" % n)

@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from rsnotify.reading import read_document
+from tests.subscriber.conftest import files_of
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 
 CHANGES = 150
@@ -100,14 +101,6 @@ async def contents_of(base: str) -> dict[str, bytes]:
             async with session.get(resource.uri) as response:
                 found[resource.uri.removeprefix(f"{base}/")] = await response.read()
         return found
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 async def is_inspected_and_judged(base: str, *, resources: int) -> None:

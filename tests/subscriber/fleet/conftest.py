@@ -10,10 +10,8 @@ import pytest
 
 from rsnotify_subscriber import FolderMirror, Received, Subscriber
 from rsnotify_subscriber.fleet import Fleet, SourceStatus
-from tests.subscriber.conftest import PACE
+from tests.subscriber.conftest import PACE, PATIENCE, files_of
 from tests.subscriber.source import SmallSource
-
-PATIENCE = 30
 
 
 class Many:
@@ -48,8 +46,7 @@ class Many:
     def equal(self, *names: str) -> bool:
         """Whether mirrors are what their Sources are; all of them, if none is named."""
         return all(
-            {path.name: path.read_bytes() for path in self.mirror(name).glob("*")}
-            == self.sources[name].contents
+            files_of(self.mirror(name)) == self.sources[name].contents
             for name in names or self.sources
         )
 
