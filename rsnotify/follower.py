@@ -90,8 +90,8 @@ class Follower:
     """Follows one set of resources. Call `start` first, then one method for each event.
 
     Every event returns the actions to take, to be begun in this order; `wakeup` says when
-    `tick` is due. After `applied`, `progress` is to be kept in the same transaction as what
-    was applied.
+    `tick` is due. What was applied is to be kept in one transaction with the `progress` after
+    `applied`; or with `progress_after`, if `applied` is told only once that is durable.
 
     Args:
         offer: What the Source offers.
@@ -131,6 +131,10 @@ class Follower:
     def progress(self) -> Progress | None:
         """What is to be kept; None until a first baseline is complete."""
         return self._knowledge.progress(self._worklist.low_water())
+
+    def progress_after(self, changes: Iterable[Change]) -> Progress | None:
+        """What is to be kept together with changes of an `Apply`, before `applied` is told."""
+        return self._knowledge.progress_after(self._worklist.low_water_after(changes))
 
     @property
     def since(self) -> Instant | None:
@@ -360,7 +364,7 @@ class Follower:
         return self._take(now)
 
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
-        """Hear that changes of an `Apply` are in the state that is about to be committed."""
+        """Hear that changes of an `Apply` are in the state, or about to be committed to it."""
         for change in changes:
             self._worklist.applied(change)
         return self._take(now)

@@ -164,6 +164,12 @@ class Knowledge:
             return Progress(self._through, self._through)
         return Progress(self._through, sound.instant, tuple(sound.seen.elements()))
 
+    def progress_after(self, low_water: Instant | None) -> Progress | None:
+        """Return what `progress` will be once that is the earliest change; nothing moves yet."""
+        after = copy(self)
+        after._sound = copy(self._sound)
+        return after.progress(low_water)
+
     def _confirmed_and_applied(self, low_water: Instant | None) -> Frontier:
         """Return what the next run may take for confirmed.
 

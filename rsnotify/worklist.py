@@ -8,6 +8,7 @@ backoff, and holds up nothing but T.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from random import Random
 
@@ -185,6 +186,19 @@ class Worklist:
                 return since
             heappop(self._since)
         return None
+
+    def low_water_after(self, changes: Iterable[Change]) -> Instant | None:
+        """Return what `low_water` will be once changes handed out are applied."""
+        done = {change.uri: change for change in changes}
+        passed = []
+        while (since := self.low_water()) is not None:
+            uri = self._since[0][1]
+            if self._owed[uri].change is not done.get(uri):  # or superseded meanwhile
+                break
+            passed.append(heappop(self._since))
+        for one in passed:
+            heappush(self._since, one)
+        return since
 
     @property
     def waits(self) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,17 +29,23 @@ from rsnotify_subscriber.received import Blocking, Handler, Received, Within
 from rsnotify_subscriber.state import State
 from rsnotify_subscriber.tasks import Tasks
 
+T = TypeVar("T")
+_Apply = Callable[[Sequence[Received]], None]
+
 logger = logging.getLogger("rsnotify.subscriber")
 
 
 class Outcome(Protocol):
     """Who is told how it went."""
 
-    def applied(self, changes: Sequence[Change]) -> Progress | None:
-        """Hear what is about to be committed; return the progress that then holds."""
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        """Return the progress that holds once changes are committed; it is committed with them."""
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Hear which changes are durable, be it that nothing had to be done about them."""
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Hear what is durable."""
+        """Hear what was done of them."""
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
         """Hear what could not be applied."""
@@ -121,33 +127,32 @@ class Applier:
         self._state = state
         self._handler = handler if isinstance(handler, Handler) else None
         self._within = handler if isinstance(handler, Within) else None
-        self._blocking = handler if isinstance(handler, Blocking) else None
+        blocking = handler.apply_blocking if isinstance(handler, Blocking) else None
+        self._blocking: _Apply | None = self._apply_within if self._within else blocking
         self._outcome = outcome
         self._worker = worker
         self._tasks = tasks
         self._selection = selection
         self._ready: list[_Ready] = []
-        #: By URI, what is being committed: the state cannot tell it yet.
-        self._committing: dict[str, Held] = {}
         self._wake = asyncio.Event()
         self._stopping = False
         self.idle = True
+        #: Whether changes are being applied, to be committed with the progress after them.
+        self.is_applying = False
 
     def submit(self, changes: Sequence[Change]) -> None:
         """Begin to apply changes, each on its own."""
-        known = self._committing
         if not self._state.is_local:
-            self._tasks.spawn(self._submit_unknown(changes, known))
+            self._tasks.spawn(self._submit_unknown(changes))
             return
         for change in changes:
-            self._submit_known(change, known.get(change.uri) or self._state.find(change.uri))
+            self._submit_known(change, self._state.find(change.uri))
 
-    async def _submit_unknown(self, changes: Sequence[Change], known: Mapping[str, Held]) -> None:
+    async def _submit_unknown(self, changes: Sequence[Change]) -> None:
         """Look up how resources are held where that takes a while, then begin."""
-        unknown = [change.uri for change in changes if change.uri not in known]
-        found = await asyncio.to_thread(self._state.find_all, unknown)
+        found = await asyncio.to_thread(self._state.find_all, [change.uri for change in changes])
         for change in changes:
-            self._submit_known(change, known.get(change.uri) or found.get(change.uri))
+            self._submit_known(change, found.get(change.uri))
 
     def _submit_known(self, change: Change, held: Held | None) -> None:
         wanted = self._bringer.wanted(change)
@@ -205,66 +210,90 @@ class Applier:
             self._wake.clear()
             batch, self._ready = self._ready, []
             if batch:
+                self.is_applying = True
                 await self._apply(batch)
 
     async def _apply(self, batch: list[_Ready]) -> None:
-        failed = await self._hand_over([ready for ready in batch if ready.decided is not None])
+        new = [ready for ready in batch if ready.decided is not None]
+        failed: dict[str, RsnotifyError] = {}
+        if not await self._apply_together(batch, new):
+            failed = await self._apply_alone(new)
+            done = [ready for ready in batch if ready.change.uri not in failed]
+            await self._in_worker(self._commit, done, *self._to_keep(done))
+        self._tell(batch, failed)
+
+    def _tell(self, batch: list[_Ready], failed: Mapping[str, RsnotifyError]) -> None:
         done = [ready for ready in batch if ready.change.uri not in failed]
-        new = [ready for ready in done if ready.decided is not None]
-        held = [one for one in map(_Ready.held, done) if one is not None]
-        # Whoever is told may come with an earlier change of the same resource at once.
-        self._committing = {one.uri: one for one in held}
-        progress = self._outcome.applied([ready.change for ready in done])
-        await self._in_worker(self._commit, batch, held, progress)
-        self._committing = {}
+        self.is_applying = False
+        self._outcome.applied([ready.change for ready in done])
         self.idle = not self._ready
-        self._outcome.committed([ready.decided for ready in new if ready.decided is not None])
+        self._outcome.committed([ready.decided for ready in done if ready.decided is not None])
         for ready in batch:
             if ready.change.uri in failed:
                 self._outcome.failed(ready.change, failed[ready.change.uri])
 
-    async def _hand_over(self, batch: list[_Ready]) -> dict[str, RsnotifyError]:
-        """Call the handler, with each change alone if it cannot take them together.
+    async def _apply_together(self, batch: list[_Ready], new: list[_Ready]) -> bool:
+        """Apply what is new of a batch, and commit it all; False if the handler could not."""
+        if self._blocking is not None:
+            kept = self._to_keep(batch)
+            return await self._in_worker(self._call_and_commit, self._blocking, new, batch, *kept)
+        if new and await self._call(new) is not None:
+            return False
+        await self._in_worker(self._commit, batch, *self._to_keep(batch))
+        return True
+
+    async def _apply_alone(self, new: list[_Ready]) -> dict[str, RsnotifyError]:
+        """Call the handler with each change alone, as it could not take them together.
 
         Returns:
             By URI, why a change could not be applied.
         """
         failed: dict[str, RsnotifyError] = {}
-        if not batch:
-            return failed
-        if not await self._call(batch, {}):
-            for ready in batch:
-                await self._call([ready], failed)
+        for ready in new:
+            if (reason := await self._call([ready])) is not None:
+                uri = ready.change.uri
+                failed[uri] = StorageError(f"{uri} could not be applied: {reason}")
         return failed
 
-    async def _call(self, batch: list[_Ready], failed: dict[str, RsnotifyError]) -> bool:
+    async def _call(self, batch: list[_Ready]) -> str | None:
+        """Call the handler; return why it failed, if it did."""
+        if self._blocking is not None:
+            return await self._in_worker(_call_blocking, self._blocking, batch)
+        assert self._handler is not None
         try:
-            await self._apply_with_handler(batch, [ready.received() for ready in batch])
+            await self._in_worker(_write, batch)
+            await self._handler.apply([ready.received() for ready in batch])
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled():
                 raise
-            # The handler is not ours: whatever it raises, the rest must go on.
-            logger.debug("the handler failed", exc_info=True)
-            reason = str(error) or type(error).__name__
-            for ready in batch:
-                uri = ready.change.uri
-                failed[uri] = StorageError(f"{uri} could not be applied: {reason}")
-            return False
-        return True
-
-    async def _apply_with_handler(self, batch: list[_Ready], received: list[Received]) -> None:
-        if self._within is not None:
-            await self._in_worker(_write_and, batch, self._apply_within, received)
-        elif self._blocking is not None:
-            await self._in_worker(_write_and, batch, self._blocking.apply_blocking, received)
-        elif self._handler is not None:
-            await self._in_worker(_write, batch)
-            await self._handler.apply(received)
+            return _reason(error)
+        return None
 
     def _apply_within(self, received: Sequence[Received]) -> None:
         within = self._within
         assert within is not None
         self._state.apply_within(lambda connection: within.apply_within(connection, received))
+
+    def _to_keep(self, done: Sequence[_Ready]) -> tuple[list[Held], Progress | None]:
+        """Return how resources are held from now on, and the progress that then holds."""
+        held = [one for one in map(_Ready.held, done) if one is not None]
+        return held, self._outcome.progress_after([ready.change for ready in done])
+
+    # In the worker
+
+    def _call_and_commit(
+        self,
+        apply: _Apply,
+        new: Sequence[_Ready],
+        batch: Sequence[_Ready],
+        held: Sequence[Held],
+        progress: Progress | None,
+    ) -> bool:
+        """Do both without going back to the event loop, which takes part of a millisecond."""
+        if new and _call_blocking(apply, new) is not None:
+            return False
+        self._commit(batch, held, progress)
+        return True
 
     def _commit(
         self, batch: Sequence[_Ready], held: Sequence[Held], progress: Progress | None
@@ -275,8 +304,8 @@ class Applier:
             if ready.content is not None:
                 ready.content.discard()
 
-    async def _in_worker(self, work: Callable[..., None], *arguments: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
+    async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *arguments)
 
 
 def _is_cancelled() -> bool:
@@ -284,13 +313,20 @@ def _is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _write_and(
-    batch: Sequence[_Ready],
-    apply: Callable[[Sequence[Received]], None],
-    received: Sequence[Received],
-) -> None:
-    _write(batch)
-    apply(received)
+def _call_blocking(apply: _Apply, batch: Sequence[_Ready]) -> str | None:
+    """Call a handler that blocks; return why it failed, if it did."""
+    try:
+        _write(batch)
+        apply([ready.received() for ready in batch])
+    except (Exception, asyncio.CancelledError) as error:
+        return _reason(error)
+    return None
+
+
+def _reason(error: BaseException) -> str:
+    # The handler is not ours: whatever it raises, the rest must go on.
+    logger.debug("the handler failed", exc_info=error)
+    return str(error) or type(error).__name__
 
 
 def _write(batch: Sequence[_Ready]) -> None:

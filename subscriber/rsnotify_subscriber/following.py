@@ -298,16 +298,19 @@ class Following:
 
     # What came of an Apply: the `Outcome` of the applier
 
-    def applied(self, changes: Sequence[Change]) -> Progress | None:
-        """Tell the follower what is about to be committed."""
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        """Return what is to be committed together with changes."""
+        self._saved = self._follower.progress_after(changes)
+        return self._saved
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        """Tell the follower what was committed."""
         for change in changes:
             self._errors.pop(change.uri, None)
         self._perform(self._follower.applied(changes, self._loop.time()))
-        self._saved = self._follower.progress
-        return self._saved
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Count what is durable."""
+        """Count what was done."""
         self._tally.note(changes)
         if self._on_committed is not None:
             self._on_committed(changes)
@@ -402,6 +405,8 @@ class Following:
             await self._save()
 
     async def _save(self) -> None:
+        if self._applier.is_applying:
+            return  # a later progress is about to be committed
         progress = self._follower.progress
         if progress is not None and progress != self._saved:
             self._saved = progress

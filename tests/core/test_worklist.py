@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from rsnotify.coverage import Change
 from rsnotify.model import Resource
 from rsnotify.retry import Retry
@@ -42,6 +45,28 @@ def test_t_must_not_pass_the_first_of_several_changes_of_a_resource() -> None:
     work.applied(second)
     assert work.low_water() is None
     assert len(work) == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=12),
+    st.integers(0, 12),
+    st.sets(st.sampled_from("abcd")),
+)
+def test_it_is_known_before_where_t_will_be_once_changes_are_applied(
+    changes: list[tuple[str, int]], out: int, done: set[str]
+) -> None:
+    work = worklist()
+    for name, seconds in changes[:out]:
+        work.add(change(name, seconds))
+    applied = [one for one in work.take(10, now=0) if one.uri in done]
+    for name, seconds in changes[out:]:
+        work.add(change(name, seconds))
+    before = work.low_water()
+    foreseen = work.low_water_after(applied)
+    assert work.low_water() == before
+    for one in applied:
+        work.applied(one)
+    assert work.low_water() == foreseen
 
 
 def test_what_changes_again_while_it_is_out_is_handed_out_again() -> None:

@@ -269,12 +269,17 @@ class Destination:
     def _commit(self, change: Change, record: Change | None) -> None:
         if record is not None:
             self.records[change.uri] = (record.at, record.change)
-        self._begin(self.follower.applied([change], self.now))
-        before = self.progress
-        self.progress = self.follower.progress
+        before, foreseen = self.progress, self.follower.progress_after([change])
+        actions = self.follower.applied([change], self.now)
+        reached = self.follower.progress
+        # Some programs keep the one, in the transaction of the change, some the other.
+        self.progress = self.random.choice((foreseen, reached))
+        self._begin(actions)
         if self.progress is None:
             return
         assert before is None or self.progress.through >= before.through, "T went back"
+        assert reached is not None
+        assert foreseen is None or foreseen.through <= reached.through, "T was not to be there yet"
         self._prune(self.progress.confirmed)
         if not self.lied_to:
             self.check_t()

@@ -37,7 +37,7 @@ def written(content: bytes, second: int) -> Change:
 
 
 class Late:
-    """An `Outcome` that comes with an older change just when a newer one is to be committed."""
+    """An `Outcome` that comes with an older change as soon as a newer one is applied."""
 
     def __init__(self, older: Change) -> None:
         self._older = [older]
@@ -45,11 +45,13 @@ class Late:
         self.done = asyncio.Event()
         self.applier: Applier
 
-    def applied(self, changes: Sequence[Change]) -> Progress | None:
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        return None
+
+    def applied(self, changes: Sequence[Change]) -> None:
         if self._older:
             self.applier.submit([self._older.pop()])
         self.left -= len(changes)
-        return None
 
     def committed(self, changes: Sequence[Change]) -> None:
         if not self.left:
@@ -59,7 +61,7 @@ class Late:
         raise error
 
 
-async def test_an_older_change_does_not_overtake_a_newer_one_that_is_being_committed(
+async def test_an_older_change_does_not_overtake_a_newer_one_that_has_just_been_applied(
     tmp_path: Path,
 ) -> None:
     older, newer = written(b"1", 1), written(b"2", 2)
