@@ -21,6 +21,11 @@ from rsnotify_hub.selecting.streams import Stream
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
+#: How much of its lease a part has left that gives way to another: who still wants it would have
+#: asked again after half of it.
+_SPARE = 0.375
+_LAPSED = float("-inf")
+
 
 class Asked:
     """The parts that are made for a broker.
@@ -74,21 +79,35 @@ class Asked:
             raise Refusal(Code.BAD_REQUEST, "nothing was ever published on its topic")
         stream = Stream(ask.topic, ask.select)
         parts = self._leases.get(ask.topic, {})
+        if parts.get(stream, _LAPSED) < _now():
+            self._make_room(parts)
         if stream not in parts:
-            if len(parts) >= self._most:
-                raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
             self._places.move(stream, max(0, state.position - 1))
             log.info("a part of %s is made for the MQTT broker: %r", ask.topic, ask.select.text)
         self._renew(stream)
         return ask.topic
 
+    def _make_room(self, parts: dict[Stream, float]) -> None:
+        """Let the part give way that nobody seems to want any more, if none is free."""
+        now = _now()
+        live = [stream for stream, ends in parts.items() if ends >= now]
+        if len(live) < self._most:
+            return
+        oldest = min(live, key=parts.__getitem__, default=None)
+        if oldest is None or parts[oldest] > now + LEASE * _SPARE:
+            raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
+        self.end(oldest)
+
     def _renew(self, stream: Stream) -> None:
-        ends = asyncio.get_running_loop().time() + LEASE
-        self._leases.setdefault(stream.topic, {})[stream] = ends
+        self._leases.setdefault(stream.topic, {})[stream] = _now() + LEASE
+
+    def end(self, stream: Stream) -> None:
+        """Let the lease of a part end now."""
+        self._leases.setdefault(stream.topic, {})[stream] = _LAPSED
 
     def lapsed(self) -> list[Stream]:
         """Return the parts that nobody has asked for for too long."""
-        now = asyncio.get_running_loop().time()
+        now = _now()
         return [
             stream
             for parts in self._leases.values()
@@ -102,3 +121,7 @@ class Asked:
         del parts[stream]
         if not parts:
             del self._leases[stream.topic]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

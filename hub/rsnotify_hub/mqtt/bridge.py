@@ -185,6 +185,7 @@ class Bridge:
         if asked.pattern is not None:
             try:
                 await connection.subscribe(asked.pattern)
+                log.info("parts of topics can be asked for over MQTT as %s", asked.pattern)
             except Unavailable as error:
                 # Brokers of before know no such name; then everybody gets everything.
                 log.info("no part of a topic can be asked for over MQTT: %s", error)
@@ -194,7 +195,11 @@ class Bridge:
         while True:
             for stream in asked.lapsed():
                 asked.drop(stream)
-                await sending.end(stream)
+                try:
+                    await sending.end(stream)
+                except BaseException:
+                    asked.end(stream)  # the next connection is to take it away
+                    raise
                 if stream in asked.of(stream.topic):
                     sending.wake(stream.topic)  # somebody has asked for it meanwhile
                     continue

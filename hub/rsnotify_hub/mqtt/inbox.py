@@ -4,15 +4,20 @@ Who may publish what is the broker's to say: each channel has a topic of its own
 named by the digest of the channel's URI, for which the broker's ACL names the writers. A message
 says in a property which channel it is about, and is believed only under that channel's name. What
 is taken is acknowledged once it is durable; until then the broker keeps it.
+
+What the hub itself stumbles over is tried again some times, since the fault may pass (no memory, no
+thread). One that stays costs the message, and is told: not acknowledged it would come again with
+each connection, before all others, and nothing would be taken any more. Destinations see the gap.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
-from rsnotify.errors import DocumentError
+from rsnotify.errors import DocumentError, StorageError
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import channel_name
 from rsnotify_hub.access.prefixes import is_granted
@@ -25,7 +30,15 @@ from rsnotify_hub.urls import check_url
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
+T = TypeVar("T")
+
 _XML = "application/xml"
+
+#: What is counted as refused, where the hub lost it by a fault of its own.
+FAULT = "fault"
+
+#: How long is waited before what the hub stumbled over is tried again, in seconds.
+PAUSES = (0.1, 0.5, 2.0)
 
 
 class Inbox:
@@ -83,37 +96,56 @@ class Inbox:
             messages = [await arrived.get()]
             while not arrived.empty():
                 messages.append(arrived.get_nowait())
-            taken = [(message, await self._publish(message)) for message in messages]
+            taken = [(message, await self._begin(message)) for message in messages]
             for message, durable in taken:
-                try:
-                    if durable is not None:
-                        await durable
-                except DocumentError as error:
-                    self._refused(message, error)
+                await self._finish(message, durable)
                 acknowledge(message)
 
-    async def _publish(self, message: Message) -> asyncio.Future[None] | None:
-        """Begin to keep a message; None for one that is refused, or that needs no keeping."""
+    async def _begin(self, message: Message) -> asyncio.Future[None] | None:
+        """Begin to keep a message; None for one that needs no keeping, or cannot be kept."""
+        for pause in PAUSES:
+            try:
+                return await self._try(message)
+            except StorageError:
+                raise
+            except Exception as error:
+                reason = type(error).__name__
+                log.warning("what came over MQTT as %r is tried again: %s", message.topic, reason)
+            await asyncio.sleep(pause)
+        return await self._finish(message, self._try(message))
+
+    async def _finish(self, message: Message, work: Awaitable[T] | None) -> T | None:
+        """Do what remains to be done; a fault of ours costs the message, as it stays."""
         try:
-            if self._asked.concerns(message):
-                self._wake(self._asked.take(message))
-                return None
-            if message.id is None:
-                raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
-            channel = self._channel(message)
-            if len(message.payload) > self._most:
-                raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {self._most} bytes")
-            fragment = await self._intake.read_content(
-                message.payload, message.content_type or _XML
-            )
-            return self._topics.publish(channel, fragment)
+            return await work if work is not None else None
+        except StorageError:
+            raise
+        except DocumentError as error:
+            self._refused(message, error)
+        except Exception:
+            self._statistics.refused[FAULT] += 1
+            log.exception("what came over MQTT as %r could not be taken", message.topic)
+        return None
+
+    async def _try(self, message: Message) -> asyncio.Future[None] | None:
+        try:
+            return await self._publish(message)
         except (Refusal, DocumentError) as error:
             self._refused(message, error)
             return None
-        except Exception:
-            # Not acknowledged it would come again with each connection, and end that as well.
-            log.exception("what came over MQTT as %r could not be taken", message.topic)
+
+    async def _publish(self, message: Message) -> asyncio.Future[None] | None:
+        """Begin to keep a message; None for one that needs no keeping."""
+        if self._asked.concerns(message):
+            self._wake(self._asked.take(message))
             return None
+        if message.id is None:
+            raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
+        channel = self._channel(message)
+        if len(message.payload) > self._most:
+            raise Refusal(Code.INVALID_FRAGMENT, f"it is larger than {self._most} bytes")
+        fragment = await self._intake.read_content(message.payload, message.content_type or _XML)
+        return self._topics.publish(channel, fragment)
 
     def _refused(self, message: Message, error: Refusal | DocumentError) -> None:
         code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT

@@ -62,6 +62,7 @@ class Sending:
         self._random = Random()
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[Stream, asyncio.Task[None]] = {}
+        self._ending: set[Stream] = set()
         self._cuttings: dict[Stream, Cutting] = {}
         self._timers: dict[Stream, asyncio.TimerHandle] = {}
 
@@ -78,7 +79,7 @@ class Sending:
     def _wake(self, stream: Stream) -> None:
         if timer := self._timers.pop(stream, None):
             timer.cancel()
-        if stream in self._tasks:
+        if stream in self._tasks or stream in self._ending:
             return
         if self._has_more(stream):
             self._tasks[stream] = asyncio.create_task(self._send(stream))
@@ -156,9 +157,18 @@ class Sending:
     async def end(self, stream: Stream) -> None:
         """Send a part no longer, and let the broker forget it.
 
+        Whoever asks for it meanwhile is sent nothing before that, and needs `wake` afterwards.
+
         Raises:
             Unavailable: The connection is lost, or the broker does not want that.
         """
+        self._ending.add(stream)
+        try:
+            await self._end(stream)
+        finally:
+            self._ending.discard(stream)
+
+    async def _end(self, stream: Stream) -> None:
         if task := self._tasks.get(stream):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -13,6 +13,8 @@ from rsnotify.mqtt.login import Login
 from rsnotify.mqtt.names import channel_name
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.fragments import Fragment
+from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.mqtt import inbox as taking
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
 from tests.hub.mqtt.conftest import Ear, Listen
@@ -68,22 +70,80 @@ async def test_what_is_published_while_the_hub_is_away_waits_at_the_broker(
     assert row["topic"] == TOPIC
 
 
-async def test_what_the_hub_stumbles_over_does_not_come_again_and_again(
-    hub: Client, listen: Listen, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Intake.read_content
+@pytest.fixture
+def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the hub stumbles over, as often as it stands there."""
+    read, over = Intake.read_content, list[bytes]()
 
     async def stumble(self: Intake, body: bytes, content_type: str) -> Fragment:
-        if body == fragment(0, 1):
-            raise RuntimeError("a fault of ours")
+        if body in over:
+            over.remove(body)
+            raise MemoryError
         return await read(self, body, content_type)
 
     monkeypatch.setattr(Intake, "read_content", stumble)
+    monkeypatch.setattr(taking, "PAUSES", (0, 0.01, 0.02))
+    return over
+
+
+async def lost(hub: Client) -> float:
+    _, metrics = await hub.get("metrics")
+    found = [line for line in metrics.splitlines() if 'refused_total{code="fault"}' in line]
+    return float(found[0].split()[-1]) if found else 0
+
+
+async def test_what_the_hub_stumbles_over_is_tried_again_and_not_lost(
+    hub: Client, listen: Listen, watch: LogWatch, stumbles: list[bytes]
+) -> None:
+    stumbles += [fragment(0, 1)] * len(taking.PAUSES)
+    async with listen() as ear:
+        await say(ear, fragment(0, 1))
+        await say(ear, fragment(1, 2))
+        assert await ear.until(fragment(1, 2)) == [fragment(0, 1), fragment(1, 2)]
+    assert sum("is tried again: MemoryError" in line for line in watch.lines) == 3
+    assert (stumbles, await lost(hub)) == ([], 0)
+
+
+async def test_what_the_hub_always_stumbles_over_does_not_come_again_and_again(
+    run_hub: RunHub, mosquitto: Mosquitto, listen: Listen, watch: LogWatch, stumbles: list[bytes]
+) -> None:
+    settings = {"mqtt_url": mosquitto.url, "mqtt_channels": CHANNELS}
+    stumbles += [fragment(0, 1)] * (len(taking.PAUSES) + 1)
+    async with listen() as ear:
+        async with run_hub(**settings) as hub:
+            await watch.line(TAKING)
+            await say(ear, fragment(0, 1))
+            await say(ear, fragment(1, 2))
+            assert (await ear.next()).payload == fragment(1, 2)
+            await watch.line("could not be taken")
+            assert (stumbles, await lost(hub)) == ([], 1)
+        async with run_hub(**settings):  # to which it would come again
+            await say(ear, fragment(2, 3))
+            assert await ear.until(fragment(2, 3)) in (
+                [fragment(1, 2), fragment(2, 3)],
+                [fragment(2, 3)],
+            )
+
+
+async def test_what_the_store_stumbles_over_ends_the_way_in_for_nobody(
+    hub: Client, listen: Listen, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Topics.publish
+
+    def stumble(self: Topics, topic: str, fragment_: Fragment) -> asyncio.Future[None]:
+        if fragment_.body != fragment(0, 1):
+            return publish(self, topic, fragment_)
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        failed.set_exception(ValueError("a fault of ours"))
+        return failed
+
+    monkeypatch.setattr(Topics, "publish", stumble)
     async with listen() as ear:
         await say(ear, fragment(0, 1))
         await say(ear, fragment(1, 2))
         assert (await ear.next()).payload == fragment(1, 2)
-    assert [line for line in watch.lines if "could not be taken" in line]
+    await watch.line("could not be taken")
+    assert await lost(hub) == 1
 
 
 async def test_what_is_no_change_is_refused_where_the_log_has_changes(
