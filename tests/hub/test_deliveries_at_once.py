@@ -63,6 +63,21 @@ async def test_one_that_is_dropped_while_it_is_under_way_frees_its_place(
     assert turn.lane.inside() == []
 
 
+async def test_one_that_is_given_up_the_moment_it_has_failed_leaves_nothing_behind(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    turns = Turns(1000)
+    async with opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries:
+        delivery = await under_way(deliveries, callback)
+        turn, delivery.turn = delivery.turn, None
+        assert turn is not None
+        turn.expire()
+        turns.cancel(turn)  # before the task has begun that sees to the failure
+        await deliveries.until(lambda: turn.lane.inside() == [])
+        callback.open.set()
+    assert delivery.failures == 0
+
+
 async def test_one_that_takes_too_long_has_failed(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
@@ -185,7 +184,10 @@ class Sender:
         if answer is None:
             self._turns.go_on(turn, self._work(delivery, turn))
         elif answer.verdict is not Verdict.DELIVERED:
-            self._turns.go_on(turn, self._conclude(delivery, turn, self._failed(delivery, answer)))
+            # No coroutine yet: a task that is cancelled before it begins would leave it unawaited.
+            self._turns.go_on(
+                turn, self._conclude(delivery, turn, partial(self._failed, delivery, answer))
+            )
         else:
             self._succeeded(delivery, turn, notification)
 
@@ -207,15 +209,15 @@ class Sender:
         return self._retry.most
 
     async def _work(self, delivery: Delivery, turn: Turn) -> None:
-        await self._conclude(delivery, turn, self._deliver_next(delivery, turn))
+        await self._conclude(delivery, turn, partial(self._deliver_next, delivery, turn))
 
     async def _conclude(
-        self, delivery: Delivery, turn: Turn, work: Coroutine[Any, Any, float | None]
+        self, delivery: Delivery, turn: Turn, work: Callable[[], Awaitable[float | None]]
     ) -> None:
         """Do the work of a turn, and see to the next."""
         wait: float | None = None
         try:
-            wait = await work
+            wait = await work()
         except Exception:
             wait = self._broken_off(delivery)
         finally:
