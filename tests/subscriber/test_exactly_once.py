@@ -20,9 +20,10 @@ from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
+from tests.subscriber.processes import ended
 from tests.subscriber.source import SmallSource
 
-PATIENCE = 30
+PATIENCE = 90
 
 
 class Database:
@@ -130,14 +131,17 @@ async def test_each_change_has_its_effect_once_however_often_the_process_is_kill
             *([] if dies_after is None else [str(dies_after)]),
         )
         seen = len(database.rows("SELECT FROM effects"))
-        async with asyncio.timeout(PATIENCE):
-            while process.returncode is None:
-                step += 1
-                change(source, random, step)
-                await asyncio.sleep(0.005)
-                if dies_after is None and len(database.rows("SELECT FROM effects")) > seen + 5:
-                    process.kill()  # wherever it is
-                    await process.wait()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while process.returncode is None:
+                    step += 1
+                    change(source, random, step)
+                    await asyncio.sleep(0.005)
+                    if dies_after is None and len(database.rows("SELECT FROM effects")) > seen + 5:
+                        process.kill()  # wherever it is
+                        await process.wait()
+        finally:
+            await ended(process)
     await catch_up(source, database)
     assert database.copy(source) == source.contents
     assert database.had_no_double()

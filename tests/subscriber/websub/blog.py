@@ -16,8 +16,6 @@ from aiohttp import web
 from rsnotify.signatures import signature
 from tests.subscriber.source import Server
 
-LEASE = 1000
-
 
 class Blog:
     """A topic at `/blog`, and a hub for it at `/hub`.
@@ -35,8 +33,11 @@ class Blog:
         self.requests: list[dict[str, str]] = []
         self.asks: dict[str, str] = {}
         self.status = 202
+        self.lease = 1000
         self.answering = asyncio.Event()  # requests are answered, once asked back about
         self.answering.set()
+        self.letting_go = asyncio.Event()  # who wants to leave is asked back
+        self.letting_go.set()
         self.reason = ""
         self.confirmed: dict[str, dict[str, str]] = {}  # by callback
         self.changed = asyncio.Condition()
@@ -94,12 +95,14 @@ class Blog:
         return web.Response(status=self.status, text=self.reason)
 
     async def _ask_back(self, form: dict[str, str]) -> None:
+        if form["hub.mode"] == "unsubscribe":
+            await self.letting_go.wait()
         challenge, callback = token_urlsafe(), form["hub.callback"]
         query = {
             "hub.mode": form["hub.mode"],
             "hub.topic": form["hub.topic"],
             "hub.challenge": challenge,
-            "hub.lease_seconds": str(LEASE),
+            "hub.lease_seconds": str(self.lease),
             **self.asks,
         }
         async with self.session.get(callback, params=query) as response:

@@ -9,10 +9,17 @@ import pytest
 
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_subscriber.push.websub import transport
 from tests.subscriber.websub.blog import Blog, open_blog
-from tests.subscriber.websub.desk import Desk, open_desk
+from tests.subscriber.websub.desk import PATIENCE, Desk, open_desk
 
 RunHub = Callable[..., AbstractAsyncContextManager[str]]
+
+
+@pytest.fixture(autouse=True)
+def no_hurry_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every hub hear of who leaves: the machine may have much to do."""
+    monkeypatch.setattr(transport, "_GOODBYE", PATIENCE)
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 #: As in life, but in a hurry.
-TERMS = WebSubTerms(settle=0.02, patience=10)
+TERMS = WebSubTerms(settle=0.02, patience=30)
 
 
 class Recorder:

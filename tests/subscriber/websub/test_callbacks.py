@@ -12,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 from yarl import URL
 
 from rsnotify.errors import ConfigurationError, Unavailable
@@ -52,7 +53,7 @@ async def test_what_is_no_callback_is_not_there(desk: Desk, path: str) -> None:
 
 
 async def test_a_hub_that_comes_back_is_not_confirmed_what_is_done(blog: Blog) -> None:
-    async with open_desk(WebSubTerms(patience=0.05)) as desk, desk.receiving(blog.topic):
+    async with open_desk(WebSubTerms(patience=1)) as desk, desk.receiving(blog.topic):
         (callback,) = blog.confirmed
         intent = {"mode": "subscribe", "topic": blog.topic, "lease_seconds": "9"}
         async with asyncio.timeout(PATIENCE):
@@ -185,8 +186,9 @@ async def test_content_that_comes_too_slowly_is_not_waited_for(blog: Blog) -> No
         yield b"x"
         await asyncio.Event().wait()
 
-    async with open_desk(WebSubTerms(patience=0.3)) as desk, desk.receiving(blog.topic):
+    async with open_desk() as desk, desk.receiving(blog.topic):
         (callback,) = blog.confirmed
+        desk.callbacks.terms = replace(TERMS, patience=0.1)
         async with desk.session.post(callback, data=slowly()) as response:
             assert response.status == 408
 
@@ -270,7 +272,6 @@ def test_websub_without_callbacks_is_refused(tmp_path: Path) -> None:
 async def test_a_listener_of_its_own_answers_hubs_and_lets_nobody_wait(
     blog: Blog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(listener, "_HEAD", 0.2)
     monkeypatch.setattr(listener, "_MOST", 2)
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
@@ -278,6 +279,8 @@ async def test_a_listener_of_its_own_answers_hubs_and_lets_nobody_wait(
     async with listening(made, sock), aiohttp.ClientSession() as session:
         desk = Desk(made, session)
         async with desk.receiving(blog.topic) as recorder:
+            # From here on only: the hub has its connection, whose first request has come.
+            monkeypatch.setattr(listener, "_HEAD", 0.2)
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"POST /cb/ HTTP/1.1\r\n")  # and nothing more
             assert await blog.publish(b"a post") == [204]

@@ -62,7 +62,6 @@ async def test_a_change_is_applied_without_a_poll(
         await push(source, desk, hub)
         await destination.until(lambda: subscriber.status.applied == 6)
         assert destination.equals_source()
-        assert (subscriber.status.lag_ms or 10_000) < 1_000
     await desk.subscriptions_at(hub, 0)
 
 

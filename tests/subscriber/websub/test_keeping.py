@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ from rsnotify.retry import Retry
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.websub.inbox import Silence
+from rsnotify_subscriber.push.websub.subscription import Subscription
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from tests.certificates import Authority
 from tests.subscriber.source import Server
-from tests.subscriber.websub import blog as blogs
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.conftest import RunHub
 from tests.subscriber.websub.desk import TERMS, Desk, Recorder, open_desk
@@ -29,8 +30,17 @@ QUICK = replace(TERMS, retry=Retry(first=0.02, most=0.05))
 
 
 @pytest.fixture
-def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blogs, "LEASE", 1)
+def short_lease(blog: Blog) -> None:
+    """Let the first lease be so short that it is soon renewed."""
+    blog.lease = 1
+
+
+async def prolong(blog: Blog, desk: Desk) -> None:
+    """Confirm the subscription once more, for long: it was decided already when it is renewed."""
+    (callback,) = blog.confirmed
+    again = {"mode": "subscribe", "topic": blog.topic, "lease_seconds": "1000"}
+    assert await desk.ask(callback, challenge="c", **again) == (200, "c")
+    blog.lease = 1000
 
 
 async def test_what_came_before_is_pulled_at_once_and_when_the_hub_must_have_begun(
@@ -40,11 +50,13 @@ async def test_what_came_before_is_pulled_at_once_and_when_the_hub_must_have_beg
         await recorder.until(lambda: (recorder.ups, recorder.gaps) == (1, 2))
 
 
-@pytest.mark.usefixtures("short_leases")
+@pytest.mark.usefixtures("short_lease")
 async def test_a_lease_is_renewed_early_with_another_callback_and_secret(
     blog: Blog, desk: Desk
 ) -> None:
+    blog.letting_go.clear()
     async with desk.receiving(blog.topic) as recorder:
+        await prolong(blog, desk)
         first = await blog.until_requests(1)
         again = await blog.until_requests(2)
         assert again["hub.mode"] == "subscribe"
@@ -53,6 +65,7 @@ async def test_a_lease_is_renewed_early_with_another_callback_and_secret(
         # Until the old one is ended, what comes by it is taken too.
         assert set(await blog.publish(b"by both")) == {204}
         await recorder.until(lambda: len(recorder.documents) == 2)
+        blog.letting_go.set()
         ended = await blog.until_requests(3)
         assert ended["hub.mode"] == "unsubscribe"
         assert ended["hub.callback"] == first["hub.callback"]
@@ -62,9 +75,16 @@ async def test_a_lease_is_renewed_early_with_another_callback_and_secret(
 
 
 async def test_leases_are_renewed_at_the_hub_without_a_hole(
-    blog: Blog, desk: Desk, run_hub: RunHub
+    blog: Blog, desk: Desk, run_hub: RunHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with run_hub(max_lease_seconds=1) as hub:
+    confirm = Subscription.question
+
+    def hasty(one: Subscription, asked: Mapping[str, str], now: float) -> str | None:
+        """Take every lease for a short one: it is renewed soon, and cannot end before."""
+        return confirm(one, {**asked, "hub.lease_seconds": "1"}, now)
+
+    monkeypatch.setattr(Subscription, "question", hasty)
+    async with run_hub() as hub:
         blog.link(self=blog.topic, hub=hub + "websub")
         async with desk.receiving(blog.topic) as recorder:
             first = (await desk.subscriptions_at(hub, 1))[0]["id"]
@@ -78,9 +98,10 @@ async def test_leases_are_renewed_at_the_hub_without_a_hole(
             assert recorder.ups == 1
 
 
-@pytest.mark.usefixtures("short_leases")
+@pytest.mark.usefixtures("short_lease")
 async def test_a_renewal_that_fails_is_tried_again_while_the_hub_delivers(blog: Blog) -> None:
     async with open_desk(QUICK) as desk, desk.receiving(blog.topic) as recorder:
+        await prolong(blog, desk)
         blog.status = 503
         await blog.until_requests(3)
         assert await blog.publish(b"still here") == [204]
@@ -89,7 +110,7 @@ async def test_a_renewal_that_fails_is_tried_again_while_the_hub_delivers(blog: 
         assert recorder.ups == 1
 
 
-@pytest.mark.usefixtures("short_leases")
+@pytest.mark.usefixtures("short_lease")
 async def test_a_hub_that_renews_no_lease_is_lost_when_it_ends(blog: Blog) -> None:
     async with open_desk(QUICK) as desk, desk.receiving(blog.topic) as recorder:
         blog.status, blog.reason = 503, "too busy\n"

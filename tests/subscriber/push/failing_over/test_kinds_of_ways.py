@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_subscriber.push import preference
+from rsnotify_subscriber.push.websub import transport
 from tests.mosquitto import Mosquitto
 from tests.subscriber.conftest import Destination
 from tests.subscriber.hub import SmallHub
@@ -56,6 +57,7 @@ async def test_stopping_while_one_hub_hangs_and_another_has_not_answered_takes_n
     source: SmallSource, silent: str, destination: Destination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preference, "PATIENCE", 0.1)
+    monkeypatch.setattr(transport, "_GOODBYE", 1.0)
     async with open_blog() as blog, open_desk() as desk:
         source.hubs = [silent, blog.hub]
         blog.answering.clear()
