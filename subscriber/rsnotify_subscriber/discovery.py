@@ -12,6 +12,7 @@ from rsnotify.errors import (
     NotFound,
     RsnotifyError,
     SeveralSets,
+    Unavailable,
 )
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.links import resolve
@@ -135,7 +136,7 @@ class _Search:
 
     async def _from_site(self, reason: str) -> Offer:
         """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
-        tried = []
+        tried: list[FetchError | DocumentError | str] = []
         folder = resolve(self._uri, ".")
         for place in dict.fromkeys(
             (folder + WELL_KNOWN_PATH[1:], resolve(self._uri, WELL_KNOWN_PATH))
@@ -143,7 +144,7 @@ class _Search:
             try:
                 document = await self._fetcher.document(place)
             except (FetchError, DocumentError) as error:
-                tried.append(str(error))
+                tried.append(error)
             else:
                 return await self._from_document(document, place)
         sitemaps = await self._sitemaps(tried)
@@ -152,16 +153,20 @@ class _Search:
         if sitemaps:
             robots = resolve(self._uri, ROBOTS_PATH)
             raise _several(self._uri, "Sitemaps", robots, sitemaps)
+        for failure in tried:
+            if isinstance(failure, Unavailable):
+                raise failure  # which says nothing of what is there: a later try may find it
         raise ConfigurationError(
-            f"{self._uri} leads to nothing that can be followed: {reason}; " + "; ".join(tried)
+            f"{self._uri} leads to nothing that can be followed: {reason}; "
+            + "; ".join(map(str, tried))
         )
 
-    async def _sitemaps(self, tried: list[str]) -> list[str]:
+    async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
         robots = resolve(self._uri, ROBOTS_PATH)
         try:
             page = await self._fetcher.page(robots)
         except FetchError as error:
-            tried.append(str(error))
+            tried.append(error)
             return []
         lines = (line.partition(":") for line in page.text.splitlines())
         found = [

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from io import BytesIO
 from pathlib import Path
 from random import Random
@@ -149,6 +150,26 @@ async def test_nothing_but_documents_is_served(
     writer.close()
     await writer.wait_closed()
     assert answer.startswith(b"HTTP/1.1 404")
+
+
+async def test_what_is_not_written_yet_is_asked_for_again(
+    tmp_path: Path, client: aiohttp.ClientSession
+) -> None:
+    go = threading.Event()
+
+    def resources() -> Iterator[Resource]:
+        go.wait(PATIENCE)
+        yield Resource(BASE + "a")
+
+    publisher = Publisher(tmp_path, BASE, options=SLOW, resources=resources)
+    async with serving(application(publisher)) as url:
+        async with client.get(f"{url}/resourcelist.xml") as answer:
+            assert answer.status == 503
+            assert int(answer.headers["Retry-After"]) > 0
+        go.set()
+        assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
+        async with client.get(f"{url}/resourcelist.xml") as answer:
+            assert answer.status == 200
 
 
 async def test_the_application_can_be_mounted_at_the_base_url(

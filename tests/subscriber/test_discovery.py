@@ -144,6 +144,16 @@ async def test_a_site_without_resourcesync_is_told_what_was_tried(
     assert "/robots.txt" in str(caught.value)
 
 
+@pytest.mark.parametrize("path", ["/.well-known/resourcesync", "/robots.txt"])
+async def test_a_place_that_is_not_there_just_now_may_lead_somewhere_later(
+    path: str, source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/.well-known/resourcesync"] = status(404)
+    source.answers[path] = status(503)
+    with pytest.raises(Unavailable, match=path):
+        await discover(fetcher, source.site)
+
+
 async def test_a_source_that_is_down_is_not_taken_for_one_without_resourcesync(
     source: SmallSource, fetcher: Fetcher
 ) -> None:

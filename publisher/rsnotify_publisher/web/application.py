@@ -100,10 +100,10 @@ def path_of(source: Publisher | SourceDescription) -> str:
 def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
     folder = source.documents_folder
     names = source.documents.files
-    table = {prefix + name: _file(folder / name, _XML | LIVE) for name in names}
+    table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in names}
     table[prefix + CHANGE_MEMORY] = _change_memory(source)
     if (channel := source.documents.framework) is not None:
-        table[prefix + FRAMEWORK] = _file(
+        table[prefix + FRAMEWORK] = _offered(
             folder / FRAMEWORK, _XML | LIVE | _links(channel.topic, channel.hubs)
         )
     table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip)}"] = _part(folder)
@@ -113,9 +113,15 @@ def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
     return table
 
 
-def _file(path: Path, headers: dict[str, str]) -> Handler:
+def _offered(path: Path, headers: dict[str, str]) -> Handler:
+    """Serve a document that, if it is not there, was not written yet."""
+
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await answer(request, lambda: hold_file(path), headers, compressible=True)
+        try:
+            return await answer(request, lambda: hold_file(path), headers, compressible=True)
+        except web.HTTPNotFound:
+            # A client that begins beside its Source would give up if it were told 404.
+            raise web.HTTPServiceUnavailable(headers={hdrs.RETRY_AFTER: "1"}) from None
 
     return handle
 
