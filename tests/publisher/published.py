@@ -10,10 +10,11 @@ from typing import Self
 
 from msgspec.structs import replace
 
+from rsnotify.datetimes import Instant, from_microseconds
 from rsnotify.model import Document
 from rsnotify.reading import read_document
 from rsnotify_publisher import Options, Publisher
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
 
 QUIET = replace(QUICK, resource_list_every=900, grace=0)
 
@@ -62,6 +63,29 @@ class Published:
         """Read a document, or in its place what its index lists."""
         top = self.read(name)
         return [self.read(entry.uri) for entry in top.resources] if top.index else [top]
+
+    def wait_written(self) -> None:
+        """Wait until all that was recorded is written, and closed where it is to be.
+
+        Whatever is waited for before may as well be true on the way up.
+        """
+        last = self._last_change()
+        eventually(lambda: self._written() == last)
+
+    def wait_listed(self) -> None:
+        """Wait until the Resource List holds all that was recorded, and so stays as it is."""
+        last = self._last_change()
+        eventually(lambda: (self.read("resourcelist.xml").at or last) >= last)
+
+    def _last_change(self) -> Instant:
+        with self.publisher.source.open_journal() as journal:
+            return from_microseconds(journal.state().last_change)
+
+    def _written(self) -> Instant | None:
+        opened = self.read("changelist.xml")
+        if opened.index:
+            opened = self.read(opened.resources[-1].uri)
+        return opened.resources[-1].changed_at if opened.resources else opened.from_
 
     def keeps(self, uris: list[str], kind: str = "changelist") -> bool:
         """Whether some document of a kind, live or in the archive, is among these."""

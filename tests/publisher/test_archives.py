@@ -11,6 +11,9 @@ from msgspec.structs import replace
 from rsnotify.commands.processes import free_port
 from rsnotify.model import Resource
 from rsnotify_publisher import Publisher
+from rsnotify_publisher.files import write_atomically
+from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.library.archives import Archives
 from tests.publisher.helpers import BASE, Clock, eventually
 from tests.publisher.published import QUIET, Published, join, names
 
@@ -52,8 +55,10 @@ def test_parts_of_an_index_move_to_the_archive_as_they_are(tmp_path: Path) -> No
     source = Published(tmp_path, replace(QUIET, rotate="40 changes", max_entries=10))
     with source:
         source.update(*range(35))
-        eventually(lambda: len(source.read("changelist.xml").resources) == 4)
-        first = source.folder / source.read("changelist.xml").resources[0].uri.removeprefix(BASE)
+        source.wait_written()
+        top = source.read("changelist.xml")
+        assert (top.index, len(top.resources)) == (True, 4)
+        first = source.folder / top.resources[0].uri.removeprefix(BASE)
         before = first.stat()
         source.update(*range(35, 62))
     archive = source.read("changelist-archive.xml")
@@ -175,7 +180,8 @@ def test_former_resource_lists_are_archived(tmp_path: Path, max_entries: int) ->
         seen = []
         for number in range(3):
             source.update(f"{number}a", f"{number}b")
-            eventually(lambda n=number: f"{n}b" in names(source.parts("resourcelist.xml")))  # type: ignore[misc]
+            source.wait_listed()
+            assert f"{number}b" in names(source.parts("resourcelist.xml"))
             seen.append(source.read("resourcelist.xml"))
         eventually(lambda: len(source.read("resourcelist-archive.xml").resources) >= 2)
     assert source.offered()["resourcelist-archive"] == "resourcelist-archive.xml"
@@ -317,6 +323,35 @@ def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path) -> None:
         (source.folder / name).write_text("half")
     with source:
         assert not list(source.folder.rglob(".*.tmp"))
+
+
+def test_what_is_removed_just_now_is_written_anew_only_after_that(tmp_path: Path) -> None:
+    name = "resourcesync/changedump-20200101T000000000000Z.xml"
+    source = Published(tmp_path).publisher.source
+    recorder = Recorder(source.open_journal, lambda: None)
+    recorder.start()
+    archives = Archives(source, recorder)
+
+    def write_anew() -> None:
+        archives.reclaim(name)
+        write_atomically(source.documents_folder / name, [b"new"])
+
+    writing = threading.Thread(target=write_anew)
+
+    class Slow(Journal):
+        def discarded(self, before: int) -> list[str]:
+            found = super().discarded(before)
+            writing.start()
+            writing.join(0.1)  # which must not be enough, however slow it is
+            return found
+
+    with Slow(source.folder / "journal.sqlite3", BASE) as journal:
+        with journal.transaction():
+            journal.discard([name])
+        archives.retire(journal, source.clock() + 10**9)
+    writing.join()
+    recorder.close()
+    assert (source.documents_folder / name).exists()
 
 
 def test_files_that_a_crash_left_behind_go_after_a_while(tmp_path: Path) -> None:

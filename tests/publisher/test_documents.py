@@ -131,6 +131,7 @@ def test_the_oldest_closed_lists_give_way(tmp_path: Path) -> None:
         return sorted(BASE + "resourcesync/" + file.name for file in folder.glob("changelist-*"))
 
     with publisher:
+        assert publisher.wait_published(PATIENCE)
         for name in numbered(60):
             publisher.updated(BASE + name)
         # Two are there on the way up as well: what counts is how many stay when all is written.
@@ -189,14 +190,18 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
 ) -> None:
     publisher = Publisher(tmp_path, BASE, options=QUICK)
     documents = publisher.source.documents_folder
+    elsewhere, wall, link = (tmp_path / name for name in ("elsewhere", "wall", "link"))
+    elsewhere.mkdir()
+    wall.write_text("in the way")
+    # What stands there is replaced in one step: were nothing there, the folder would be made anew.
+    for place in (documents, link):
+        place.symlink_to(elsewhere, target_is_directory=True)
     with publisher:
         assert publisher.wait_published(PATIENCE)
-        documents.rename(tmp_path / "elsewhere")
-        documents.write_text("in the way")
+        wall.replace(documents)
         publisher.updated(BASE + "a")
         eventually(lambda: "tried again" in caplog.text)
-        documents.unlink()
-        (tmp_path / "elsewhere").rename(documents)
+        link.replace(documents)
     assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
 
 
@@ -225,6 +230,8 @@ def test_the_open_list_is_written_from_entries_it_already_has(
     monkeypatch.setattr(Documents, "entry", count)
     publisher = Publisher(tmp_path, BASE, options=replace(QUICK, resource_list_every=900))
     shown = OpenList(Documents(BASE, ()))
+    # The Resource List, whose entries are others, is written once, while there is none.
+    assert publisher.wait_published(PATIENCE)
     with publisher.source.open_journal() as journal:
         for name in ("a", "b", "c"):
             publisher.updated(BASE + name)

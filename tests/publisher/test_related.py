@@ -202,11 +202,8 @@ def test_links_stand_in_every_document_as_they_were_given(tmp_path: Path, exampl
         assert publisher.wait_published(PATIENCE)
         changes = publisher.record(resources)
         eventually(lambda: len(read("resourcelist.xml").resources) == len(resources))
-        eventually(
-            lambda: (
-                b"dump" in (publisher.source.documents_folder / "capabilitylist.xml").read_bytes()
-            )
-        )
+        offered = publisher.source.documents_folder / "capabilitylist.xml"
+        eventually(lambda: b"resourcedump.xml" in offered.read_bytes())
         eventually(
             lambda: [e.uri for e in read("changelist.xml").resources] == [r.uri for r in resources]
         )

@@ -74,7 +74,8 @@ class Archives:
 
         To be called before they are written anew, which may take longer than files linger.
         """
-        self._note(lambda journal: journal.reclaim(stem))
+        with self._lock:  # or `retire` might remove what is written from now on
+            self._note(lambda journal: journal.reclaim(stem))
 
     def keep_only(self, stem: str, parts: Sequence[str]) -> None:
         """Of all parts whose names begin so, let those linger that are not current any more.
