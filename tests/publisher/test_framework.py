@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
+from time import monotonic_ns
 
 import aiohttp
 import pytest
@@ -14,7 +16,15 @@ from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability, ChangeType, Rel
 from rsnotify_publisher import Options, Publisher, SourceDescription, parse_hub
 from rsnotify_publisher.web import application
-from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of, serving
+from tests.publisher.helpers import (
+    BASE,
+    PATIENCE,
+    QUICK,
+    FakeHub,
+    chain_of,
+    eventually,
+    serving,
+)
 
 TOPIC = BASE + "resourcesync/framework.xml"
 DESCRIPTION = BASE + ".well-known/resourcesync"
@@ -33,6 +43,17 @@ def documents(hub: FakeHub) -> list[str]:
 
 async def hears_of(hub: FakeHub, *names: str) -> None:
     await hub.until(lambda: set(names) <= set(documents(hub)))
+
+
+async def took_it_down(publisher: Publisher) -> None:
+    """Wait until a Publisher has noted that its hub has every notice, and sends none again."""
+    (hub,) = publisher.source.hubs
+
+    def noted() -> bool:
+        with publisher.source.open_journal() as journal:
+            return journal.told(hub.uri) == journal.last_notice()
+
+    await asyncio.to_thread(eventually, noted)
 
 
 def described(folder: Path, *hubs: str, **options: object) -> Document:
@@ -125,6 +146,7 @@ async def test_a_closed_change_list_is_told_with_its_interval(tmp_path: Path, hu
         for number in range(12):
             await publisher.aupdated(f"{BASE}{number}")
         await hears_of(hub, "changelist.xml", "changelist-archive.xml")
+        await hub.has(*(f"{BASE}{number}" for number in range(12)))
     (closed, *_) = [entry for entry in told(hub) if entry.capability == Capability.CHANGE_LIST]
     written = read_document(
         (publisher.source.documents_folder / closed.uri.removeprefix(BASE)).read_bytes()
@@ -181,6 +203,7 @@ async def test_what_was_told_is_not_told_again_by_the_next_run(
             with publisher.source.open_journal() as journal:
                 last = journal.notices(0)[-1].datetime
             await hub.until(lambda last=last: hub.notices[-1].until == last)  # type: ignore[misc]
+            await took_it_down(publisher)
     assert documents(hub).count("capabilitylist.xml") == 1
     assert documents(hub).count(".well-known/resourcesync") == 1
 
@@ -188,8 +211,9 @@ async def test_what_was_told_is_not_told_again_by_the_next_run(
 async def test_a_new_hub_changes_what_is_offered_and_that_is_told(
     tmp_path: Path, hub: FakeHub
 ) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM):
+    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
         await hears_of(hub, "resourcelist.xml")
+        await took_it_down(publisher)
     more = [hub.url, parse_hub("http://127.0.0.1:9/websub")]
     async with Publisher(tmp_path, BASE, hubs=more, options=CALM):
         await hub.until(lambda: documents(hub).count("capabilitylist.xml") == 2)
@@ -198,9 +222,15 @@ async def test_a_new_hub_changes_what_is_offered_and_that_is_told(
 
 async def test_quiet_is_told_seldom(tmp_path: Path, hub: FakeHub) -> None:
     options = replace(CALM, heartbeat=0.02)
-    async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options):
-        await hub.until(lambda: hub.notices and not hub.notices[-1].resources)
-        assert len(hub.fragments) > len([n for n in hub.notices if not n.resources])
+    async with Publisher(
+        tmp_path, BASE, hubs=[hub.url], options=options, clock=lambda: monotonic_ns() // 1_000
+    ):
+        await hears_of(hub, "resourcelist.xml")
+        await hub.until(lambda: not hub.notices[-1].resources)
+    quiet = next(notice for notice in hub.notices if not notice.resources)
+    assert quiet.from_ is not None
+    assert quiet.until is not None
+    assert quiet.until - quiet.from_ >= timedelta(seconds=30 * options.heartbeat)
     chain_of(hub.notices)
 
 

@@ -78,7 +78,7 @@ async def test_one_application_serves_all_sets(make: Make) -> None:
 
 async def test_each_set_has_a_channel_of_its_own(make: Make, hub: FakeHub) -> None:
     source = SourceDescription(HOST, [make("a", hubs=[hub.url]), make("b", hubs=[hub.url])])
-    with source:
+    async with source:
         for publisher in source.sets:
             await publisher.aupdated(publisher.source.base_url + "x")
         await hub.has(f"{HOST}a/x", f"{HOST}b/x")

@@ -129,17 +129,18 @@ def test_a_file_that_becomes_a_folder_is_deleted(folder: Path, source: Start) ->
 
 
 def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
-    folder: Path, source: Start
+    folder: Path, source: Start, unused_tcp_port: int
 ) -> None:
     for name in ("same", "changed", "gone"):
         (folder / name).write_text(name)
-    process = source(folder, *PORT)
+    port = ("--port", str(unused_tcp_port))
+    process = source(folder, *port)
     url = process.url
     assert process.end()[0] == 0
     (folder / "changed").write_text("CHANGED")
     (folder / "gone").unlink()
     (folder / "new").write_text("new")
-    process = source(folder, "--port", process.port)
+    process = source(folder, *port)
     assert process.url == url
     assert sorted(process.changes()) == [
         ("created", "new"),
@@ -149,13 +150,16 @@ def test_what_changed_while_it_was_stopped_is_found_at_the_next_start(
     assert process.ready.endswith("(3 resources)")
 
 
-def test_a_killed_source_goes_on_where_it_was(folder: Path, source: Start) -> None:
-    process = source(folder, *PORT)
+def test_a_killed_source_goes_on_where_it_was(
+    folder: Path, source: Start, unused_tcp_port: int
+) -> None:
+    port = ("--port", str(unused_tcp_port))
+    process = source(folder, *port)
     put(folder / "a", "1")
     process.told("created", "a")
     process.kill()
     (folder / "a").write_text("2")
-    process = source(folder, "--port", process.port)
+    process = source(folder, *port)
     assert process.changes() == [("created", "a"), ("updated", "a")]
 
 
