@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DATA ?=
 
-.PHONY: demo test check format bench fleet replay returning killing clean
+.PHONY: demo test check format bench fleet publishing replay returning killing clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -28,6 +28,9 @@ bench: $(VENV)/ready-dev ## how fast it is, beside what it is made on
 
 fleet: $(VENV)/ready-dev ## what following hundreds of Sources in one process costs: make fleet ARGS=500
 	$(BIN)/python benchmarks/fleet.py $(ARGS)
+
+publishing: $(VENV)/ready-dev ## what publishing hundreds of sets in one process costs: make publishing ARGS=500
+	$(BIN)/python benchmarks/publishing.py $(ARGS)
 
 replay: $(VENV)/ready-dev ## replay a history while hub and Destination are killed: make replay DATA=history.jsonl.xz
 	$(BIN)/python tests/end_to_end/replay.py $(if $(DATA),--data $(DATA)) $(ARGS)

@@ -1,11 +1,11 @@
-"""The background thread of a Publisher: an event loop that leads, or waits until it may."""
+"""What a Publisher does in the background: it leads, or waits until it may."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 
 from filelock import FileLock, Timeout
@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from rsnotify.errors import RsnotifyError
 from rsnotify_publisher.documents import RESOURCE_LIST
 from rsnotify_publisher.leader import Leader
+from rsnotify_publisher.sharing import Shared
 from rsnotify_publisher.source import Source
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -28,53 +29,62 @@ class Background:
     Args:
         source: The Source.
         make_leader: Makes a leader, for each time that this process comes to lead.
+        shared: Where it runs.
+
+    Attributes:
+        published: Done once every document is there.
     """
 
-    def __init__(self, source: Source, make_leader: Callable[[], Leader]) -> None:
+    def __init__(self, source: Source, make_leader: Callable[[], Leader], shared: Shared) -> None:
         self._source = source
         self._lock = FileLock(source.lock, thread_local=False)
         self._make_leader = make_leader
+        self._shared = shared
         self._leader: Leader | None = None
-        self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="rsnotify-publisher", daemon=True)
-        #: Set once every document is there.
-        self.published = threading.Event()
+        self._running: Future[None]
+        self.published: Future[None] = Future()
 
     def start(self) -> None:
         """Begin to lead, or to wait for it."""
-        self._thread.start()
+        self._running = self._shared.spawn(self._main())
 
     def wake(self) -> None:
         """Say, from any thread, that the journal has something new."""
         leader = self._leader
         if leader is not None:
-            with suppress(RuntimeError):  # the loop was closed this moment
-                self._loop.call_soon_threadsafe(leader.wake)
+            self._shared.call(leader.wake)
+
+    def stop(self) -> None:
+        """Begin to end in order; several then do so at the same time."""
+        self._shared.call(self._stop.set)
 
     def close(self) -> None:
         """End in order."""
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        self.stop()
+        self._running.result()
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._main())
+    def note_published(self) -> None:
+        """Say, in the event loop, that every document is there."""
+        if not self.published.done():
+            self.published.set_result(None)
 
     async def _main(self) -> None:
+        await self._try()  # also if it is to end already: what was recorded is to be published
         while not self._stop.is_set():
-            try:
-                with self._lock.acquire(blocking=False):
-                    await self._lead()
-            except Timeout:
-                self._note_published()
-                await self._pause(_TAKE_OVER_WITHIN)
-            except Exception as error:  # a Source that runs must go on publishing, or try to
-                expected = isinstance(error, RsnotifyError | OSError)
-                _log.error(
-                    "publishing stopped and is tried again: %s", error, exc_info=not expected
-                )
-                await self._pause(_TRY_AGAIN_AFTER)
+            await self._try()
+
+    async def _try(self) -> None:
+        try:
+            with self._lock.acquire(blocking=False):
+                await self._lead()
+        except Timeout:
+            self._look_for_documents()
+            await self._pause(_TAKE_OVER_WITHIN)
+        except Exception as error:  # a Source that runs must go on publishing, or try to
+            expected = isinstance(error, RsnotifyError | OSError)
+            _log.error("publishing stopped and is tried again: %s", error, exc_info=not expected)
+            await self._pause(_TRY_AGAIN_AFTER)
 
     async def _lead(self) -> None:
         self._leader = self._make_leader()
@@ -83,10 +93,10 @@ class Background:
         finally:
             self._leader = None
 
-    def _note_published(self) -> None:
+    def _look_for_documents(self) -> None:
         """Another process leads; what it has written is published for us as well."""
         if (self._source.documents_folder / RESOURCE_LIST).exists():
-            self.published.set()
+            self.note_published()
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):

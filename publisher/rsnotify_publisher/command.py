@@ -10,15 +10,20 @@ from typing import Annotated
 import typer
 from aiohttp import web
 
-from rsnotify.commands import run
+from rsnotify.commands import complain, run
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
+from rsnotify.host.openfiles import allow_files
 from rsnotify_publisher.configuration import Configuration, load_configuration
 from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.folder.serve import Folder, server
-from rsnotify_publisher.folder.sets import load, one_folder, several_folders
-from rsnotify_publisher.folder.watch import Watcher
+from rsnotify_publisher.folder.publishing import Publishing
+from rsnotify_publisher.folder.serve import server
+from rsnotify_publisher.folder.sets import one_folder, several_folders
 from rsnotify_publisher.publisher import Publisher
+
+#: Files that one set keeps open: its journal, three times, and connections to hubs.
+_FILES_OF_A_SET = 20
+_OTHER_FILES = 256
 
 
 def source(
@@ -177,61 +182,29 @@ def _publish(root: Path | None, settings: Configuration) -> None:
             published, folders = several_folders(base_url, settings)
         else:
             published, folders = one_folder(root, base_url, settings)
-        for folder in folders:
-            load(folder)
-        run(lambda stop: _serve(published, folders, listening, stop))
+        _allow_files(len(folders))
+        app = server(published, folders)
+        run(lambda stop: _serve(app, Publishing(folders), listening, stop))
+
+
+def _allow_files(sets: int) -> None:
+    wanted = sets * _FILES_OF_A_SET + _OTHER_FILES
+    allowed = allow_files(wanted)
+    if allowed < wanted:
+        complain(
+            f"{sets} sets may need {wanted} files and connections at once, and the system allows "
+            f"{allowed}; raise that (ulimit -n)",
+            0,
+        )
 
 
 async def _serve(
-    source: Publisher | SourceDescription,
-    folders: list[Folder],
-    listening: socket.socket,
-    stop: asyncio.Event,
+    app: web.Application, publishing: Publishing, listening: socket.socket, stop: asyncio.Event
 ) -> None:
-    runner = web.AppRunner(server(source, folders), access_log=None, shutdown_timeout=2)
-    async with source:
-        await runner.setup()
-        try:
-            # Whoever comes before all documents are there waits, rather than misses one.
-            if await _published(folders, stop):
-                await web.SockSite(runner, listening).start()
-                await _watch(folders, stop)
-        finally:
-            await runner.cleanup()
-
-
-async def _published(folders: list[Folder], stop: asyncio.Event) -> bool:
-    waiting = list(folders)
-    while waiting and not stop.is_set():
-        if await asyncio.to_thread(waiting[0].publisher.wait_published, 0.2):
-            del waiting[0]
-    return not waiting
-
-
-async def _watch(folders: list[Folder], stop: asyncio.Event) -> None:
-    compared = [asyncio.Event() for _ in folders]
-    watching = [
-        asyncio.create_task(Watcher(folder.names, folder.publisher).run(done.set))
-        for folder, done in zip(folders, compared, strict=True)
-    ]
-    stopped = asyncio.create_task(stop.wait())
-    announcing = asyncio.create_task(_announce(folders, compared))
-    tasks = [*watching, stopped, announcing]
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
+    await runner.setup()
     try:
-        await asyncio.wait({*watching, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        await web.SockSite(runner, listening).start()
+        await publishing.run(stop, typer.echo)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in watching:
-        if not task.cancelled() and (error := task.exception()):
-            raise error
-
-
-async def _announce(folders: list[Folder], compared: list[asyncio.Event]) -> None:
-    for done in compared:
-        await done.wait()
-    for folder in folders:
-        with folder.publisher.source.open_journal() as journal:
-            count = journal.count()
-        typer.echo(f"rsnotify source serving {folder.names.base_url} ({count} resources)")
+        await runner.cleanup()

@@ -15,8 +15,9 @@ from rsnotify.writing import write_document
 from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.documents import DESCRIPTION
 from rsnotify_publisher.files import write_atomically
-from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.publisher import Publisher, close_all
 from rsnotify_publisher.running import Running
+from rsnotify_publisher.sharing import Shared
 from rsnotify_publisher.source import normalize_base_url
 
 _PORTS = {"http": 80, "https": 443}
@@ -26,7 +27,8 @@ class SourceDescription(Running):
     """Several sets of resources as one Source (core §8).
 
     Each set has its own Publisher, with its own Capability List and channel; their Capability
-    Lists point up to this Source Description.
+    Lists point up to this Source Description. All run in the same few threads, however many they
+    are.
 
     Args:
         base_url: Of the Source; the sets stand below it.
@@ -49,8 +51,9 @@ class SourceDescription(Running):
         self._described_by = described_by
         self._check_places()
         self._check_folders()
+        shared = Shared(len(self.sets))
         for publisher in self.sets:
-            publisher.belong_to(self.uri)
+            publisher.belong_to(self.uri, shared)
 
     def _check_places(self) -> None:
         own = _place(self.base_url)
@@ -114,8 +117,7 @@ class SourceDescription(Running):
 
     def close(self) -> None:
         """Close every Publisher."""
-        for publisher in self.sets:
-            publisher.close()
+        close_all(self.sets)
 
 
 def _place(base_url: str) -> str:

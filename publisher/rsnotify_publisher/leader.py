@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
-from datetime import UTC
 from random import Random
-
-from apscheduler.executors.debug import DebugExecutor
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.retry import Retry
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.library import Library, Stopped
 from rsnotify_publisher.push.feeding import Feeding
+from rsnotify_publisher.sharing import Shared, Turn, Work
 from rsnotify_publisher.source import Source
 
 _log = logging.getLogger("rsnotify.publisher")
 _NOTE_CURSORS_EVERY = 1.0
 _RETRY = Retry(first=0.1, most=30.0)
-# How many refreshes pass between two looks at what is to be dropped.
+# How many refreshes pass between two looks at what goes by age.
 _TIDY_EVERY = 10
 # Part of the interval after which a Resource Dump that was not due is looked at again.
 _LOOK_AT_DUMPS = 0.1
+# Seconds after which the next set may begin, though not all documents of this one are there.
+_PATIENCE = 10.0
+
+_Job = Callable[[], Awaitable[None]]
 
 
 class Leader:
@@ -35,6 +36,7 @@ class Leader:
         source: The Source that is led.
         recorder: Makes durable what the leader decides.
         on_published: Called when all documents have been written.
+        shared: Where it runs, and what does its work.
     """
 
     def __init__(
@@ -42,13 +44,19 @@ class Leader:
         source: Source,
         recorder: Recorder,
         on_published: Callable[[], None],
+        shared: Shared,
     ) -> None:
         self._source = source
         self._recorder = recorder
         self._on_published = on_published
+        self._shared = shared
         self._library = Library(source, recorder)
         self._feeding: Feeding | None = None
         self._random = Random()
+        self._busy = {kind: asyncio.Lock() for kind in Work}
+        self._published = asyncio.Event()
+        self._shown: tuple[int, int, int] | None = None
+        self._looks = 0
 
     def wake(self) -> None:
         """Say that the journal has something new."""
@@ -67,57 +75,69 @@ class Leader:
                 async with self._working(journal, feeding):
                     await stop.wait()
                     await feeding.drain()
-                await self._write_change_lists()
+                await self._write_change_lists(journal)
             finally:
                 # Whoever leads next must not meet a thread of ours that still writes.
-                await asyncio.to_thread(self._library.close)
+                await self._shared.in_thread(Work.CHANGES, self._library.close)
             await feeding.note()
 
     @asynccontextmanager
     async def _working(self, journal: Journal, feeding: Feeding) -> AsyncIterator[None]:
         """Feed the hubs and keep the documents while the caller waits."""
-        # This executor calls a job right away, in the event loop: it only sets an event.
-        scheduler = AsyncIOScheduler(executors={"default": DebugExecutor()}, timezone=UTC)
-        options = self._source.options
-        library = self._library
-        dumps = options.resource_dump_every
-        regular = [
-            (options.refresh, self._write_change_lists),
-            (options.resource_list_every, self._write_all),
-            (options.refresh * _TIDY_EVERY, lambda: self._in_thread(library.tidy)),
-            (_NOTE_CURSORS_EVERY, feeding.note),
-        ]
-        if dumps is not None:
-            regular.append((dumps * _LOOK_AT_DUMPS, self._write_resource_dump))
-        if options.change_dump:
-            regular.append((options.refresh, self._write_change_dumps))
-        async with asyncio.TaskGroup() as tasks:
-            work = [feeding.run(), self._watch(journal)]
-            work += [self._regularly(scheduler, every, job) for every, job in regular]
-            running = list(map(tasks.create_task, work))
-            scheduler.start()
-            try:
-                yield
-            finally:
-                scheduler.shutdown(wait=False)
-                for task in running:
-                    task.cancel()
+        every = self._source.options.poll
+        with self._shared.lookout.watch(journal, every, self.wake):
+            async with asyncio.TaskGroup() as tasks:
+                working = tasks.create_task(self._work(journal, feeding))
+                try:
+                    yield
+                finally:
+                    working.cancel()
 
-    def _regularly(
-        self,
-        scheduler: AsyncIOScheduler,
-        seconds: float,
-        work: Callable[[], Awaitable[None]],
-    ) -> Coroutine[None, None, None]:
+    async def _work(self, journal: Journal, feeding: Feeding) -> None:
+        turn = Turn(self._shared.turns)
+        await turn.take()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._give_way(turn))
+                tasks.create_task(feeding.run())
+                for seconds, job in self._jobs(journal, feeding):
+                    tasks.create_task(self._regularly(seconds, job))
+        finally:
+            turn.give()
+
+    async def _give_way(self, turn: Turn) -> None:
+        """Let the next begin once all documents of this one are there, or take too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._published.wait()
+        turn.give()
+
+    def _jobs(self, journal: Journal, feeding: Feeding) -> Iterator[tuple[float, _Job]]:
+        """Give what is done now and then, and how many seconds are between."""
+        options = self._source.options
+        yield options.refresh, lambda: self._write_change_lists(journal)
+        yield options.resource_list_every, lambda: self._write_all(journal)
+        yield options.refresh * _TIDY_EVERY, self._tidy
+        yield _NOTE_CURSORS_EVERY, feeding.note
+        if options.resource_dump_every is not None:
+            seconds = options.resource_dump_every * _LOOK_AT_DUMPS
+            yield seconds, lambda: self._write_resource_dump(journal)
+        if options.change_dump:
+            yield options.refresh, lambda: self._write_change_dumps(journal)
+
+    async def _regularly(self, seconds: float, work: _Job) -> None:
         """Do some work now and at every interval, but never twice at a time."""
         due = asyncio.Event()
         # However late the loop comes to it, it is due still.
-        scheduler.add_job(due.set, "interval", seconds=seconds, misfire_grace_time=None)
-        return self._repeat(due, seconds, work)
+        job = self._shared.scheduler.add_job(
+            due.set, "interval", seconds=seconds, misfire_grace_time=None
+        )
+        try:
+            await self._repeat(due, seconds, work)
+        finally:
+            job.remove()
 
-    async def _repeat(
-        self, due: asyncio.Event, seconds: float, work: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def _repeat(self, due: asyncio.Event, seconds: float, work: _Job) -> None:
         failures = 0
         while True:
             due.clear()
@@ -134,39 +154,46 @@ class Leader:
                 failures += 1
                 await asyncio.sleep(_RETRY.delay(failures, self._random))
 
-    async def _watch(self, journal: Journal) -> None:
-        """Notice what other processes record; our own recorder calls `wake` by itself."""
-        seen = journal.data_version()
-        while True:
-            await asyncio.sleep(self._source.options.poll)
-            if (version := journal.data_version()) != seen:
-                seen = version
-                self.wake()
+    async def _in_thread(self, kind: Work, work: Callable[[], None]) -> bool:
+        """Do what takes long where nothing waits for it; return whether it was done."""
+        async with self._busy[kind]:  # waiting here takes no thread
+            with suppress(Stopped):
+                await self._shared.in_thread(kind, work)
+                if self._feeding is not None:
+                    self._feeding.tell()
+                return True
+        return False
 
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        """Do what takes long where nothing waits for it."""
-        with suppress(Stopped):
-            await asyncio.to_thread(work)
-            self._tell()
+    async def _write_change_lists(self, journal: Journal) -> None:
+        """Write them, where something happened that they do not show yet."""
+        self._looks += 1
+        shown = _shown(journal)
+        # What goes by age is closed at any time, so it is looked at now and then.
+        by_age = self._source.rotation.age is not None and self._looks >= _TIDY_EVERY
+        if shown == self._shown and not by_age:
+            return
+        if await self._in_thread(Work.CHANGES, self._library.write_change_lists):
+            self._shown, self._looks = shown, 0
 
-    def _tell(self) -> None:
-        if self._feeding is not None:
-            self._feeding.tell()
+    async def _tidy(self) -> None:
+        await self._in_thread(Work.CHANGES, self._library.tidy)
 
-    async def _write_change_lists(self) -> None:
-        await self._in_thread(self._library.write_change_lists)
+    async def _write_change_dumps(self, journal: Journal) -> None:
+        await self._write_change_lists(journal)
+        await self._in_thread(Work.DUMPS, self._library.write_change_dumps)
 
-    async def _write_change_dumps(self) -> None:
-        await self._write_change_lists()
-        await self._in_thread(self._library.write_change_dumps)
+    async def _write_resource_dump(self, journal: Journal) -> None:
+        await self._write_change_lists(journal)
+        await self._in_thread(Work.DUMPS, self._library.write_resource_dump)
 
-    async def _write_resource_dump(self) -> None:
-        await self._write_change_lists()
-        await self._in_thread(self._library.write_resource_dump)
-
-    async def _write_all(self) -> None:
-        await self._write_change_lists()
-        with suppress(Stopped):
-            await asyncio.to_thread(self._library.write_resource_list)
-            self._tell()
+    async def _write_all(self, journal: Journal) -> None:
+        await self._write_change_lists(journal)
+        if await self._in_thread(Work.RESOURCES, self._library.write_resource_list):
+            self._published.set()
             self._on_published()
+
+
+def _shown(journal: Journal) -> tuple[int, int, int]:
+    """Return what differs whenever Change Lists are to be written."""
+    with journal.snapshot() as state:
+        return state.last_change, state.closed, journal.last_notice()

@@ -16,6 +16,7 @@ import concurrent.futures.thread
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
@@ -30,6 +31,7 @@ from rsnotify_publisher.leader import Leader
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hubs import Hub, parse_hub
 from rsnotify_publisher.running import Running
+from rsnotify_publisher.sharing import Shared
 from rsnotify_publisher.source import Resources, Source
 
 
@@ -85,13 +87,15 @@ class Publisher(Running):
             described_by=described_by,
         )
         self._lock = threading.Lock()
+        self._shared = Shared()
         self._started_in: int | None = None
 
-    def belong_to(self, description: str) -> None:
+    def belong_to(self, description: str, shared: Shared) -> None:
         """Let the Capability List point up to the Source Description of several sets.
 
         Args:
             description: Its URI.
+            shared: What the sets share.
 
         Raises:
             ConfigurationError: The Publisher has started, and may have said otherwise.
@@ -102,6 +106,7 @@ class Publisher(Running):
                 "SourceDescription before it starts"
             )
         self.source.documents.description_uri = description
+        self._shared = shared
 
     # Starting and ending
 
@@ -113,6 +118,8 @@ class Publisher(Running):
             ConfigurationError: A folder cannot be written, the journal belongs to another
                 Source, or this process was forked from one in which the Publisher had started.
         """
+        if self._started_in == os.getpid():
+            return  # without the lock: what is called back while `close` holds it may record
         with self._lock:
             if self._started_in is None:
                 self._start()
@@ -130,15 +137,35 @@ class Publisher(Running):
             for hub in self.source.hubs:
                 journal.add_hub(hub.uri)
                 journal.add_listener(hub.uri)
-        self._background = Background(self.source, self._leader)
-        self._recorder = Recorder(self.source.open_journal, self._background.wake)
-        self._recorder.start()
-        self._background.start()
+        self._shared.enter()
+        try:
+            self._begin()
+        except BaseException:
+            self._shared.leave()
+            raise
         self._started_in = os.getpid()
         _running.add(self)
 
+    def _begin(self) -> None:
+        self._background = Background(self.source, self._leader, self._shared)
+        self._recorder = Recorder(
+            self.source.open_journal,
+            self._background.wake,
+            self._shared.recorder(),
+            memory=self._shared.memory,
+        )
+        self._recorder.start()
+        self._background.start()
+
     def _leader(self) -> Leader:
-        return Leader(self.source, self._recorder, self._background.published.set)
+        published = self._background.note_published
+        return Leader(self.source, self._recorder, published, self._shared)
+
+    def stop(self) -> None:
+        """Begin to end, so that several do at the same time; `close` waits for it."""
+        with self._lock:
+            if self._started_in == os.getpid():
+                self._background.stop()
 
     def close(self) -> None:
         """Give the hubs a moment to take what is left, and end; what they miss stays recorded."""
@@ -146,6 +173,7 @@ class Publisher(Running):
             if self._started_in == os.getpid():
                 self._background.close()
                 self._recorder.close()
+                self._shared.leave()
                 _running.discard(self)
                 self._started_in = None
 
@@ -162,7 +190,23 @@ class Publisher(Running):
             RsnotifyError: As `start` does.
         """
         self.start()
-        return self._background.published.wait(timeout)
+        published = self._background.published
+        return published in concurrent.futures.wait([published], timeout).done
+
+    async def await_published(self, timeout: float | None = None) -> bool:
+        """Do as `wait_published` does, in asyncio."""
+        await asyncio.to_thread(self.start)
+        there, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def tell(_: object) -> None:
+            with suppress(RuntimeError):  # nobody waits any more, and the loop was closed
+                loop.call_soon_threadsafe(there.set)
+
+        self._background.published.add_done_callback(tell)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await there.wait()
+        return there.is_set()
 
     # The baseline
 
@@ -268,13 +312,21 @@ class Publisher(Running):
         return (await self.arecord([describe(uri, ChangeType.DELETED, metadata)]))[0]
 
 
+def close_all(publishers: Iterable[Publisher]) -> None:
+    """Close several at the same time, each in its order."""
+    publishers = list(publishers)
+    for publisher in publishers:
+        publisher.stop()
+    for publisher in publishers:
+        publisher.close()
+
+
 _running: set[Publisher] = set()
 
 
 def _close_all() -> None:
     """Close what a program that ends has left running."""
-    for publisher in list(_running):
-        publisher.close()
+    close_all(_running)
 
 
 # Not by `atexit`, which comes only after the executors have ended that closing needs. What is

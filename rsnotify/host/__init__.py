@@ -1,1 +1,1 @@
-"""What programs ask of the machine they run on: files of settings, and how many may be open."""
+"""What programs ask of the machine: files of settings, how many may be open, a few threads."""

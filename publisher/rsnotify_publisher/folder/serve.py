@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
+import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 from msgspec import Struct
@@ -16,6 +18,9 @@ from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import LIVE, path_of, robots, routes
 from rsnotify_publisher.web.answers import Held, answer, hold_file
 
+#: Seconds that who asks for a document waits for the first that are written.
+_PATIENCE = 30.0
+
 
 class Folder(Struct, frozen=True):
     """A set of resources that are the files of a folder.
@@ -23,10 +28,12 @@ class Folder(Struct, frozen=True):
     Args:
         names: The folder and its URIs.
         publisher: Publishes them.
+        ready: Set once every document is there.
     """
 
     names: Names
     publisher: Publisher
+    ready: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
     @property
     def prefix(self) -> str:
@@ -38,15 +45,34 @@ def server(source: Publisher | SourceDescription, folders: Sequence[Folder]) -> 
     """Make the application that serves folders and their documents.
 
     Args:
-        source: Started by the caller.
+        source: Started by the caller, before or after.
         folders: All that are its sets.
     """
     app = web.Application()
-    app.add_routes(routes(source, path_of(source)))
+    app.add_routes(_once_ready(route, folders) for route in routes(source, path_of(source)))
     app.router.add_get("/robots.txt", _robots(source, folders))
     for folder in folders:
         app.router.add_get(folder.prefix + r"{name:[\s\S]+}", _files(folder))
     return app
+
+
+def _once_ready(route: web.RouteDef, folders: Sequence[Folder]) -> web.RouteDef:
+    """Let who asks for a document of a folder wait until all are there, rather than miss one."""
+    of = [folder for folder in folders if route.path.startswith(folder.prefix)]
+    folder = folders[0] if len(folders) == 1 else next(iter(of), None)
+    if folder is None:  # the Source Description of several
+        return route
+    ready = folder.ready
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await ready.wait()
+        response = await route.handler(request)
+        assert isinstance(response, web.StreamResponse)
+        return response
+
+    return web.RouteDef(route.method, route.path, handle, route.kwargs)
 
 
 def _files(folder: Folder) -> Handler:

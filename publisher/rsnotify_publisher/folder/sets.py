@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from itertools import permutations
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -101,44 +100,71 @@ def check_folders(folders: Sequence[Folder]) -> None:
     """
     for folder in folders:
         folder.names.check()
-    for one, other in permutations(folders, 2):
-        if _publishes(one.names, other.names.root):
-            raise ConfigurationError(
-                f"the sets at {one.names.base_url} and {other.names.base_url} would both publish "
-                f"{other.names.root}; give each a folder that is not within another's"
-            )
+    published = _by_root(folders)
+    for folder in folders:
+        for other in _around(folder.names.root, published):
+            if other is not folder and other.names.may_be_published(folder.names.root):
+                raise _both(other, folder)
     for folder in folders:
         state = folder.publisher.source.folder
-        if any(state.is_relative_to(other.names.root) for other in folders):
+        if _around(state, published):
             raise ConfigurationError(
                 f"the state in {state} would be published; choose another --data"
             )
         folder.publisher.source.check_folders()
 
 
-def _publishes(names: Names, folder: Path) -> bool:
-    if folder == names.root:
-        return True
-    return folder.is_relative_to(names.root) and names.may_be_published(folder)
+def _by_root(folders: Sequence[Folder]) -> dict[Path, Folder]:
+    found: dict[Path, Folder] = {}
+    for folder in folders:
+        other = found.setdefault(folder.names.root, folder)
+        if other is not folder:
+            raise _both(other, folder)
+    return found
 
 
-def load(folder: Folder) -> None:
-    """Take what a folder holds at the first start as the baseline."""
+def _around(path: Path, folders: Mapping[Path, Folder]) -> list[Folder]:
+    """Return the folders in which a path is; of many it is found as soon as of few."""
+    return [folders[one] for one in (path, *path.parents) if one in folders]
+
+
+def _both(one: Folder, other: Folder) -> ConfigurationError:
+    return ConfigurationError(
+        f"the sets at {one.names.base_url} and {other.names.base_url} would both publish "
+        f"{other.names.root}; give each a folder that is not within another's"
+    )
+
+
+def load(folder: Folder, on_file: Callable[[], None], *, is_alone: bool) -> None:
+    """Take what a folder holds at the first start as the baseline.
+
+    Args:
+        folder: The folder.
+        on_file: Called for each file; may raise to break off.
+        is_alone: Whether it is the only one, so that a terminal has room to show how far it is.
+    """
     names, publisher = folder.names, folder.publisher
     if not publisher.is_empty():
         return
-    with publisher.source.open_journal() as journal:
+    with publisher.source.open_journal() as journal, _progress(is_alone) as progress:
         scanner = Scanner(names, journal)
-        total = sum(1 for _ in scanner.files(names.root))
-        progress = Progress(
-            TextColumn("scanning"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        )
-        with progress:
-            task = progress.add_task("scanning", total=total)
-            count = publisher.load(scanner.baseline(lambda: progress.advance(task)))
-    if not sys.stderr.isatty():
+        total = None if progress.disable else sum(1 for _ in scanner.files(names.root))
+        task = progress.add_task("scanning", total=total)
+
+        def advance() -> None:
+            on_file()
+            progress.advance(task)
+
+        count = publisher.load(scanner.baseline(advance))
+    if progress.disable:
         typer.echo(f"rsnotify source scanned {names.root} ({count} files)", err=True)
+
+
+def _progress(is_alone: bool) -> Progress:
+    return Progress(
+        TextColumn("scanning"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        console=Console(stderr=True),
+        disable=not (is_alone and sys.stderr.isatty()),
+    )

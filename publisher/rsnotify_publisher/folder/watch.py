@@ -11,59 +11,52 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
-from random import Random
 from typing import TypeVar
 
-from watchfiles import Change, awatch
+from watchfiles import Change
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.retry import Retry
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.names import Names
 from rsnotify_publisher.folder.scan import Scanner
-from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.publisher import Publisher
 
 T = TypeVar("T")
 
 _log = logging.getLogger("rsnotify.source")
 
-# Milliseconds: how long a burst of reports is gathered, and the quiet that ends it sooner.
-_GATHER = 40
-_QUIET = 5
 # Seconds.
 _AGAIN_AFTER = 0.2
 _COMPARE_EVERY = 60.0
-_RETRY = Retry(first=0.2, most=_COMPARE_EVERY)
 _SLICE = 0.02
 # Comparing may take this part of the time.
 _SHARE = 0.05
 
 
 class Watcher:
-    """Publishes the changes of a folder.
+    """Publishes the changes of a folder, of which it is told.
 
     Args:
         names: The folder and its URIs.
         publisher: Records the changes; started by the caller.
+        turns: Looks at files, one thing after the other, so that the event loop never waits for
+            a disk. It is shut down at the end.
     """
 
-    def __init__(self, names: Names, publisher: Publisher) -> None:
+    def __init__(self, names: Names, publisher: Publisher, turns: Executor) -> None:
         self._names = names
         self._publisher = publisher
-        # The one thread that looks at files, so that the event loop never waits for a disk.
-        self._thread = ThreadPoolExecutor(1, "rsnotify-scanner")
+        self._turns = turns
         self._turn = asyncio.Lock()
         self._paths: set[Path] = set()
         self._reported = asyncio.Event()
         self._missed = asyncio.Event()
-        self._random = Random()
 
     async def run(self, on_compared: Callable[[], None]) -> None:
-        """Publish until cancelled.
+        """Publish until cancelled. To be begun when the folder is watched already.
 
         Args:
             on_compared: Called when everything that changed before has been recorded.
@@ -72,50 +65,25 @@ class Watcher:
         self._scanner = Scanner(self._names, journal)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._listen())
-                # One turn of the loop installs the watch, so nothing falls between it and the
-                # first comparison.
-                await asyncio.sleep(0)
                 tasks.create_task(self._examine())
                 await self._compare()
                 on_compared()
                 await self._compare_regularly()
         finally:
-            self._thread.submit(journal.close)
-            self._thread.shutdown()
+            await self._in_thread(journal.close)
+            self._turns.shutdown()
 
-    async def _listen(self) -> None:
-        """Hear of changes. What breaks the watch, such as a name that is no text, is got over."""
-        failures = 0
-        while True:
-            try:
-                async for changes in awatch(
-                    self._names.root,
-                    watch_filter=None,
-                    debounce=_GATHER,
-                    step=_QUIET,
-                    ignore_permission_denied=True,
-                ):
-                    failures = 0
-                    self._hear(changes)
-            except (OSError, RuntimeError, ExceptionGroup) as error:
-                _log.warning(
-                    "watching %s was interrupted; it is compared instead: %s",
-                    self._names.root,
-                    first_cause(error),
-                )
-            failures += 1
-            await asyncio.sleep(_RETRY.delay(failures, self._random))
-            # It is being watched again before the comparison gets its turn of the loop.
-            self._missed.set()
-
-    def _hear(self, changes: Iterable[tuple[Change, str]]) -> None:
-        for change, name in changes:
-            path = Path(name)
+    def hear(self, changes: Iterable[tuple[Change, Path]]) -> None:
+        """Take what the system reports, soon."""
+        for change, path in changes:
             self._report(path)
             if change is Change.added and path.is_dir():
                 # What was put into it before it was watched is not reported.
                 self._report_later(path)
+
+    def miss(self) -> None:
+        """Compare the folder, since something may not have been reported."""
+        self._missed.set()
 
     def _report(self, path: Path) -> None:
         self._paths.add(path)
@@ -178,4 +146,4 @@ class Watcher:
         return records, ended
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self._turns, work)

@@ -2,6 +2,7 @@
 
 One thread of the process owns the only connection that writes. It takes whatever has
 gathered while the last transaction was being made durable, and makes one transaction of it.
+Where there are many journals, a few threads do so for all of them, one group after the other.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.journal.journal import Journal
+from rsnotify_publisher.journal.storage import USUAL_MEMORY
 
 T = TypeVar("T")
 
@@ -43,11 +45,24 @@ class Recorder:
     Args:
         open_journal: Makes the connection, in the thread.
         on_commit: Called in the thread after every transaction.
+        turns: Does one thing after another, in any thread; used instead of a thread of its own.
+        memory: How much the connection may use, in MiB.
     """
 
-    def __init__(self, open_journal: Callable[[], Journal], on_commit: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        open_journal: Callable[[], Journal],
+        on_commit: Callable[[], None],
+        turns: Executor | None = None,
+        *,
+        memory: float = USUAL_MEMORY,
+    ) -> None:
         self._open_journal = open_journal
         self._on_commit = on_commit
+        self._turns = turns
+        self._memory = memory
+        self._has_turn = False
+        self._journal: Journal
         self._queue: queue.SimpleQueue[_Entry[Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -60,6 +75,9 @@ class Recorder:
         Raises:
             RsnotifyError: The journal cannot be opened.
         """
+        if self._turns is not None:
+            self._journal = self._turns.submit(self._open).result()
+            return
         self._thread.start()
         self._opened.result()
 
@@ -81,7 +99,34 @@ class Recorder:
             if self._closed:
                 raise StorageError("the Publisher is closed; nothing more can be recorded")
             self._queue.put(_Entry(operation, future))
+            self._ask_for_turn()
         return future
+
+    def _ask_for_turn(self) -> None:
+        """Have a group committed soon, if that is not to happen anyway; within the lock."""
+        if self._turns is not None and not self._has_turn:
+            self._has_turn = True
+            self._turns.submit(self._turn)
+
+    def _turn(self) -> None:
+        """Commit what has gathered; the next group waits until others had their turn."""
+        with self._lock:  # whatever comes from now on asks for another
+            self._has_turn = False
+        if not self._queue.empty():
+            self._commit(self._journal, self._gather()[0])
+            with self._lock:
+                if not self._queue.empty():
+                    self._ask_for_turn()
+
+    def _end_turns(self) -> None:
+        while not self._queue.empty():
+            self._commit(self._journal, self._gather()[0])
+        self._journal.close()
+
+    def _open(self) -> Journal:
+        journal = self._open_journal()
+        journal.expect_writes(self._memory)
+        return journal
 
     def close(self) -> None:
         """Write what was submitted, then end."""
@@ -89,13 +134,17 @@ class Recorder:
             if self._closed:
                 return
             self._closed = True
-            self._queue.put(None)
-        self._thread.join()
+            if self._turns is None:
+                self._queue.put(None)
+        if self._turns is None:
+            self._thread.join()
+        else:
+            self._turns.submit(self._end_turns).result()
+            self._turns.shutdown()
 
     def _run(self) -> None:
         try:
-            journal = self._open_journal()
-            journal.expect_writes()
+            journal = self._open()
         except Exception as error:  # start() raises it where it can be seen
             self._opened.set_exception(error)
             return

@@ -16,6 +16,9 @@ from rsnotify.digest import SetDigest, SetSum
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_publisher.journal import schema
 
+#: MiB of a journal that its writer keeps at hand.
+USUAL_MEMORY = 64.0
+
 
 def system_clock() -> int:
     """Return the time of day in microseconds since 1970."""
@@ -44,7 +47,7 @@ class State(Struct, frozen=True):
 
 
 class Storage:
-    """One connection to the file, for the thread that made it.
+    """One connection to the file, for one thread at a time.
 
     Args:
         path: The file; it and its folder are made if they are not there.
@@ -63,7 +66,10 @@ class Storage:
         self._clock = clock
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=30)
+            # What does its work in turns may be in another thread each time.
+            self._db = sqlite3.connect(
+                path, isolation_level=None, timeout=30, check_same_thread=False
+            )
             try:
                 self._prepare(base_url)
             except BaseException:
@@ -107,14 +113,17 @@ class Storage:
         schema.begin_notices(self._db)
         self._db.execute("COMMIT")
 
-    def expect_writes(self) -> None:
+    def expect_writes(self, memory: float = USUAL_MEMORY) -> None:
         """Prepare for many transactions; otherwise a large set makes each change dearer.
 
         What a change touches lies scattered over the file, so it pays to keep 64 MB of it at
         hand and to bring it home from the WAL after 32 MB instead of 4.
+
+        Args:
+            memory: How much is kept at hand, in MiB; less than usual where there are many sets.
         """
-        self._db.execute("PRAGMA cache_size=-65536")
-        self._db.execute("PRAGMA wal_autocheckpoint=8000")
+        self._db.execute(f"PRAGMA cache_size={-round(memory * 1024)}")
+        self._db.execute(f"PRAGMA wal_autocheckpoint={round(memory * 125)}")
 
     def close(self) -> None:
         """End the connection."""

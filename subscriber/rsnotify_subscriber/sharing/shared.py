@@ -9,9 +9,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.host.lanes import Lane
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
 from rsnotify_subscriber.fetching.kept import Kept
-from rsnotify_subscriber.sharing.lanes import Lane
 
 #: Entries of documents that are kept in memory, of all Sources together.
 _ENTRIES = 100_000

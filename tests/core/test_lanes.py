@@ -8,7 +8,7 @@ from threading import Barrier, Event, Thread, current_thread
 
 import pytest
 
-from rsnotify_subscriber.sharing.lanes import Lane
+from rsnotify.host.lanes import Lane
 
 PATIENCE = 30
 

@@ -1,0 +1,282 @@
+"""Many sets in one process: a few threads do the work of all, and each set's in order."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import aiohttp
+import pytest
+from watchfiles import Change
+
+from rsnotify.host.lanes import Lane
+from rsnotify.model import Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify_publisher import Publisher, SourceDescription
+from rsnotify_publisher.changes import Record
+from rsnotify_publisher.folder.listening import Listening
+from rsnotify_publisher.folder.names import Names
+from rsnotify_publisher.folder.serve import Folder, server
+from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.lookout import Lookout
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
+
+HOST = "https://x.example/"
+SETS = 16
+#: One event loop, and at most so many for commits, three kinds of documents, and contents.
+THREADS = 1 + 8 + 6 + 4 + 2 + 6
+
+Make = Callable[[int], SourceDescription]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    def made(count: int, **settings: object) -> SourceDescription:
+        return SourceDescription(
+            HOST,
+            [
+                Publisher(tmp_path / str(n), f"{HOST}{n}/", options=QUICK, **settings)  # type: ignore[arg-type]
+                for n in range(count)
+            ],
+        )
+
+    return made
+
+
+def own_threads() -> int:
+    return sum(each.name.startswith("rsnotify") for each in threading.enumerate())
+
+
+def recorded(publisher: Publisher) -> list[Resource]:
+    with publisher.source.open_journal() as journal:
+        return journal.changes(0)
+
+
+def test_many_sets_need_no_more_threads_than_a_few(make: Make) -> None:
+    before = own_threads()
+    with make(SETS) as source:
+        for publisher in source.sets:
+            assert publisher.wait_published(PATIENCE)
+        assert own_threads() - before <= THREADS < 2 * SETS
+        futures = [
+            publisher.submit([Resource(f"{HOST}{n}/{name}", change=ChangeType.UPDATED)])
+            for name in "ab"
+            for n, publisher in enumerate(source.sets)
+        ]
+        for future in futures:
+            future.result(PATIENCE)
+        assert own_threads() - before <= THREADS
+    for n, publisher in enumerate(source.sets):
+        assert [each.uri for each in recorded(publisher)] == [f"{HOST}{n}/a", f"{HOST}{n}/b"]
+        written = publisher.source.documents_folder / "changelist.xml"
+        listed = read_document(written.read_bytes()).resources
+        assert [each.uri for each in listed] == [f"{HOST}{n}/a", f"{HOST}{n}/b"]
+    assert own_threads() == before
+
+
+async def test_what_sets_share_begins_again_when_they_do(make: Make) -> None:
+    source = make(2)
+    for name in ("one", "two"):
+        async with source:
+            for n, publisher in enumerate(source.sets):
+                await publisher.acreated(f"{HOST}{n}/{name}")
+                assert await publisher.await_published(PATIENCE)
+    assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
+
+
+async def test_each_set_is_told_of_by_its_own_chain(make: Callable[..., SourceDescription]) -> None:
+    hub = FakeHub()
+    await hub.start()
+    try:
+        async with make(3, hubs=[hub.url]) as source:
+            uris = [f"{HOST}{n}/a" for n in range(3)]
+            for uri, publisher in zip(uris, source.sets, strict=True):
+                await publisher.acreated(uri)
+            await hub.has(*uris)
+        up = {each.link("up"): each.resources[0].uri for each in hub.fragments if each.resources}
+        assert up == {f"{HOST}{n}/capabilitylist.xml": uri for n, uri in enumerate(uris)}
+    finally:
+        await hub.stop()
+
+
+def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def resources() -> Iterable[Resource]:
+        go.wait(PATIENCE)
+        return ()
+
+    stuck = Publisher(tmp_path / "stuck", f"{HOST}stuck/", options=QUICK, resources=resources)
+    others = [Publisher(tmp_path / n, f"{HOST}{n}/", options=QUICK) for n in "abc"]
+    with SourceDescription(HOST, [stuck, *others]):
+        for publisher in others:
+            assert publisher.wait_published(PATIENCE)
+        stuck.updated(f"{HOST}stuck/a")
+        assert not stuck.wait_published(0)
+        go.set()
+        assert stuck.wait_published(PATIENCE)
+
+
+async def test_who_waits_for_documents_does_so_as_long_as_he_says(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def resources() -> Iterable[Resource]:
+        go.wait(PATIENCE)
+        return ()
+
+    publisher = Publisher(tmp_path, BASE, options=QUICK, resources=resources)
+    async with publisher:
+        assert not await publisher.await_published(0)
+        go.set()
+        assert await publisher.await_published(PATIENCE)
+
+
+# Committing in turns
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def change(name: str) -> Record:
+    return Record(Resource(BASE + name, change=ChangeType.UPDATED))
+
+
+def in_turns(folder: Path, pool: ThreadPoolExecutor) -> Recorder:
+    recorder = Recorder(lambda: Journal(folder / "j.sqlite3", BASE), lambda: None, Lane(pool))
+    recorder.start()
+    return recorder
+
+
+def test_all_that_is_submitted_is_committed_in_order(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    """More at once than one group holds, and the end right behind it."""
+    recorder = in_turns(tmp_path, pool)
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(_: Journal) -> None:
+        begun.set()
+        go.wait(PATIENCE)
+
+    recorder.submit(hold)
+    assert begun.wait(PATIENCE)
+    names = [str(n) for n in range(5_100)]
+    for name in names:
+        recorder.submit(lambda journal, name=name: journal.record([change(name)]))  # type: ignore[misc]
+    go.set()
+    recorder.close()
+    with Journal(tmp_path / "j.sqlite3", BASE) as journal:
+        changes = journal.changes(0)
+    assert [each.uri.removeprefix(BASE) for each in changes] == names
+    assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
+
+
+def test_what_fails_in_its_turn_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+    recorder = in_turns(tmp_path, pool)
+    go = threading.Event()
+    recorder.submit(lambda _: go.wait(PATIENCE) and None)
+    good = recorder.submit(lambda journal: journal.record([change("good")]))
+    bad = recorder.submit(lambda _: 1 / 0)
+    go.set()
+    with pytest.raises(ZeroDivisionError):
+        bad.result(PATIENCE)
+    assert [each.uri for each in good.result(PATIENCE)] == [BASE + "good"]
+    recorder.close()
+
+
+def test_a_journal_that_cannot_be_opened_is_told_at_once(
+    tmp_path: Path, pool: ThreadPoolExecutor
+) -> None:
+    (tmp_path / "j.sqlite3").mkdir()
+    with pytest.raises(Exception, match=r"j\.sqlite3"):
+        in_turns(tmp_path, pool)
+
+
+# Noticing
+
+
+async def test_only_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
+    woken = {name: asyncio.Event() for name in "ab"}
+    lookout = Lookout()
+    with (
+        Journal(tmp_path / "a", BASE) as a,
+        Journal(tmp_path / "b", BASE) as b,
+        lookout.watch(a, 0.001, woken["a"].set),
+        lookout.watch(b, 0.001, woken["b"].set),
+    ):
+        looking = asyncio.create_task(lookout.run())
+        for name in "ba":
+            with Journal(tmp_path / name, BASE) as other, other.transaction():
+                other.record([change("one")])
+            await asyncio.wait_for(woken[name].wait(), PATIENCE)
+            assert (name == "a") == woken["a"].is_set()
+        looking.cancel()
+
+
+class Heard:
+    """Notes the names of what it hears of."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+        self.news = asyncio.Event()
+
+    def hear(self, changes: Iterable[tuple[Change, Path]]) -> None:
+        self.names |= {path.name for _, path in changes}
+        self.news.set()
+
+    def miss(self) -> None: ...
+
+    async def of(self, name: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while name not in self.names:
+                self.news.clear()
+                await self.news.wait()
+
+
+async def test_one_watch_tells_each_of_its_own_folder(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
+    for folder in folders:
+        folder.mkdir()
+    heard = {folder: Heard() for folder in folders}
+    listening = asyncio.create_task(Listening(heard).run())
+    await asyncio.sleep(0)
+    for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
+        (folder / name).write_text("1")
+        await heard[folder].of(name)
+    await heard[folders[0]].of("within")  # it decides itself what of it is published
+    assert "in-a" not in heard[folders[1]].names | heard[folders[2]].names
+    listening.cancel()
+
+
+# Serving
+
+
+async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
+    tmp_path: Path, folder: Path
+) -> None:
+    put(folder / "one", "text")
+    publisher = Publisher(tmp_path / "state", f"{HOST}data/", options=QUICK)
+    ours = Folder(Names(folder, f"{HOST}data/"), publisher)
+    async with serving(server(publisher, [ours])) as url, aiohttp.ClientSession() as session:
+
+        async def get(path: str) -> tuple[int, bytes]:
+            async with session.get(url + path) as answer:
+                return answer.status, await answer.read()
+
+        early = asyncio.create_task(get("/data/capabilitylist.xml"))
+        assert await get("/data/one") == (200, b"text")
+        assert not early.done()
+        async with publisher:
+            assert await publisher.await_published(PATIENCE)
+            ours.ready.set()
+            status, body = await early
+        assert status == 200
+        assert read_document(body).capability == Capability.CAPABILITY_LIST
