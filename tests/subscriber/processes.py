@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 SECONDS = 90
@@ -43,12 +43,17 @@ async def running(*arguments: object) -> AsyncIterator[Process]:
         await ended(process)
 
 
-async def until_reported(process: Process, **facts: object) -> None:
-    """Read the statuses of `follow --json` until one says so."""
+async def until_reported(
+    process: Process,
+    condition: Callable[[dict[str, object]], bool] = lambda _: True,
+    **facts: object,
+) -> None:
+    """Read the statuses of `follow --json` until one says so, and the condition holds."""
     assert process.stdout is not None
     async with asyncio.timeout(SECONDS):
         while line := await process.stdout.readline():
             reported = json.loads(line)
-            if all(reported[name] == value for name, value in facts.items()):
+            said = all(reported[name] == value for name, value in facts.items())
+            if said and condition(reported):
                 return
     raise AssertionError("the process ended before")

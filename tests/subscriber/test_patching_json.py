@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import jsonpatch
@@ -11,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError
+from rsnotify_subscriber.patching import json as json_patches
+from rsnotify_subscriber.patching.errors import Budget
 
 apply_patch = STANDARD_PATCHES["application/json-patch+json"]
 merge_patch = STANDARD_PATCHES["application/merge-patch+json"]
@@ -115,7 +118,8 @@ def test_a_test_that_fails_refuses_the_patch() -> None:
         apply_patch(b'{"a": 1}', encoded(patch))
 
 
-def test_copies_of_copies_do_not_fill_the_memory() -> None:
+def test_copies_of_copies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_patches, "Budget", partial(Budget, 20_000))
     double = [{"op": "copy", "from": "/a", "path": "/a/-"}]
     with pytest.raises(PatchError, match="more work"):
         apply_patch(b'{"a": ["xxxxxxxxxxxxxxxx"]}', encoded(double * 60))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lxml import etree
 
-from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError
+from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError, xml
+from rsnotify_subscriber.patching.errors import Budget
 
 xml_patch = STANDARD_PATCHES["application/xml-patch+xml"]
 
@@ -262,10 +264,12 @@ def test_what_is_not_well_formed_is_refused() -> None:
             xml_patch(before.encode(), patch.encode())
 
 
-def test_a_patch_cannot_take_for_ever() -> None:
-    before = f"<doc>{'<a/>' * 10_000}</doc>"
+def test_a_patch_cannot_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xml, "Budget", partial(Budget, 20_000))
+    before = f"<doc>{'<a/>' * 1_000}</doc>"
     with pytest.raises(PatchError, match="more work"):
-        patched(before, '<replace sel="doc/a[9999]"><a/></replace>' * 250)
+        patched(before, '<replace sel="doc/a[999]"><a/></replace>' * 25)
+    assert patched(before, '<replace sel="doc/a[999]"><a/></replace>' * 15) == before
 
 
 # Any tree and any operation, against a model of lists: [name, attributes, children], where a

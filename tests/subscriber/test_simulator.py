@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
@@ -16,11 +15,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from rsnotify.reading import read_document
 from tests.subscriber.conftest import files_of
-from tests.subscriber.processes import outcome, rsnotify, running, until_reported
+from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
 
 CHANGES = 150
 
@@ -60,15 +58,6 @@ Source.simulate_changes = simulate_changes
 sys.argv[0] = shutil.which("resync-simulator", path=sys.argv.pop(1))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-
-
-@pytest.fixture
-def port() -> int:
-    """A port that was free a moment ago: the simulator cannot choose one itself."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -116,7 +105,10 @@ async def is_inspected_and_judged(base: str, *, resources: int) -> None:
     assert errors == ["changelist-from-missing"] * code
 
 
-async def test_a_running_simulator_is_followed_to_an_equal_state(tmp_path: Path, port: int) -> None:
+async def test_a_running_simulator_is_followed_to_an_equal_state(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    port = unused_tcp_port  # the simulator cannot choose one itself
     base, folder = f"http://127.0.0.1:{port}", tmp_path / "mirror"
     arguments = ("follow", base, folder, "--json", "--poll", 0.5)
     async with simulator(tmp_path, port) as simulated, running(*arguments) as process:
@@ -125,8 +117,10 @@ async def test_a_running_simulator_is_followed_to_an_equal_state(tmp_path: Path,
         # There is no Change List yet, so it is not level; but the baseline is there.
         await until_reported(process, resources=60, pending=0)
         simulated.stdin.write(b"begin\n")
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(SECONDS):
             assert await simulated.stdout.readline() == b"done\n"
+        contents = await contents_of(base)
+        await until_reported(process, lambda _: files_of(folder) == contents)
         audited = await outcome(await rsnotify("audit", base, folder))
         assert audited[0] == 0, audited
         assert files_of(folder) == await contents_of(base)

@@ -9,7 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from aiohttp import web
+from typer.testing import CliRunner
 
+from rsnotify.cli import application
 from rsnotify.errors import NotFound
 from rsnotify.validation import RULES, Severity
 from rsnotify_subscriber.validation import validate, walk
@@ -274,15 +276,16 @@ async def test_the_command_writes_json_for_programs(tree: Tree) -> None:
     }
 
 
-async def test_the_command_holds_a_document_against_the_version_that_is_asked_for(
+def test_the_command_holds_a_document_against_the_version_that_is_asked_for(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "changes.xml"
     file.write_text(CHANGE_LIST.replace('"made"', '"updated"'))
-    assert (await outcome(await rsnotify("validate", file)))[0] == 0
-    code, output, _ = await outcome(await rsnotify("validate", file, "--spec", "1.0"))
-    assert code == 1
-    assert "changelist-entry-lastmod-missing" in output
+    command = application(["validate"])
+    assert CliRunner().invoke(command, ["validate", str(file)]).exit_code == 0
+    done = CliRunner().invoke(command, ["validate", str(file), "--spec", "1.0"])
+    assert done.exit_code == 1
+    assert "changelist-entry-lastmod-missing" in done.output
 
 
 @pytest.mark.parametrize("target", ["nothing.xml", "http://127.0.0.1:1/nothing.xml"])
