@@ -11,6 +11,7 @@ import typer
 from aiohttp import web
 
 from rsnotify.commands import run
+from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
 from rsnotify.pace import Pace
@@ -40,6 +41,7 @@ from rsnotify_subscriber.command_options import (
     brokered,
     selection,
 )
+from rsnotify_subscriber.command_running import left_behind
 
 
 def relay(
@@ -130,7 +132,8 @@ def relay(
                 mqtt_version,
             ),
         )
-        run(lambda stop: _relay(relaying, listening, stop))
+        leaving = Leaving(lambda: left_behind(relaying.subscriber.in_handler))
+        run(lambda stop: _relay(relaying, listening, stop), leaving)
 
 
 async def _relay(relaying: Relay, listening: socket.socket, stop: asyncio.Event) -> None:

@@ -8,30 +8,41 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TypeVar
 
 import typer
 
+from rsnotify.commands.leaving import Leaving
+
 T = TypeVar("T")
 
 
-def run(main: Callable[[asyncio.Event], Coroutine[None, None, T]]) -> T:
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run(
+    main: Callable[[asyncio.Event], Coroutine[None, None, T]], leaving: Leaving | None = None
+) -> T:
     """Run a coroutine until it returns, on uvloop where that is installed.
 
     Args:
         main: Gets an event that is set once when the user (SIGINT) or the system (SIGTERM)
             asks to stop; it then ends in its own order.
+        leaving: Ends the process where that does not come about.
     """
 
     async def supervised() -> T:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, stop.set)
+        if leaving is not None:
+            beside.enter_context(leaving.after(_SIGNALS))
         return await main(stop)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    # Closing the loop waits for threads as well, so that comes before `leaving` ends.
+    with ExitStack() as beside, asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(supervised())
 
 

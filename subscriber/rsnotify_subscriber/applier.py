@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
@@ -139,6 +140,8 @@ class Applier:
         self.idle = True
         #: Whether changes are being applied, to be committed with the progress after them.
         self.is_applying = False
+        #: Whether the handler has been called and has not returned.
+        self.is_in_handler = False
 
     def submit(self, changes: Sequence[Change]) -> None:
         """Begin to apply changes, each on its own."""
@@ -258,11 +261,12 @@ class Applier:
     async def _call(self, batch: list[_Ready]) -> str | None:
         """Call the handler; return why it failed, if it did."""
         if self._blocking is not None:
-            return await self._in_worker(_call_blocking, self._blocking, batch)
+            return await self._in_worker(self._call_blocking, self._blocking, batch)
         assert self._handler is not None
         try:
             await self._in_worker(_write, batch)
-            await self._handler.apply([ready.received() for ready in batch])
+            with self._handling():
+                await self._handler.apply([ready.received() for ready in batch])
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled():
                 raise
@@ -290,10 +294,28 @@ class Applier:
         progress: Progress | None,
     ) -> bool:
         """Do both without going back to the event loop, which takes part of a millisecond."""
-        if new and _call_blocking(apply, new) is not None:
+        if new and self._call_blocking(apply, new) is not None:
             return False
         self._commit(batch, held, progress)
         return True
+
+    def _call_blocking(self, apply: _Apply, batch: Sequence[_Ready]) -> str | None:
+        """Call a handler that blocks; return why it failed, if it did."""
+        try:
+            _write(batch)
+            with self._handling():
+                apply([ready.received() for ready in batch])
+        except (Exception, asyncio.CancelledError) as error:
+            return _reason(error)
+        return None
+
+    @contextmanager
+    def _handling(self) -> Iterator[None]:
+        self.is_in_handler = True
+        try:
+            yield
+        finally:
+            self.is_in_handler = False
 
     def _commit(
         self, batch: Sequence[_Ready], held: Sequence[Held], progress: Progress | None
@@ -311,16 +333,6 @@ class Applier:
 def _is_cancelled() -> bool:
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _call_blocking(apply: _Apply, batch: Sequence[_Ready]) -> str | None:
-    """Call a handler that blocks; return why it failed, if it did."""
-    try:
-        _write(batch)
-        apply([ready.received() for ready in batch])
-    except (Exception, asyncio.CancelledError) as error:
-        return _reason(error)
-    return None
 
 
 def _reason(error: BaseException) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeVar
 
-from rsnotify.commands import run
+from rsnotify.commands import printable, run
+from rsnotify.commands.leaving import Leaving
 from rsnotify_subscriber.command_options import Hearing
 
 _REPORT_EVERY = 1.0
+#: How many Sources one sentence names.
+_NAMED = 10
 
 S = TypeVar("S", covariant=True)
 R = TypeVar("R", contravariant=True)
@@ -23,6 +26,10 @@ class Follows(Protocol[S]):
     @property
     def status(self) -> S:
         """How it is going."""
+
+    @property
+    def in_handler(self) -> list[str]:
+        """Sources whose handler has been called and has not returned."""
 
     async def run(self) -> None:
         """Follow until stopped."""
@@ -80,8 +87,22 @@ def follow_and_show(
     Raises:
         RsnotifyError: Following failed.
     """
+    leaving = Leaving(lambda: left_behind(follower.in_handler))
     with report:
-        run(lambda stop: _follow(follower, hearing, report, stop, beside, once=once))
+        run(lambda stop: _follow(follower, hearing, report, stop, beside, once=once), leaving)
+
+
+def left_behind(sources: Sequence[str]) -> str:
+    """Say what keeps a process from ending, as it ends without that.
+
+    Args:
+        sources: Whose handlers have not returned.
+    """
+    what = "what was being done has not ended"
+    if sources:
+        of = ", ".join(sources[:_NAMED]) + (", …" if len(sources) > _NAMED else "")
+        what = f"the handler of {of} has not returned"
+    return printable(f"{what}, so it is left behind; the next start does that again")
 
 
 async def _follow(

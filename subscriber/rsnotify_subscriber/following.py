@@ -270,6 +270,11 @@ class Following:
             case Note():
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
 
+    @property
+    def is_in_handler(self) -> bool:
+        """Whether the handler has been called and has not returned."""
+        return self._applier.is_in_handler
+
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._worker, work, *arguments)
 

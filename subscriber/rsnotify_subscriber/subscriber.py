@@ -138,6 +138,7 @@ class Subscriber:
         self._moved = asyncio.Event()
         self._over = False
         self._following: Following | None = None
+        self._followed: Following | None = None
         self._last = Status()
         self._task: asyncio.Task[None] | None = None
 
@@ -145,6 +146,12 @@ class Subscriber:
     def status(self) -> Status:
         """How it is going, or how it was at the end of the last run."""
         return self._following.status if self._following else self._last
+
+    @property
+    def in_handler(self) -> list[str]:
+        """The Source, while its handler has been called and has not returned; else nothing."""
+        followed = self._followed  # its handler may hang even when it is not waited for any more
+        return [shown(self._url)] if followed and followed.is_in_handler else []
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
         """Wait until the status is such, as `until(lambda status: status.level)`.
@@ -240,7 +247,7 @@ class Subscriber:
         if self._via in NAMES and not self._ways.to_changes(identity.offer):
             wanted = NAMES[self._via]
             raise ConfigurationError(f"{shown(self._url)} offers no hub that speaks {wanted}")
-        self._following = Following(
+        self._following = self._followed = Following(
             identity,
             state,
             fetcher,

@@ -51,6 +51,12 @@ class Fleet:
         """How each is doing, by its name."""
         return {name: member.status for name, member in self._members.items()}
 
+    @property
+    def in_handler(self) -> list[str]:
+        """The names of those whose handler has been called and has not returned."""
+        members = list(self._members.items())  # asked for in any thread
+        return [name for name, member in members if member.is_in_handler]
+
     def __contains__(self, name: str) -> bool:
         """Return whether a Source of this name is followed."""
         return name in self._members

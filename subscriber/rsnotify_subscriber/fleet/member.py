@@ -66,6 +66,11 @@ class Member:
             error = status.difference
         return SourceStatus(self._phase, status, error)
 
+    @property
+    def is_in_handler(self) -> bool:
+        """Whether its handler has been called and has not returned."""
+        return bool(self._subscriber.in_handler)
+
     def stop(self) -> None:
         """Let `follow` or `catch_up` end in order."""
         self._stopping.set()

@@ -1,0 +1,103 @@
+"""A handler that never returns does not keep the process: it ends, and nothing is half-applied."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.subscriber.fleet.conftest import Many
+from tests.subscriber.fleet.test_command import HANDLER, Told, said, source, write
+from tests.subscriber.processes import outcome, rsnotify, running
+
+HANGING = """
+import sys, threading, time
+
+
+class InThread:
+    async def apply(self, changes): ...
+
+    def apply_blocking(self, changes):
+        print("called", file=sys.stderr, flush=True)
+        threading.Event().wait()
+
+
+class InLoop:
+    async def apply(self, changes):
+        print("called", file=sys.stderr, flush=True)
+        while True:
+            time.sleep(1)
+"""
+LEFT = (
+    "rsnotify: the handler of s1 has not returned, so it is left behind; "
+    "the next start does that again"
+)
+
+
+def hanging(many: Many, handler: str) -> str:
+    (many.folder / "hanging.py").write_text(HANGING)
+    return source(many, "s1", f'handler = "hanging:{handler}"\nstate = "state"')
+
+
+async def test_the_second_signal_ends_what_hangs_in_a_thread(many: Many) -> None:
+    await many.start(2)
+    first = source(many, "s0", 'dest = "s0"')
+    file = write(many, first, hanging(many, "InThread"))
+    async with running("follow", "--config", file, "--json") as process:
+        await said(process, "called")
+        await Told(process).until(lambda told: told.in_step() == {"s0"})
+        process.terminate()
+        process.send_signal(signal.SIGINT)  # two of one kind may arrive as one
+        code, _, errors = await outcome(process)
+    assert (code, errors.splitlines()[-1]) == (1, LEFT)
+    (many.folder / "noting.py").write_text(HANDLER)
+    noting = 'handler = "noting:Noting"\noptions = {file = "noted"}\nstate = "state"'
+    file = write(many, first, source(many, "s1", noting))
+    assert (await outcome(await rsnotify("follow", "--config", file, "--once")))[0] == 0
+    noted = sorted((many.folder / "noted").read_text().splitlines())
+    assert noted == ["updated r0", "updated r1", "updated r2"]
+    assert many.equal("s0")
+
+
+async def test_the_second_signal_ends_what_holds_up_all(many: Many) -> None:
+    await many.start(2)
+    file = write(many, hanging(many, "InLoop"))
+    async with running("follow", "--config", file) as process:
+        await said(process, "called")
+        process.terminate()
+        process.send_signal(signal.SIGINT)
+        code, _, errors = await outcome(process)
+    assert (code, errors.splitlines()[-1]) == (1, LEFT)
+
+
+async def test_one_signal_ends_what_hangs_nowhere(many: Many) -> None:
+    await many.start(1)
+    file = write(many, source(many, "s0", 'dest = "s0"'))
+    async with running("follow", "--config", file, "--json") as process:
+        await Told(process).until(lambda told: told.in_step() == {"s0"})
+        process.terminate()
+        assert await outcome(process) == (0, "", "")
+
+
+PROGRAM = """
+import asyncio, os, signal, threading
+from rsnotify.commands import run
+from rsnotify.commands.leaving import Leaving
+
+async def main(stop):
+    os.kill(os.getpid(), signal.SIGTERM)
+    await stop.wait()
+    threading.Event().wait()
+
+run(main, Leaving(lambda: "left behind", 0.01))
+"""
+
+
+async def test_after_a_while_it_needs_no_second_signal(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "rsnotify: left behind\n")
