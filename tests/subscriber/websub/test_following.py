@@ -144,7 +144,7 @@ async def test_the_command_listens_for_hubs_and_takes_leave_of_them(
     options = ("--via", "websub", "--callback-url", callback, "--json")
     follow = ("follow", source.url, destination.folder, *options)
     async with running(*follow) as process:
-        await until_reported(process, push="up")
+        await until_reported(process, push="up", applied=5)
         await desk.subscriptions_at(hub, 1)
         process.kill()
         await process.wait()
