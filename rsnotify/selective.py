@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.mediatypes import essence, is_media_type, may_be
+from rsnotify.mediatypes import essence, falls_under, guess, is_media_type, may_be
 from rsnotify.model import Resource
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
@@ -34,7 +34,8 @@ class Select(Struct, frozen=True, omit_defaults=True):
     Args:
         prefixes: What the URI of a resource has to begin with; one of them is enough.
         types: Media types, as `text/turtle` or `text/*`, by the entry or else by the name in
-            its URI. What has no known type, and every deletion, is sent.
+            its URI. What has no known type, and every deletion, is sent; and what was not just
+            created by either, since its type may have changed.
         changes: Types of change.
     """
 
@@ -57,7 +58,14 @@ class Select(Struct, frozen=True, omit_defaults=True):
         if self.changes and resource.change is not None and resource.change not in self.changes:
             return False
         # A deletion seldom tells the type of what was there.
-        return resource.change is ChangeType.DELETED or may_be(resource, self.types)
+        if resource.change is ChangeType.DELETED or may_be(resource, self.types):
+            return True
+        return resource.change is not ChangeType.CREATED and self._names(resource.uri)
+
+    def _names(self, uri: str) -> bool:
+        """Tell whether the name in a URI is one of what is asked for, whatever it is now."""
+        kind = guess(uri)
+        return kind is not None and falls_under(kind, self.types)
 
     def canonical(self) -> Select:
         """Return the one way to ask for the same.

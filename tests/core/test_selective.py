@@ -72,6 +72,13 @@ def test_a_deletion_is_sent_whatever_its_type() -> None:
     assert turtle.admits(Resource(BASE + "a", change=UPDATED))
 
 
+def test_what_becomes_of_another_type_is_still_sent_where_its_name_tells_the_old_one() -> None:
+    turtle = Select(types=("text/turtle",))
+    assert turtle.admits(Resource(BASE + "a.ttl", change=UPDATED, type="text/html"))
+    assert not turtle.admits(Resource(BASE + "a.ttl", change=CREATED, type="text/html"))
+    assert not turtle.admits(Resource(BASE + "a", change=UPDATED, type="text/html"))
+
+
 def test_the_same_wish_has_the_same_text_however_it_is_written() -> None:
     one = Select(
         (BASE + "b", BASE + "a/x", BASE + "a/"), ("Text/Turtle; q=1", "text/*"), (UPDATED,)
