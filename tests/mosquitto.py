@@ -15,7 +15,7 @@ import pytest
 
 from rsnotify.commands.processes import free_port
 
-PATIENCE = 30
+PATIENCE = 60
 #: Where Debian keeps servers, too.
 PATH = f"{os.environ['PATH']}:/usr/sbin"
 
@@ -149,9 +149,10 @@ class Mosquitto:
         self._process.send_signal(signal.SIGHUP)
 
     def pause(self) -> None:
-        """Let it answer nobody."""
+        """Let it answer nobody, from now on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Let it go on."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import datetime
 
 import aiohttp
 import pytest
 
 from rsnotify.datetimes import format_datetime, parse_datetime
+from rsnotify_hub.websocket.keeping import Keeper
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame
@@ -22,8 +24,20 @@ PUBLISH = frame(TEXT, json.dumps({"type": "publish", "topic": TOPIC}).encode())
 
 async def subscribed(socket: Socket) -> None:
     await socket.send(SUBSCRIBE)
-    opcode, payload = await socket.message()
-    assert (opcode, json.loads(payload)["type"]) == (TEXT, "subscribed")
+    assert json.loads(await socket.text())["type"] == "subscribed"
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Let the hub look once at each of its WebSockets, which it does at no other time."""
+    keepers: list[Keeper] = []
+    monkeypatch.setattr(Keeper, "_begin", lambda keeper: keepers.append(keeper))
+
+    def go_round() -> None:
+        for connection in keepers[0].connections():
+            connection.check()
+
+    return go_round
 
 
 @pytest.mark.parametrize(
@@ -135,35 +149,41 @@ async def test_a_close_is_answered_with_its_code(hub: Client):
         assert await socket.end() == b""
 
 
-async def test_who_answers_no_ping_is_dropped_and_who_does_stays(run_hub: RunHub):
-    async with run_hub(websocket_ping_seconds=0.3) as hub:
-        living = await hub.listen()  # answers pings while it receives
-        hearing = asyncio.create_task(living.receive_str(timeout=PATIENCE))
-        async with connect(hub) as (_, dead):
-            await subscribed(dead)
-            assert set(await dead.end()) <= {0x89, 0}  # pings, and then it is hung up on
+async def test_the_hub_looks_at_its_websockets_by_itself(run_hub: RunHub):
+    async with run_hub(websocket_ping_seconds=0.1) as hub, connect(hub) as (_, socket):
+        await socket.send(SUBSCRIBE)
+        assert b"\x89\x00" in await socket.end()  # it is pinged, and then hung up on
+
+
+async def test_who_answers_no_ping_is_dropped_and_who_does_stays(
+    hub: Client, rounds: Callable[[], None]
+):
+    async with connect(hub) as (_, living), connect(hub) as (_, dead):
+        await subscribed(living)
+        await subscribed(dead)
+        for _ in range(3):
+            rounds()
+            assert await living.message() == (PING, b"")
+            await living.send(frame(PONG, b""))
+            await hub.get("healthz")  # so that the hub has read it
+        assert await dead.end() == b"\x89\x00"  # a ping, and then it is hung up on
         await hub.accepted(fragment(0, 1))
-        assert seconds_of(await hearing) == [1]
+        assert seconds_of(await living.text()) == [1]
 
 
-async def pinging(socket: Socket) -> None:
-    with suppress(ConnectionError):
-        while True:
-            await socket.send(frame(PING, b""))
-            await asyncio.sleep(0.05)
-
-
-async def test_who_takes_nothing_that_waits_is_dropped_though_it_sends(run_hub: RunHub):
-    async with (
-        run_hub(websocket_ping_seconds=0.3, queue_bytes=10**9) as hub,
-        connect(hub) as (_, socket),
-    ):
+async def test_who_takes_nothing_that_waits_is_dropped_though_it_sends(
+    run_hub: RunHub, rounds: Callable[[], None]
+):
+    async with run_hub(queue_bytes=10**9) as hub, connect(hub) as (_, socket):
         await subscribed(socket)
         for number in range(10):
             await hub.accepted(fragment(number, number + 1, padding=900_000))
-        sending = asyncio.create_task(pinging(socket))
+        for _ in range(2):
+            assert (await hub.topics())[0]["websockets"] == 1
+            rounds()
+            await socket.send(frame(PING, b""))
+            await hub.get("healthz")
         await hub.topics(lambda rows: rows[0]["websockets"] == 0)
-        await sending
 
 
 async def test_there_are_no_more_than_configured_and_a_place_becomes_free(run_hub: RunHub):
@@ -252,6 +272,7 @@ async def test_a_hub_that_stops_has_acknowledged_all_that_it_keeps(run_hub: RunH
             for second in range(500):
                 await source.send_str(fragment(second, second + 1).decode())
             hearing = asyncio.create_task(acknowledged(source))
+            await hub.topics(bool)  # some of it is kept
         until = await hearing
         assert until is not None
     async with run_hub() as hub:

@@ -200,9 +200,10 @@ async def test_a_callback_that_hangs_does_not_hold_up_others(hub: Client, callba
 
 
 async def test_a_callback_that_never_answers_is_retried(run_hub: RunHub, callback: Callback):
-    async with run_hub(callback_seconds=0.2) as hub:
+    async with run_hub() as hub:
         await hub.subscribe(callback)
-        callback.open.clear()
+    callback.open.clear()
+    async with run_hub(callback_seconds=0.2) as hub:
         await hub.accepted(fragment(0, 1))
         await callback.delivery()
         await callback.delivery()

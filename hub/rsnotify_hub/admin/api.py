@@ -85,7 +85,7 @@ async def _asked(operation: Operation, request: web.Request) -> Asked:
         body = None
         if operation.body is not None:
             body = msgspec.json.decode(await _body(request) or b"{}", type=operation.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"the request cannot be used: {error}") from None
     return Asked(request.match_info.get("id", ""), query, body)
 

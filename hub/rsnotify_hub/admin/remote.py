@@ -100,7 +100,7 @@ def _understood(operation: Operation, url: str, status: int, body: bytes) -> Any
             shape = operation.answer
             return None if shape is None else msgspec.json.decode(body, type=shape)
         raise _refused(url, status, msgspec.json.decode(body, type=Problem).error)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise FetchError(url, f"answers {status}, but not as the hub's admin API") from None
 
 

@@ -8,7 +8,15 @@ from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.conftest import Admin
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, LogWatch, fragment, seconds_of
+from tests.hub.helpers import (
+    TOPIC,
+    Callback,
+    Client,
+    LogWatch,
+    fragment,
+    seconds_of,
+    up_to_date,
+)
 
 NOWHERE = "0123456789abcdef0123456789abcdef"
 
@@ -20,6 +28,7 @@ async def id(hub: Client, callback: Callback) -> str:
     for second in range(3):
         await hub.accepted(fragment(second, second + 1))
         assert seconds_of((await callback.delivery())[1]) == [second + 1]
+    await hub.subscriptions(up_to_date)
     return subscription_id(TOPIC, callback.url)
 
 

@@ -53,6 +53,7 @@ async def test_a_wrong_question_is_told_what_is_wrong(admin: Admin):
         ("topics", {"sort": "trouble"}, "trouble"),
         ("topics", {"limits": "5"}, "limits"),
         ("topics", {"after": "5"}, "after"),
+        ("topics", {"after": "[" * 1200}, "after"),
         ("subscriptions", {"state": "lost"}, "lost"),
         ("status", {"limit": "5"}, "limit"),
     ):
@@ -73,6 +74,9 @@ async def test_a_wrong_body_changes_nothing(hub: Client, admin: Admin, callback:
         (b'{"since": "yesterday"}', "since"),
         (b'{"since": "\xff"}', "cannot be used"),
         (b" " * 5000, "longer than"),
+        (b"[" * 4000, "cannot be used"),
+        (b'{"since":' + b"[" * 4000, "cannot be used"),
+        (b'{"until":' + b"[" * 4000, "cannot be used"),
     ):
         status, answer = await admin.ask(
             "POST", f"subscriptions/{before['id']}/redeliver", data=body

@@ -97,8 +97,9 @@ async def test_what_cannot_be_is_one_sentence(run_hub: RunHub):
             assert result.output == ""
 
 
-async def test_another_server_is_not_taken_for_a_hub(callback: Callback):
-    callback.document = b"<html>"
+@pytest.mark.parametrize("document", [b"<html>", b"[]", b'{"x":' + b"[" * 100_000])
+async def test_another_server_is_not_taken_for_a_hub(callback: Callback, document: bytes):
+    callback.document = document
     with pytest.raises(FetchError, match="not as the hub's admin API"):
         await Remote(callback.url, None).ask("status")
 
