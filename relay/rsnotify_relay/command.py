@@ -14,36 +14,14 @@ from rsnotify.commands import run
 from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
-from rsnotify.pace import Pace
 from rsnotify_publisher.configuration import load_configuration
 from rsnotify_relay.relay import Relay
-from rsnotify_subscriber import Via
-from rsnotify_subscriber.command_options import (
-    Change,
-    Collection,
-    Exact,
-    Except,
-    MqttCa,
-    MqttCertificate,
-    MqttKey,
-    MqttPassword,
-    MqttSession,
-    MqttUrl,
-    MqttUser,
-    MqttVersion,
-    Only,
-    Poll,
-    Prefer,
-    Private,
-    Type,
-    Url,
-    ViaOption,
-    brokered,
-    selection,
-)
+from rsnotify_subscriber.command_how import How, with_how
+from rsnotify_subscriber.command_options import Hearing, Url
 from rsnotify_subscriber.command_running import left_behind
 
 
+@with_how
 def relay(
     url: Url,
     folder: Annotated[
@@ -74,24 +52,8 @@ def relay(
     described_by: Annotated[
         str | None, typer.Option(help="URL of a document about the copy.")
     ] = None,
-    via: ViaOption = Via.AUTO,
-    poll: Poll = 10,
-    only: Only = None,
-    excluded: Except = None,
-    type: Type = None,
-    change: Change = None,
-    collection: Collection = None,
-    prefer: Prefer = None,
-    exact: Exact = False,
-    allow_private_addresses: Private = False,
-    mqtt_url: MqttUrl = None,
-    mqtt_user: MqttUser = None,
-    mqtt_password: MqttPassword = None,
-    mqtt_ca: MqttCa = None,
-    mqtt_certificate: MqttCertificate = None,
-    mqtt_key: MqttKey = None,
-    mqtt_session: MqttSession = "",
-    mqtt_version: MqttVersion = "5",
+    *,
+    how: How,
 ) -> None:
     """Follow the Source at URL into DIR, and publish DIR as a Source with its provenance."""
     settings = load_configuration(
@@ -106,37 +68,27 @@ def relay(
     )
     if settings.sets:
         raise ConfigurationError(f"a relay has one set of resources; {config} names several")
-    with listen(settings.host, settings.port) as listening:
+    with listen(settings.host, settings.port) as listening, how.hearing() as hearing:
         relaying = Relay(
             url,
             folder,
             settings.base_url or address(settings.host, listening),
             state=Path(settings.data) if settings.data else None,
             hubs=settings.known_hubs(),
-            selection=selection(only, excluded, type, change, collection),
-            prefer=prefer or (),
-            exact=exact,
-            via=via,
-            pace=Pace(poll=poll),
             options=settings.options_of(),
             described_by=settings.described_by,
-            allow_private_addresses=allow_private_addresses,
-            mqtt=brokered(
-                mqtt_url,
-                mqtt_user,
-                mqtt_password,
-                mqtt_ca,
-                mqtt_certificate,
-                mqtt_key,
-                mqtt_session,
-                mqtt_version,
-            ),
+            callbacks=hearing.callbacks,
+            terms=how.terms(),
+            most_ways=how.hubs,
+            **how.settings(),
         )
         leaving = Leaving(lambda: left_behind(relaying.subscriber.in_handler))
-        run(lambda stop: _relay(relaying, listening, stop), leaving)
+        run(lambda stop: _relay(relaying, listening, hearing, stop), leaving)
 
 
-async def _relay(relaying: Relay, listening: socket.socket, stop: asyncio.Event) -> None:
+async def _relay(
+    relaying: Relay, listening: socket.socket, hearing: Hearing, stop: asyncio.Event
+) -> None:
     runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
     await runner.setup()
 
@@ -147,9 +99,10 @@ async def _relay(relaying: Relay, listening: socket.socket, stop: asyncio.Event)
     work = asyncio.create_task(relaying.run(serve))
     stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-        relaying.stop()
-        await work
+        async with hearing.answering():
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            relaying.stop()
+            await work
     finally:
         stopped.cancel()
         await runner.cleanup()

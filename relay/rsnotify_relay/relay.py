@@ -17,6 +17,7 @@ from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.state import State
 
 _LOOK_EVERY = 0.2
@@ -35,7 +36,11 @@ class Relay:
         selection: What of the set is followed, and so published.
         prefer: As for `Subscriber`; a representation that is held is what is published.
         exact: As for `Subscriber`.
-        via: How changes are heard of. By WebSub, hubs reach the relay below its base URL.
+        via: How changes are heard of.
+        callbacks: Where hubs reach the relay, answered by the caller; without them, by WebSub
+            hubs reach it below its base URL.
+        terms: What is asked of hubs there, and what is taken from them.
+        most_ways: To how many ways to hear of changes one listens at once.
         pace: How fast one follows.
         options: Tuning of the publishing half.
         described_by: A document about the copy.
@@ -59,6 +64,9 @@ class Relay:
         prefer: str | Sequence[str] = (),
         exact: bool = False,
         via: Via = Via.AUTO,
+        callbacks: Callbacks | None = None,
+        terms: WebSubTerms = DEFAULT_TERMS,
+        most_ways: int = 1,
         pace: Pace | None = None,
         options: Options | None = None,
         described_by: str | None = None,
@@ -79,8 +87,9 @@ class Relay:
         )
         self._republisher = Republisher(mirror, self.publisher)
         self._callbacks: Callbacks | None = None
-        if via is Via.WEBSUB:
-            self._callbacks = Callbacks(self.publisher.source.base_url + PARTS + "websub/")
+        if via is Via.WEBSUB and callbacks is None:
+            own = self.publisher.source.base_url + PARTS + "websub/"
+            callbacks = self._callbacks = Callbacks(own, terms)
         self.subscriber = Subscriber(
             url,
             self._republisher,
@@ -91,8 +100,9 @@ class Relay:
             prefer=prefer,
             exact=exact,
             allow_private_addresses=allow_private_addresses,
-            callbacks=self._callbacks,
+            callbacks=callbacks,
             mqtt=mqtt,
+            hubs=most_ways,
         )
 
     def application(self) -> web.Application:

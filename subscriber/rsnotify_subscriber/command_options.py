@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +12,8 @@ import typer
 
 from rsnotify.commands.listening import listen
 from rsnotify.errors import ConfigurationError
-from rsnotify.mqtt.login import Login
-from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.push.mqtt import Brokered
 from rsnotify_subscriber.push.websub import Callbacks, WebSubTerms, listening
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
 
@@ -188,38 +184,6 @@ MqttSession = Annotated[
 MqttVersion = Annotated[str, typer.Option(metavar="5|3.1.1", help="Version of MQTT.")]
 
 
-def selection(
-    only: Sequence[str] | None,
-    excluded: Sequence[str] | None,
-    types: Sequence[str] | None,
-    changes: Sequence[ChangeType] | None,
-    collections: Sequence[str] | None,
-) -> Selection:
-    """Make of these options what is followed; their order does not matter."""
-    return Selection(
-        only=_distinct(only),
-        excluded=_distinct(excluded),
-        types=_distinct(types),
-        changes=tuple(sorted(set(changes or ()))),
-        collections=_distinct(collections),
-    )
-
-
-def brokered(
-    url: str | None,
-    user: str | None,
-    password: str | None,
-    ca: str | None,
-    certificate: str | None,
-    key: str | None,
-    session: str,
-    version: str,
-) -> Brokered:
-    """Make of these options how one hears of changes through MQTT brokers."""
-    login = Login(user=user, password=password, ca=ca, certificate=certificate, key=key)
-    return Brokered(url=url, login=login, session=session, version=version)
-
-
 class Hearing:
     """How hubs reach this process; a context manager that takes the port at once.
 
@@ -261,7 +225,3 @@ class Hearing:
         if self.callbacks is None or self._socket is None:
             return nullcontext()
         return listening(self.callbacks, self._socket)
-
-
-def _distinct(values: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(sorted(set(values or ())))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
-from rsnotify_subscriber.command_options import brokered, selection
+from rsnotify_subscriber.command_how import brokered, selection
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state

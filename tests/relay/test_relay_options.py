@@ -1,0 +1,56 @@
+"""A relay follows as `rsnotify follow` does, and takes the same options for it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+from msgspec.structs import fields
+from typer.testing import CliRunner
+
+from rsnotify.cli import application
+from rsnotify.errors import ConfigurationError
+from rsnotify_relay import Relay
+from rsnotify_relay.command import relay
+from rsnotify_subscriber import Via
+from rsnotify_subscriber.command import follow
+from rsnotify_subscriber.command_how import How
+
+SOURCE = "https://source.example/"
+
+
+def test_it_has_every_option_that_says_how_one_follows() -> None:
+    ours, theirs = (inspect.signature(command).parameters for command in (relay, follow))
+    how = {one.name for one in fields(How)}
+    assert {"hubs", "spread", "rate", "callback_lease", "mqtt_session"} <= how
+    assert {name: ours[name] for name in how} == {name: theirs[name] for name in how}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--callback-url", "https://relay.example/callback"), "with --callback-port"),
+        (("--mqtt-version", "4"), "4"),
+        (("--type", "turtle"), "turtle"),
+    ],
+)
+def test_what_they_say_reaches_the_subscriber(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    arguments = ["relay", SOURCE, str(tmp_path / "copy"), "--port", "0", *options]
+    ended = CliRunner().invoke(application(["relay"]), arguments)
+    assert isinstance(ended.exception, ConfigurationError)
+    assert said in str(ended.exception)
+
+
+def test_a_number_of_ways_reaches_the_subscriber(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="0 hubs at once"):
+        Relay(SOURCE, tmp_path, "https://relay.example/", via=Via.AUTO, most_ways=0)
+
+
+def test_a_value_that_cannot_be_is_refused_by_its_option(tmp_path: Path) -> None:
+    arguments = ["relay", SOURCE, str(tmp_path / "copy"), "--rate", "0"]
+    ended = CliRunner().invoke(application(["relay"]), arguments)
+    assert ended.exit_code == 2
+    assert "--rate" in ended.output
