@@ -94,10 +94,14 @@ def described(number: int, length: int, found: str) -> Resource:
     return Resource(f"{BASE}{number}", length=length, hash=found, type="text/plain")
 
 
-def publish(database: Database, folder: Path, *, changes: int, dump: bool) -> None:
+def publish(database: Database, folder: Path, *, changes: int, entries: int, dump: bool) -> None:
     """Write all documents, and record some changes."""
     options = Options(
-        gzip=True, change_dump=True, resource_dump_every=86_400 if dump else None, refresh=0.2
+        gzip=True,
+        change_dump=True,
+        resource_dump_every=86_400 if dump else None,
+        refresh=0.2,
+        max_entries=entries,
     )
     publisher = Publisher(
         folder, BASE, resources=database.resources, content=database.content, options=options
@@ -122,6 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Publish a database of generated records.")
     parser.add_argument("--count", type=int, default=100_000, help="how many records")
     parser.add_argument("--changes", type=int, default=1_000, help="how many are changed")
+    parser.add_argument("--entries", type=int, default=50_000, help="how many one document holds")
     parser.add_argument("--dump", action="store_true", help="write a Resource Dump, too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -129,7 +134,13 @@ def main() -> None:
         database.fill(arguments.count)
         began = time.monotonic()
         state = Path(folder, "state")
-        publish(database, state, changes=arguments.changes, dump=arguments.dump)
+        publish(
+            database,
+            state,
+            changes=arguments.changes,
+            entries=arguments.entries,
+            dump=arguments.dump,
+        )
         took = time.monotonic() - began
         size = sum(path.stat().st_size for path in state.rglob("*") if path.is_file())
     print(f"{arguments.count:,} resources and {arguments.changes:,} changes published")
