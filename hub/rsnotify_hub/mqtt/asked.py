@@ -94,16 +94,14 @@ class Asked:
         if len(live) < self._most:
             return
         oldest = min(live, key=parts.__getitem__, default=None)
-        if oldest is None or parts[oldest] > now + LEASE * _SPARE:
+        # Those that have given way may still be there, if the broker does not forget them.
+        is_full = len(parts) >= 2 * self._most
+        if oldest is None or is_full or parts[oldest] > now + LEASE * _SPARE:
             raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
-        self.end(oldest)
+        parts[oldest] = _LAPSED
 
     def _renew(self, stream: Stream) -> None:
         self._leases.setdefault(stream.topic, {})[stream] = _now() + LEASE
-
-    def end(self, stream: Stream) -> None:
-        """Let the lease of a part end now."""
-        self._leases.setdefault(stream.topic, {})[stream] = _LAPSED
 
     def lapsed(self) -> list[Stream]:
         """Return the parts that nobody has asked for for too long."""
@@ -121,6 +119,10 @@ class Asked:
         del parts[stream]
         if not parts:
             del self._leases[stream.topic]
+
+    def put_back(self, stream: Stream) -> None:
+        """Take up a part that was dropped too early; if nobody has asked for it, it has lapsed."""
+        self._leases.setdefault(stream.topic, {}).setdefault(stream, _LAPSED)
 
 
 def _now() -> float:

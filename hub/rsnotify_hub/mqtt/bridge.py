@@ -17,7 +17,7 @@ from typing import Any
 
 from rsnotify.errors import RsnotifyError, StorageError, Unavailable
 from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection
+from rsnotify.mqtt.connection import Connection, Refused
 from rsnotify.mqtt.messages import Message
 from rsnotify.mqtt.names import inbox, parse_broker
 from rsnotify.retry import Retry
@@ -194,18 +194,25 @@ class Bridge:
         """Make no longer what nobody asks for."""
         while True:
             for stream in asked.lapsed():
-                asked.drop(stream)
-                try:
-                    await sending.end(stream)
-                except BaseException:
-                    asked.end(stream)  # the next connection is to take it away
-                    raise
-                if stream in asked.of(stream.topic):
-                    sending.wake(stream.topic)  # somebody has asked for it meanwhile
-                    continue
-                await self._places.end(stream)
-                log.info("a part of %s is made no longer for the MQTT broker", stream.topic)
+                await self._end(stream, sending, asked)
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
+
+    async def _end(self, stream: Stream, sending: Sending, asked: Asked) -> None:
+        asked.drop(stream)
+        try:
+            await sending.end(stream)
+        except Refused as error:
+            log.info("a part of %s cannot be taken away yet: %s", stream.topic, error)
+            asked.put_back(stream)
+        except BaseException:
+            # The connection is lost: the next one is to take away what the broker retains.
+            asked.put_back(stream)
+            raise
+        if stream in asked.of(stream.topic):
+            sending.wake(stream.topic)  # it stays, or somebody has asked for it meanwhile
+            return
+        await self._places.end(stream)
+        log.info("a part of %s is made no longer for the MQTT broker", stream.topic)
 
 
 async def _first_of(*works: Coroutine[Any, Any, None]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from rsnotify.errors import Unavailable
 from rsnotify.mqtt.asking import LEASE
+from rsnotify.mqtt.connection import Refused
 from rsnotify.mqtt.names import PREFIX
 from rsnotify.selective import Select
 from rsnotify_hub.mqtt import asked, bridge
@@ -102,15 +103,21 @@ async def test_what_was_asked_for_again_in_time_stays_and_the_others_give_way_in
         assert message.topic == OTHER_NAME
 
 
-async def test_what_the_broker_was_not_told_to_forget_it_is_told_by_the_next_connection(
-    run_asked: RunHub, listen: Listen, time: Time, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [Unavailable, Refused])
+async def test_what_the_broker_did_not_forget_it_is_told_to_forget_again(
+    run_asked: RunHub,
+    listen: Listen,
+    watch: LogWatch,
+    time: Time,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[Unavailable],
 ) -> None:
     end, tries = Sending.end, []
 
     async def fail_once(self: Sending, stream: Stream) -> None:
         tries.append(stream)
         if len(tries) == 1:
-            raise Unavailable("mqtt://broker.example", "the connection is lost")
+            raise error("mqtt://broker.example", "not now")
         await end(self, stream)
 
     monkeypatch.setattr(Sending, "end", fail_once)
@@ -121,3 +128,5 @@ async def test_what_the_broker_was_not_told_to_forget_it_is_told_by_the_next_con
         time.seconds = LEASE + 1
         assert (await ear.next()).payload == b""
         assert tries == [Stream(TOPIC, MAPS)] * 2
+        was_lost = any("the MQTT broker is away" in line for line in watch.lines)
+        assert was_lost is (error is Unavailable), "a refusal ends no connection"
