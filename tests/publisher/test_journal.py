@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.datetimes import from_microseconds
+from rsnotify.digest import SetSum
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Link, Resource
 from rsnotify.vocabulary import ChangeType, Rel
@@ -363,6 +364,28 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path) -> Non
     )
     with Journal(path, BASE) as again:
         assert again.state() == state
+
+
+def test_a_set_is_read_and_goes_on_as_the_version_before_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite3"
+    hashed = Resource(BASE + "a", change=ChangeType.CREATED, hash="sha-256:" + "0" * 64)
+    with Journal(path, BASE) as journal, journal.transaction():
+        journal.record([Record(hashed, "v1"), update("b")])
+    with Journal(path, BASE) as journal:
+        before = (journal.state(), list(journal.resources()), journal.resource(BASE + "a"))
+    with closing(sqlite3.connect(path)) as old:
+        # It had the URI in the entry as well.
+        old.execute("UPDATE resources SET entry = cast(json_set(entry, '$.uri', uri) AS BLOB)")
+        old.commit()
+        old.execute("PRAGMA user_version = 4")
+    with Journal(path, BASE) as journal:
+        after = (journal.state(), list(journal.resources()), journal.resource(BASE + "a"))
+        with journal.transaction():
+            gone = [Resource(BASE + name, change=ChangeType.DELETED) for name in "ab"]
+            journal.record(map(Record, gone))
+        assert journal.count() == 0
+        assert journal.state().sum == str(SetSum())
+    assert after == before
 
 
 def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:

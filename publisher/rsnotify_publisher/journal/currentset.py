@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from msgspec import Struct, json
+from msgspec.structs import replace
 
 from rsnotify.datetimes import from_microseconds
 from rsnotify.digest import SetSum
@@ -35,18 +36,22 @@ class Entered(Struct, frozen=True, gc=False):
 
     Args:
         at: The datetime of the change (µs).
-        entry: The resource, encoded.
         record: What was recorded.
     """
 
     at: int
-    entry: bytes
     record: Record
 
     @property
     def is_there(self) -> bool:
         """Whether the set has it now."""
         return self.record.resource.change is not ChangeType.DELETED
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """What stands in the table: a short row, as each is written with its whole page."""
+        resource = self.record.resource
+        return (resource.uri, self.at, encode(replace(resource, uri="")), self.record.validator)
 
 
 class _Hashed(Struct):
@@ -56,6 +61,10 @@ class _Hashed(Struct):
 
 
 _hash_of = json.Decoder(_Hashed).decode
+
+
+def _named(uri: str, entry: bytes) -> Resource:
+    return replace(decode(entry), uri=uri)
 
 
 class CurrentSet(Storage):
@@ -86,8 +95,7 @@ class CurrentSet(Storage):
 
     def _enter(self, part: Sequence[Entered]) -> None:
         there = [one for one in part if one.is_there]
-        rows = [(one.record.resource.uri, one.at, one.entry, one.record.validator) for one in there]
-        self._db.executemany(_PUT, rows)
+        self._db.executemany(_PUT, [one.row for one in there])
         if len(there) < len(part):
             gone = [(one.record.resource.uri,) for one in part if not one.is_there]
             self._db.executemany("DELETE FROM resources WHERE uri = ?", gone)
@@ -105,8 +113,8 @@ class CurrentSet(Storage):
         after = ""
         query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
         while rows := self._db.execute(query, (after, _PAGE)).fetchall():
-            for _, at, entry in rows:
-                yield as_listed(decode(entry), from_microseconds(at))
+            for uri, at, entry in rows:
+                yield as_listed(_named(uri, entry), from_microseconds(at))
             after = rows[-1][0]
 
     def count(self) -> int:
@@ -118,7 +126,7 @@ class CurrentSet(Storage):
         """Return a resource of the current set and its validator, if it is there."""
         query = "SELECT entry, validator FROM resources WHERE uri = ?"
         row = self._db.execute(query, (uri,)).fetchone()
-        return None if row is None else (decode(row[0]), row[1])
+        return None if row is None else (_named(uri, row[0]), row[1])
 
     def validators(self, prefix: str = "") -> dict[str, str | None]:
         """Return the validators of all resources whose URI begins with `prefix`."""

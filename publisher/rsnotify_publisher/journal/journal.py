@@ -48,10 +48,10 @@ class Journal(Notices, CurrentSet):
         recorded = []
         for item in records:
             at = max(now, at + 1)
-            entered.append(Entered(at, encode(item.resource), item))
+            entered.append(Entered(at, item))
             recorded.append(replace(item.resource, datetime=from_microseconds(at)))
         if recorded:
-            rows = [(one.at, one.entry) for one in entered]
+            rows = [(one.at, encode(one.record.resource)) for one in entered]
             self._db.executemany("INSERT INTO changes VALUES (?, ?)", rows)
             # Where the set is not tracked, the Source itself knows it.
             total = None if state.sum is None else self.bring_along(entered, state.sum)
@@ -75,7 +75,7 @@ class Journal(Notices, CurrentSet):
                 f"{self._path}: a baseline is loaded into an empty journal only; record changes"
             )
         at = max(self._clock(), self.state().reached + 1)
-        entered = (Entered(at, encode(item.resource), item) for item in records)
+        entered = (Entered(at, item) for item in records)
         total = self.bring_along(entered, str(SetSum()))
         query = "UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1, closed = ?1"
         self._db.execute(f"{query}, sum = ?2", (at, total))

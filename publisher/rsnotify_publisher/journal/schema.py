@@ -10,7 +10,10 @@ from rsnotify.datetimes import from_microseconds
 from rsnotify.digest import SetSum
 from rsnotify.model import Resource
 
-VERSION = 4
+VERSION = 5
+#: Bytes. Changes of a large set lie far from each other, so that each takes a page with it, to
+#: the WAL and home; a page holds some ten resources.
+PAGE_SIZE = 2048
 _VOLUMES = """
 CREATE TABLE volumes (             -- finished documents, see `Volume`
     kind TEXT NOT NULL,
@@ -44,7 +47,10 @@ CREATE TABLE state (
 );
 CREATE TABLE changes (at INTEGER PRIMARY KEY, entry BLOB NOT NULL);
 CREATE TABLE resources (
-    uri TEXT PRIMARY KEY, at INTEGER NOT NULL, entry BLOB NOT NULL, validator TEXT
+    uri TEXT PRIMARY KEY,
+    at INTEGER NOT NULL,
+    entry BLOB NOT NULL,           -- the resource, its URI left out; but see `migrate`
+    validator TEXT
 ) WITHOUT ROWID;
 CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
 {_VOLUMES}
@@ -53,12 +59,17 @@ CREATE TABLE cursors (hub TEXT PRIMARY KEY, through INTEGER NOT NULL);
 
 
 def migrate(database: sqlite3.Connection, version: int) -> None:
-    """Bring a journal of an earlier version to this one; inside a transaction."""
+    """Bring a journal of an earlier version to this one; inside a transaction.
+
+    Version 4 held the URI of a resource in its entry, too. It is passed over when it is read, and
+    left out by the next change of the resource. Pages stay as large as they are.
+    """
     if version < 2:
         _add_volumes(database)
     if version < 3:
         _add_notices(database)
-    _add_sum(database)
+    if version < 4:
+        _add_sum(database)
     database.execute(f"PRAGMA user_version={VERSION}")
 
 
