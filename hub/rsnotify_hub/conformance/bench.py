@@ -17,6 +17,8 @@ from rsnotify_hub.conformance.outcomes import Broken, expect
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_REASON_BYTES = 300
+#: How soon is published again what was not delivered, in seconds; the waits grow.
+_FIRST_PAUSE = 0.05
 #: What a ping names the topic by: hubs know one name or the other.
 _NAMES = {Way.PING: ("hub.url", "hub.topic"), Way.URL: ("hub.url",), Way.TOPIC: ("hub.topic",)}
 
@@ -176,6 +178,8 @@ class Bench:
         topic: Topic,
         callback: Callback,
         wanted: Callable[[Delivery], bool] = lambda delivery: True,
+        *,
+        way: Way | None = None,
     ) -> Delivery:
         """Publish until a callback is sent what was published, which it may not be at once.
 
@@ -183,6 +187,7 @@ class Bench:
             topic: What to publish on.
             callback: Whose delivery is waited for.
             wanted: Tells the delivery that is waited for from others.
+            way: How the hub is told; by default as the settings say.
 
         Raises:
             Broken: No such delivery came.
@@ -197,12 +202,39 @@ class Bench:
                 each for each in news if each.body in topic.versions[versions:] and wanted(each)
             ]
 
+        pause = _FIRST_PAUSE
         while not fresh() and loop.time() < end:
-            await self.publish(topic)
-            await self.ends.until(lambda: bool(fresh()), self.settings.settle)
+            await self.publish(topic, way=way)
+            await self.ends.until(lambda: bool(fresh()), min(pause, self.settings.settle))
+            pause *= 2
         if not fresh():
             raise Broken(_missed(callback.deliveries[before:], topic))
         return fresh()[0]
+
+    async def quieted(self, topic: Topic, callback: Callback) -> None:
+        """Wait until nothing that `delivered` published is under way to a callback any more."""
+        await self.ends.until(
+            lambda: callback.deliveries[-1].body == topic.versions[-1], self.settings.settle
+        )
+
+    async def ended(self, topic: Topic, callback: Callback, otherwise: str) -> None:
+        """Expect that a callback is delivered to no more, or will not be in a moment.
+
+        Raises:
+            Broken: It still is.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.settings.settle
+        while True:
+            before = len(callback.deliveries)
+            await self.witnessed(topic)
+            came = await self.ends.until(
+                lambda before=before: len(callback.deliveries) > before,  # type: ignore[misc]
+                self.settings.quiet,
+            )
+            if not came:
+                return
+            expect(loop.time() < end, otherwise)
 
     async def witnessed(self, topic: Topic) -> None:
         """Publish until somebody else was sent it, so that nothing is left under way."""

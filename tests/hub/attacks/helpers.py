@@ -24,6 +24,7 @@ class Server:
         self.host = ""
         self.port = 0
         self.connections = 0
+        self.at_once = 0  # the most of them that were open
         self.ended = 0
         self.requests: list[bytes] = []
         self.came = asyncio.Condition()
@@ -78,6 +79,7 @@ async def raw_server(
 
 async def _serve(server: Server, answer: Answer, connection: socket.socket) -> None:
     server.connections += 1
+    server.at_once = max(server.at_once, server.connections - server.ended)
     reader, writer = await asyncio.open_connection(sock=connection)
     try:
         with suppress(OSError, asyncio.IncompleteReadError):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
+from rsnotify_hub.websub.asking import QUICK
+from rsnotify_hub.websub.delivering.turns import QUICK_SECONDS
+from rsnotify_hub.websub.room import PENDING_SHARE
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
@@ -35,19 +39,20 @@ def subscribe(callback: str, number: int = 0) -> dict[str, str]:
 
 async def test_a_host_is_asked_by_few_connections_at_once(hub: Client):
     """An attacker names a victim's URLs: what reaches it is bounded, however many are named."""
-    hangs = asyncio.Event()
 
-    async def hang(head: bytes, reader: object, writer: object) -> None:
-        await hangs.wait()
+    async def hang(head: bytes, reader: asyncio.StreamReader, writer: object) -> None:
+        await reader.read()  # until the hub goes
 
     async with raw_server(hang) as victim:
         forms = [subscribe(victim.url(f"/{number}"), number) for number in range(400)]
+        begin = time.monotonic()
         statuses = await flood(hub, forms)
-        assert set(statuses) == {202, 429}
-        assert statuses.count(202) <= 200
+        assert set(statuses) <= {202, 429}
+        # Those in the quick lane make room for others after a second.
+        seconds = 1 + (time.monotonic() - begin) // QUICK_SECONDS
+        assert statuses.count(202) <= PENDING_SHARE + QUICK.per_host * seconds
         await victim.until(lambda: victim.connections > 0)
-        assert victim.connections <= 50
-        hangs.set()
+        assert victim.at_once <= 50
 
 
 async def test_the_same_request_again_and_again_is_asked_about_once_at_a_time(hub: Client):
@@ -60,7 +65,7 @@ async def test_the_same_request_again_and_again_is_asked_about_once_at_a_time(hu
         statuses = await flood(hub, [subscribe(victim.url())] * 300)
         assert set(statuses) <= {202, 429}
         await victim.until(lambda: victim.connections > 0)
-        assert victim.connections == 1
+        assert victim.at_once == 1
         hangs.set()
 
 
@@ -81,8 +86,9 @@ async def test_a_host_has_one_share_however_it_is_spelled(
 async def test_one_client_cannot_use_up_everybody_s_room(run_hub: RunHub):
     async with raw_server(confirm) as callbacks, run_hub(subscription_rate=5, **PROXY) as hub:
         forms = [subscribe(callbacks.url(f"/{number}"), number) for number in range(150)]
+        begin = time.monotonic()
         statuses = await flood(hub, forms, X_Forwarded_For="203.0.113.9")
-        assert 0 < statuses.count(202) <= 60
+        assert 0 < statuses.count(202) <= 50 + 5 * (time.monotonic() - begin)
         assert statuses.count(429) == 150 - statuses.count(202)
         assert await flood(hub, forms[:1], X_Forwarded_For="203.0.113.10") == [202]
 
@@ -101,9 +107,11 @@ async def test_pings_of_open_topics_are_limited_too(run_hub: RunHub):
         run_hub(open_topics=[source.url("/open/")], subscription_rate=5, **PROXY) as hub,
     ):
         pings = [{"mode": "publish", "url": source.url(f"/open/{n}")} for n in range(150)]
+        begin = time.monotonic()
         statuses = await flood(hub, pings, X_Forwarded_For="203.0.113.9")
-        assert statuses.count(429) >= 90
-        assert source.connections <= 60
+        most = 50 + 5 * (time.monotonic() - begin)
+        assert statuses.count(429) >= 150 - most
+        assert source.connections <= most
 
 
 async def test_pings_of_one_topic_fetch_it_once_at_a_time(run_hub: RunHub):
@@ -120,7 +128,7 @@ async def test_pings_of_one_topic_fetch_it_once_at_a_time(run_hub: RunHub):
         await source.until(lambda: source.connections == 1)
         hangs.set()
         assert set(await flooding) == {202}
-        assert source.connections <= 4
+        assert source.at_once == 1
 
 
 async def test_a_denial_is_no_way_to_look_into_a_network(run_hub: RunHub, watch: LogWatch):

@@ -42,7 +42,7 @@ async def check_hub(data: Path, **options: Any) -> Results:
     )
     async with serve(configuration) as url:
         hub = url + "websub"
-        settings = Settings(hub=hub, patience=PATIENCE, quiet=0.3, settle=0.2, retry=PATIENCE)
+        settings = Settings(hub=hub, patience=PATIENCE, quiet=0.3, settle=PATIENCE, retry=PATIENCE)
         return await results_of([check for check in ALL if check.name != DENIAL], settings)
 
 

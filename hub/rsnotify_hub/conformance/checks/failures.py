@@ -59,7 +59,7 @@ async def a_failed_delivery_is_tried_again(bench: Bench) -> None:
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback)
     await bench.delivered(topic, callback)
-    await bench.ends.until(lambda: False, bench.settings.settle)
+    await bench.quieted(topic, callback)
     callback.answers = [Reply(503)]
     body = await bench.publish(topic)
     again = await bench.ends.until(
