@@ -120,6 +120,12 @@ class Desk:
                 pass
         return found
 
+    async def all_left(self) -> None:
+        """Ask a callback that there never was, until none is answered any more."""
+        async with asyncio.timeout(PATIENCE):
+            while len(self.callbacks):
+                await self.ask(self.callbacks.url + "A" * 43)
+
     async def any_subscriptions_at(self, hub: str) -> list[dict[str, Any]]:
         """Ask the real hub for its subscriptions."""
         async with self.session.get(hub + "admin/subscriptions") as response:

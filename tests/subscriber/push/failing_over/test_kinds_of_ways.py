@@ -46,7 +46,7 @@ async def test_a_hub_of_websub_is_taken_leave_of_when_a_better_way_is_back(
             await push(source, hub)
             await until_by(destination, hub.url)
             await desk.subscriptions_at(slow, 0)
-            assert len(desk.callbacks) == 0
+            await desk.all_left()
             source.answers[LIST] = status(503)
             source.put_inline("newer", b"by the first alone")
             await push(source, hub)
