@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import select
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from rsnotify.model import Document
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher import Options
+from tests.ports import port_for
 
 BASE = "http://source.example/data/"
 QUICK = Options(heartbeat=30, refresh=0.02, resource_list_every=0.05, grace=5)
@@ -62,7 +62,7 @@ class FakeHub:
         self._news = asyncio.Condition()
         self._runner: web.AppRunner | None = None
         self._sockets: set[web.WebSocketResponse] = set()
-        self.port = 0
+        self.port = port_for(self)
 
     async def start(self) -> None:
         app = web.Application()
@@ -70,8 +70,7 @@ class FakeHub:
         app.router.add_get("/ws", self._ws)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
-        self.port = self._runner.addresses[0][1]
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
 
     async def stop(self) -> None:
         self.answering.set()
@@ -246,11 +245,3 @@ def put(path: Path, text: str) -> None:
     hidden = path.with_name("." + path.name)
     hidden.write_text(text)
     hidden.rename(path)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -18,6 +18,7 @@ from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import Capability, ChangeType, Rel
 from rsnotify.writing import write_document
+from tests.ports import port_for
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -28,14 +29,13 @@ class Server:
     def __init__(self, application: web.Application) -> None:
         self._application = application
         self._runner: web.AppRunner | None = None
-        self.port = 0
+        self.port = port_for(self)
 
     async def start(self) -> None:
         self._runner = web.AppRunner(self._application, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         if self._runner is not None:
