@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
 
+from rsnotify.datetimes import from_microseconds
 from rsnotify.model import Document, Resource
 from rsnotify.pace import Pace
 from rsnotify.reading import read_document
@@ -18,6 +20,8 @@ from rsnotify.retry import Retry
 from rsnotify_publisher import Options
 from rsnotify_relay import Relay
 from rsnotify_subscriber import FolderMirror, Subscriber, default_state
+from tests.interop.clients import contents
+from tests.ports import port_for
 from tests.subscriber.source import SmallSource
 
 #: As in life, but in a hurry.
@@ -25,23 +29,24 @@ PACE = Pace(
     poll=0.1, poll_with_push=0.5, gap_grace=0.02, gone_after=0.05, retry=Retry(first=0.01, most=0.2)
 )
 OPTIONS = Options(refresh=0.02, resource_list_every=0.05, grace=0.1)
-PATIENCE = 30
+PATIENCE = 60
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    """Return what a folder held at a moment when nothing was just taken away."""
+    while True:
+        with suppress(FileNotFoundError):
+            return contents(folder)
 
 
 class Running:
     """A relay that runs and serves."""
 
-    def __init__(self, url: str, folder: Path, path: str = "/r/", port: int = 0, **given: Any):
-        self._socket = socket.create_server(("127.0.0.1", port))
-        self.port = self._socket.getsockname()[1]
+    def __init__(
+        self, url: str, folder: Path, path: str = "/r/", port: int | None = None, **given: Any
+    ):
+        self.port = port_for(self) if port is None else port
+        self._socket = socket.create_server(("127.0.0.1", self.port))
         self.url = f"http://127.0.0.1:{self.port}{path}"
         self.folder = folder
         self.relay = Relay(url, folder, self.url, **{"pace": PACE, "options": OPTIONS, **given})
@@ -84,8 +89,14 @@ class Running:
         return read_document((await self.get(name))[2])
 
     async def published(self) -> list[Resource]:
-        """Return the changes that are published, in their order."""
-        return list((await self.document("changelist.xml")).resources)
+        """Return the changes that are published, in their order, once all that are recorded are."""
+        with self.relay.publisher.source.open_journal() as journal, journal.snapshot() as state:
+            last = from_microseconds(state.last_change)
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                published = (await self.document("changelist.xml")).resources
+                if published and published[-1].datetime == last:
+                    return list(published)
 
 
 @pytest.fixture

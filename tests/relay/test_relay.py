@@ -157,7 +157,8 @@ async def test_changes_are_pushed_to_the_hub_of_the_relay_with_content_inline(
         source.put("pushed", b"now")
         async with asyncio.timeout(PATIENCE):
             await hub.has(relay.url + "pushed")
-        (entry,) = hub.fragments[-1].resources
+        told = [entry for fragment in hub.fragments for entry in fragment.resources]
+        (entry,) = [entry for entry in told if entry.uri == relay.url + "pushed"]
         assert Link("duplicate", "data:application/octet-stream;base64,bm93") in entry.links
     finally:
         await hub.stop()
