@@ -8,7 +8,7 @@ from pathlib import Path
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability, Rel
 from tests.interop.clients import ResyncClient, contents
-from tests.publisher.helpers import FakeHub, Start, put
+from tests.publisher.helpers import FakeHub, SourceProcess, Start, eventually, put
 
 
 async def test_it_follows_a_source_that_tells_others_of_its_documents(
@@ -26,6 +26,7 @@ async def test_it_follows_a_source_that_tells_others_of_its_documents(
         for number in range(12):
             put(folder / f"file{number}", str(number))
         await hub.until(lambda: Capability.CHANGE_LIST_ARCHIVE in _kinds(hub))
+        await asyncio.to_thread(eventually, lambda: _listed(process) == 12)
         await asyncio.to_thread(client.baseline, process.url)
         put(folder / "last", "1")
         await asyncio.to_thread(process.told, "created", "last")
@@ -33,6 +34,10 @@ async def test_it_follows_a_source_that_tells_others_of_its_documents(
         assert contents(client.copy) == contents(folder)
     finally:
         await hub.stop()
+
+
+def _listed(process: SourceProcess) -> int:
+    return len(read_document(process.get("resourcelist.xml")).resources)
 
 
 def _kinds(hub: FakeHub) -> set[str | None]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from rsnotify.datetimes import Instant
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import MAX_ENTRIES
 from tests.interop.clients import ResyncClient, contents
-from tests.publisher.helpers import Start, eventually, put
+from tests.publisher.helpers import SourceProcess, Start, eventually, put
 
 OFTEN = ("--resource-list-every", "0.1")
 
@@ -20,6 +21,13 @@ def write(folder: Path, *numbers: int, text: str = "first") -> None:
     (folder / "sub").mkdir(exist_ok=True)
     for number in numbers:
         put(folder / "sub" / f"{number}.ttl", f"<{text}> <b> {number} .")
+
+
+def listed_through(process: SourceProcess) -> Instant:
+    """Return what the Resource List is as of."""
+    at = read_document(process.get("resourcelist.xml")).at
+    assert at is not None
+    return at
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,9 @@ def test_it_copies_follows_and_audits(
     client.incremental(process.url, *version)
     assert contents(client.copy) == contents(folder)
 
-    eventually(lambda: b"new.ttl" in process.get("resourcelist.xml"))
+    told = read_document(process.get("changelist.xml")).resources[-1].changed_at
+    assert told is not None
+    eventually(lambda: listed_through(process) >= told)
     assert client.is_in_sync(process.url)
 
 
