@@ -23,7 +23,7 @@ from typing import Any
 import aiohttp
 from msgspec import Struct
 
-PATIENCE = 30
+PATIENCE = 60
 
 Params = dict[str, Any]
 

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-PATIENCE = 30
+#: Seconds; only a program that hangs takes them.
+PATIENCE = 120
 
 
 class Running:

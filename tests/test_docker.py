@@ -209,7 +209,7 @@ def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed) -> N
     machine, image = installed.machine, installed.image
     machine.start(image, every["hub"]).says("listening on")
     machine.start(image, every["source"]).says("serving")
-    machine.start(image, every["destination"]).says("push up")
+    machine.start(image, every["destination"]).says(re.compile("in step.*push up"))
     copy = installed.data / "copy/protocol.md"
     assert copy.read_text() == (ROOT / "docs/protocol.md").read_text()
 

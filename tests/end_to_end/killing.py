@@ -202,6 +202,11 @@ class Killing:
             async with self._changed:
                 self._changed.notify_all()
 
+    async def under_load(self) -> None:
+        """Wait until something of every topic was acknowledged."""
+        async with asyncio.timeout(PATIENCE), self._changed:
+            await self._changed.wait_for(lambda: all(self.acknowledged.values()))
+
     async def all_arrived(self) -> None:
         """Stop publishing, and wait until all that was acknowledged arrived everywhere."""
         self._publishing = False
@@ -267,6 +272,7 @@ async def killing(folder: Path, *, rounds: int, chance: random.Random) -> Killin
                 *(group.create_task(run.again(lambda t=t: run.listen(t))) for t in run.heard),
                 group.create_task(run.take_deliveries()),
             ]
+            await run.under_load()
             for number in range(rounds):
                 await _kill_once(run, chance, at_start=number % 4 == 3)
             await run.all_arrived()

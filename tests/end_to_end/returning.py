@@ -136,7 +136,7 @@ class Source:
             return read_document(answer.read())
 
     def _is_told(self) -> bool:
-        """Tell whether the Resource List has the last change, and no list is too long or old."""
+        """Tell whether the lists have the last change, and none is too long or too old."""
         listed = self.document("resourcelist.xml").at
         assert listed is not None
         if self._last is not None and listed < self._last:
@@ -144,7 +144,10 @@ class Source:
         archived = self.document("changelist-archive.xml").resources
         if len(archived) > self._plan.keep:
             return False
-        return len(self.document("changelist.xml").resources) < self._plan.rotate
+        changes = self.document("changelist.xml").resources
+        if self._last is not None and (not changes or changes[-1].datetime != self._last):
+            return False
+        return len(changes) < self._plan.rotate
 
     def cheapest(self, confirmed: Instant | None) -> Rung:
         """Return the cheapest rung that reaches back to what a Destination knows."""

@@ -154,6 +154,7 @@ class Stage:
             *("audit", self.url, str(self.destination), "--allow-private-addresses"),
             log=self.root / "audit.log",
         )
+        last = "it said nothing"  # there may be no copy yet
         async for line in process.lines():
             last = line
         print(f"audit: {last}", flush=True)
