@@ -8,6 +8,7 @@ read as an empty list), an entry without `loc`, a datetime that is none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from lxml import etree
@@ -296,3 +297,9 @@ class DocumentBuilder(_ParserTarget):
             links=tuple(self._document_links),
             **self._document,
         )
+
+
+# lxml looks at it for each document anew, which takes a fifth of the time for a fragment.
+DocumentBuilder.start.__signature__ = signature(  # type: ignore[attr-defined]
+    DocumentBuilder.start
+)
