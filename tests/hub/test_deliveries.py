@@ -17,6 +17,7 @@ from rsnotify_hub.websub.delivering.answers import presentable
 from rsnotify_hub.websub.delivering.delivery import State
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
+    PATIENCE,
     START,
     TOPIC,
     Callback,
@@ -188,8 +189,9 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
 
 
 async def test_what_is_under_way_when_the_hub_stops_still_arrives_once(
-    tmp_path: Path, callback: Callback, clock: Clock
+    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", PATIENCE)
     callback.open.clear()
     async with opened_channel(tmp_path, clock) as deliveries:
         await deliveries.subscribed(callback)

@@ -11,7 +11,7 @@ from rsnotify_hub.websub.delivering.deadlines import Deadlines
 from rsnotify_hub.websub.delivering.delivery import Delivery, State
 from rsnotify_hub.websub.delivering.turns import Turns
 from tests.hub.deliveries import Deliveries, opened_channel
-from tests.hub.helpers import Callback, Clock, fragment
+from tests.hub.helpers import PATIENCE, Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
 
 
@@ -112,8 +112,9 @@ async def test_one_whose_callback_is_gone_ends(deliveries: Deliveries, callback:
 
 
 async def test_a_channel_that_closes_waits_for_what_is_under_way(
-    tmp_path: Path, callback: Callback, clock: Clock
+    tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", PATIENCE)
     async with opened_channel(tmp_path, clock) as deliveries:
         delivery = await under_way(deliveries, callback)
         callback.open.set()

@@ -88,5 +88,6 @@ async def test_a_full_disk_acknowledges_nothing_serves_readers_and_heals(
 
 def quick_retries(folder: Path) -> Path:
     path = folder / "hub.toml"
-    path.write_text("retry_seconds = 0.05\n")
+    # Who is not heard for a while, since it is not its turn in the test, is not dropped.
+    path.write_text("retry_seconds = 0.05\nwebsocket_ping_seconds = 600\n")
     return path

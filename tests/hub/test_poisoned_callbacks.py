@@ -13,6 +13,7 @@ import pytest
 
 from rsnotify_hub.websub.delivering.delivery import State
 from rsnotify_hub.websub.delivering.lanes import Places
+from rsnotify_hub.websub.delivering.posting import connection
 from rsnotify_hub.websub.delivering.turns import Turns
 from tests.hub.deliveries import opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
@@ -149,8 +150,13 @@ async def poisoned(behaviour: Behaviour) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("behaviour", POISONS)
 async def test_a_poisoned_callback_fails_and_the_others_get_everything(
-    behaviour: Behaviour, tmp_path: Path, callback: Callback, clock: Clock
+    behaviour: Behaviour,
+    tmp_path: Path,
+    callback: Callback,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    monkeypatch.setattr(connection, "EXCERPT_SECONDS", 0.05)
     async with (
         poisoned(behaviour) as url,
         opened_channel(tmp_path, clock, retry_seconds=600) as deliveries,
