@@ -77,7 +77,7 @@ async def test_a_page_of_ten_thousand_topics_takes_no_more_steps_than_of_a_hundr
     taken = []
     for count in (100, 10_000):
         async with opened(tmp_path / str(count), clock) as store:
-            await fill(store, clock, count, at_once=100)
+            await fill(store, clock, count, at_once=min(count, 1000))
             middle = (await store.logs())[count // 2]
         store = SqliteStore(tmp_path / str(count), FOREVER, clock, connection=Counted)
         for after in (None, (middle.received, middle.topic)):
