@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -56,11 +57,23 @@ SPELLINGS = [
 
 
 @asynccontextmanager
+async def at_ipv6(port: int) -> AsyncIterator[Server]:
+    """A server at loopback's IPv6 address; a machine without has nothing there to be dialled."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        yield Server()
+        return
+    async with raw_server(obliging, host="::1", port=port) as server:
+        yield server
+
+
+@asynccontextmanager
 async def hub_and_victims(run_hub: RunHub) -> AsyncIterator[tuple[Client, Server, Server]]:
     """A hub, and a server on one port of both loopback addresses."""
     async with (
         raw_server(obliging, port=free_port()) as four,
-        raw_server(obliging, host="::1", port=four.port) as six,
+        at_ipv6(four.port) as six,
         run_hub(allow_private_addresses=False) as hub,
     ):
         yield hub, four, six
@@ -158,7 +171,7 @@ async def test_of_a_name_with_several_addresses_only_the_public_ones_are_dialled
     async with (
         raw_server(confirm, host=public, port=free_port()) as callback,
         raw_server(obliging, port=callback.port) as four,
-        raw_server(obliging, host="::1", port=callback.port) as six,
+        at_ipv6(callback.port) as six,
         run_hub(allow_private_addresses=False) as hub,
     ):
         url = f"http://callback.test:{callback.port}/"
