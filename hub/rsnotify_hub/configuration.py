@@ -14,7 +14,7 @@ _Text = Annotated[str, Meta(min_length=1)]
 # Thirty years at most: beyond, calendars and timers overflow.
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 _Rate = Annotated[float, Meta(gt=0)]
-_Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+_Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", description="64 hexadecimal digits")]
 _Algorithm = Literal[
     "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "PS256", "PS384", "PS512",
     "ES256", "ES384", "ES512", "EdDSA",
@@ -191,7 +191,9 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     mqtt_key: str | None = None
     mqtt_version: Literal["5", "3.1.1"] = "5"
     mqtt_channels: tuple[str, ...] = ()
-    mqtt_client_id: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]+$")] = "rsnotify-hub"
+    mqtt_client_id: Annotated[
+        str, Meta(pattern="^[A-Za-z0-9_-]+$", description="a text of letters, digits, _ and -")
+    ] = "rsnotify-hub"
 
     def __repr__(self) -> str:
         """Return what may be logged."""

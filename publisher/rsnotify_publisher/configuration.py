@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,6 +11,8 @@ from msgspec import Meta, Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.settings import decode_settings, read_text
 from rsnotify.mqtt.login import Login
+from rsnotify.settings.lines import Path, line_of
+from rsnotify.settings.wrong import WrongSetting, understand
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hubs import Hub, check_token, parse_hubs
 
@@ -30,7 +32,13 @@ class FolderSet(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         options: Tuning of this set; what is not said here is as in the Source's own `options`.
     """
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$",
+            description="a text of letters, digits, _ and -, with single dots between them",
+        ),
+    ]
     folder: str
     base_url: str | None = None
     described_by: str | None = None
@@ -104,14 +112,15 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ConfigurationError: An option is unknown or wrong.
         """
         given = self.options | (one.options if one else {})
-        whose = f" of the set {one.name}" if one else ""
         try:
             return msgspec.convert(given, _Tuning)
         except msgspec.ValidationError as error:
-            raise ConfigurationError(f"the options{whose} are wrong: {error}") from None
+            # Those of the file were checked when it was read, so one was given to the command.
+            wrong = understand(str(error), _Tuning)
+            raise ConfigurationError(f"--{wrong.name}: {wrong.reason}".replace("_", "-")) from None
 
 
-def load_configuration(path: Path | None, **settings: Any) -> Configuration:
+def load_configuration(path: FilePath | None, **settings: Any) -> Configuration:
     """Read the file, and put settings over it.
 
     Args:
@@ -122,13 +131,20 @@ def load_configuration(path: Path | None, **settings: Any) -> Configuration:
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
     """
-    found = decode_settings(path, read_text(path)) if path is not None else {}
+    found: dict[str, Any] = {}
+    text = ""
+    if path is not None:
+        text = read_text(path)
+        found = decode_settings(path, text)
     options = _given(settings.pop("options", {}))
-    found |= _given(settings)
+    given = _given(settings)
     try:
-        read = msgspec.convert(found, Configuration)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"the configuration of the Source is wrong: {error}") from None
+        read = _read(found | given)
+    except WrongSetting as wrong:
+        if path is None or wrong.path[0] in given:
+            option = str(wrong.path[0]).replace("_", "-")
+            raise ConfigurationError(f"--{option}: {wrong.reason}") from None
+        raise _told(path, text, found, wrong) from None
     check_token(read.token)
     return msgspec.structs.replace(
         read,
@@ -137,6 +153,42 @@ def load_configuration(path: Path | None, **settings: Any) -> Configuration:
             msgspec.structs.replace(one, options=one.options | options) for one in read.sets
         ),
     )
+
+
+def _read(settings: dict[str, Any]) -> Configuration:
+    try:
+        read = msgspec.convert(settings, Configuration)
+    except msgspec.ValidationError as error:
+        raise understand(str(error), Configuration) from None
+    _check_tuning(read.options, ("options",))
+    for number, one in enumerate(read.sets):
+        _check_tuning(one.options, ("set", number, "options"))
+    return read
+
+
+def _check_tuning(options: dict[str, Any], table: Path) -> None:
+    try:
+        msgspec.convert(options, _Tuning)
+    except msgspec.ValidationError as error:
+        raise understand(str(error), _Tuning, table) from None
+
+
+def _told(
+    file: FilePath, text: str, found: dict[str, Any], wrong: WrongSetting
+) -> ConfigurationError:
+    """Tell what is wrong in one sentence: file and line, table, key, and what may be there."""
+    first, *rest = wrong.path
+    line = line_of(text, wrong.path)
+    place = [str(file) if line is None else f"{file}, line {line}"]
+    if first == "set" and rest:
+        number, *rest = rest
+        name = found["set"][number].get("name") if isinstance(found["set"][number], dict) else None
+        place.append(f"[[set]] {name if isinstance(name, str) else int(number) + 1}")
+    elif rest:
+        place.append(f"[{first}]")
+    else:
+        place.append(str(first))
+    return ConfigurationError(": ".join([*place, *map(str, rest), wrong.reason]))
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:

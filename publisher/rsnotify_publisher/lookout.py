@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -18,7 +19,7 @@ class _Watched(Struct, eq=False):
     journal: Journal
     every: float
     wake: Callable[[], None]
-    seen: int
+    seen: int | None
 
 
 class Lookout:
@@ -63,7 +64,10 @@ class Lookout:
 
 
 def _look(watched: _Watched) -> None:
-    version = watched.journal.data_version()
-    if version != watched.seen:
+    try:
+        version = watched.journal.data_version()
+    except sqlite3.Error:  # whose journal it is finds out by reading it; the others go on
+        version = None
+    if version is None or version != watched.seen:
         watched.seen = version
         watched.wake()

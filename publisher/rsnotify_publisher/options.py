@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.settings.wrong import understand
 from rsnotify.vocabulary import MAX_BYTES, MAX_ENTRIES
 
 # Types check nothing by themselves; `check_options` does.
@@ -90,4 +91,5 @@ def check_options(options: Options) -> None:
     try:
         msgspec.convert(msgspec.structs.asdict(options), Options)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"the options are wrong: {error}") from None
+        wrong = understand(str(error), Options)
+        raise ConfigurationError(f"the options are wrong: {wrong.name}: {wrong.reason}") from None

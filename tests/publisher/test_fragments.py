@@ -154,6 +154,17 @@ def test_a_url_that_ends_in_a_slash_is_the_base_of_a_hub() -> None:
     assert (alone.uri, alone.advertised) == ("wss://h.example/push/ws", (alone.uri,))
 
 
+@pytest.mark.parametrize(
+    "uri", ["https://h.example/", "http://h.example/push/", "https://h.example"]
+)
+def test_a_hub_of_others_is_posted_to_whatever_its_url_ends_in(uri: str) -> None:
+    hub = parse_hub(f"websub+{uri}", "secret")
+    assert (hub.uri, hub.advertised, hub.token) == (uri, (uri,), "secret")
+    for scheme in ("ws", "mqtt", "ftp"):
+        with pytest.raises(ConfigurationError, match="is no hub"):
+            parse_hub(f"websub+{scheme}://h.example/")
+
+
 @pytest.mark.parametrize("uri", ["http://h.example/x/publish", "wss://h.example/push"])
 def test_a_hub_with_a_path_is_used_as_it_stands(uri: str) -> None:
     assert (parse_hub(uri).uri, parse_hub(uri).advertised) == (uri, (uri,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -218,6 +219,37 @@ async def test_only_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
                 other.record([change("one")])
             await asyncio.wait_for(woken[name].wait(), PATIENCE)
             assert (name == "a") == woken["a"].is_set()
+        looking.cancel()
+
+
+class Broken(Journal):
+    """A journal on a disk that fails."""
+
+    def data_version(self) -> int:
+        if self._seen:
+            raise sqlite3.OperationalError("disk I/O error")
+        self._seen = True
+        return 0
+
+    _seen = False
+
+
+async def test_a_journal_that_cannot_be_read_keeps_no_other_from_being_looked_at(
+    tmp_path: Path,
+) -> None:
+    broken, whole = asyncio.Event(), asyncio.Event()
+    lookout = Lookout()
+    with (
+        Broken(tmp_path / "a", BASE) as a,
+        Journal(tmp_path / "b", BASE) as b,
+        lookout.watch(a, 0.001, broken.set),
+        lookout.watch(b, 0.001, whole.set),
+    ):
+        looking = asyncio.create_task(lookout.run())
+        with Journal(tmp_path / "b", BASE) as other, other.transaction():
+            other.record([change("one")])
+        for woken in (broken, whole):
+            await asyncio.wait_for(woken.wait(), PATIENCE)
         looking.cancel()
 
 

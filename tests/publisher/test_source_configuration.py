@@ -102,16 +102,31 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot = 1\n" + SET.format("a", "t"), "unknown field `prot`"),
-        (SET.format("a", "t") + "fodler = 1", "unknown field `fodler`"),
-        ("[options]\nrotat = 1\n" + SET.format("a", "t"), "unknown field `rotat`"),
-        (SET.format("a", "t") + "options = {kep = 1}", "of the set a are wrong"),
+        (
+            "prot = 1\n" + SET.format("a", "t"),
+            "source.toml, line 1: prot: there is no such setting; did you mean port?",
+        ),
+        (
+            SET.format("a", "t") + "fodler = 1",
+            "line 4: [[set]] a: fodler: there is no such setting",
+        ),
+        (
+            "[options]\nrotat = 1\n" + SET.format("a", "t"),
+            "line 2: [options]: rotat: there is no such setting; did you mean rotate?",
+        ),
+        (
+            SET.format("a", "t") + "options = {kep = 1}",
+            "[[set]] a: options: kep: there is no such setting; did you mean keep?",
+        ),
         (SET.format("a", "t") + 'options = {rotate = "often"}', "often"),
-        (SET.format("a", "t") + "options = {heartbeat = 0}", "heartbeat"),
+        (
+            SET.format("a", "t") + "options = {heartbeat = 0}",
+            "heartbeat: it has to be a number above 0",
+        ),
         (SET.format("a", "t") + 'options = {profile = "2.0"}', "2.0"),
-        ("port = 70000\n" + SET.format("a", "t"), "port"),
+        ("port = 70000\n" + SET.format("a", "t"), "line 1: port: it has to be a whole number from"),
         (SET.format("../a", "t"), "name"),
-        ('[[set]]\nname = "a"', "folder"),
+        ('[[set]]\nname = "a"', "line 1: [[set]] a: folder: it is missing"),
         ("", "[[set]]"),
         ("port = ", "source.toml"),
         ('base_url = "ftp://x/"\n' + SET.format("a", "t"), "ftp://x/"),

@@ -19,7 +19,11 @@ from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)
 _OPERATIONS = {operation.name: operation for operation in OPERATIONS}
-_HINT = "; set RSNOTIFY_ADMIN_TOKEN, or --token"
+_WITHOUT_TOKEN = "; set RSNOTIFY_ADMIN_TOKEN, or --token"
+_WITH_TOKEN = (
+    "; the token in RSNOTIFY_ADMIN_TOKEN, or of --token, is no admin's there, and where a hub at "
+    "loopback has no admins none is to be sent"
+)
 
 
 class Remote:
@@ -36,6 +40,7 @@ class Remote:
     def __init__(self, url: str, token: str | None) -> None:
         self._url = check_url(url, "--url").rstrip("/") + PREFIX
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._hint = _WITH_TOKEN if token else _WITHOUT_TOKEN
 
     async def ask(self, name: str, id: str = "", body: Struct | None = None, **query: Any) -> Any:
         """Do one operation.
@@ -69,7 +74,7 @@ class Remote:
                     allow_redirects=False,
                 ) as response,
             ):
-                return _understood(operation, url, response.status, await response.read())
+                return self._understood(operation, url, response.status, await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unavailable(url, reason_of(error)) from None
 
@@ -93,18 +98,16 @@ class Remote:
             rows += getattr(page, field)
         return replace(page, **{field: rows})
 
+    def _understood(self, operation: Operation, url: str, status: int, body: bytes) -> Any:
+        try:
+            if 200 <= status < 300:
+                shape = operation.answer
+                return None if shape is None else msgspec.json.decode(body, type=shape)
+            raise self._refused(url, status, msgspec.json.decode(body, type=Problem).error)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise FetchError(url, f"answers {status}, but not as the hub's admin API") from None
 
-def _understood(operation: Operation, url: str, status: int, body: bytes) -> Any:
-    try:
-        if 200 <= status < 300:
-            shape = operation.answer
-            return None if shape is None else msgspec.json.decode(body, type=shape)
-        raise _refused(url, status, msgspec.json.decode(body, type=Problem).error)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise FetchError(url, f"answers {status}, but not as the hub's admin API") from None
-
-
-def _refused(url: str, status: int, reason: str) -> RsnotifyError:
-    if status == 404:
-        return NotFound(url, reason)
-    return FetchError(url, reason + (_HINT if status in (401, 403) else ""))
+    def _refused(self, url: str, status: int, reason: str) -> RsnotifyError:
+        if status == 404:
+            return NotFound(url, reason)
+        return FetchError(url, reason + (self._hint if status in (401, 403) else ""))

@@ -27,7 +27,7 @@ def convert(layers: Sequence[Layer], kind: type[T]) -> T:
         try:
             return msgspec.convert(merged, kind)
         except msgspec.ValidationError as error:
-            raise understand(str(error), kind.__struct_fields__) from None
+            raise understand(str(error), kind) from None
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.mqtt.login import ANONYMOUS, Login
 from rsnotify.mqtt.names import is_broker, parse_broker
 
+#: What stands before the URL of a hub that is POSTed to, though it may end in a slash.
+_POSTED = "websub+"
 _WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
@@ -52,7 +54,8 @@ def parse_hub(
         url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
             as it stands. `http(s)://host`, or anything else that ends in `/`, is the base of an
             rsnotify hub: both its ways in are advertised, and fragments go over its WebSocket.
-            `mqtt(s)://host` is an MQTT broker (docs/mqtt.md).
+            `websub+http(s)://host/path/` is POSTed to as it stands without `websub+`, whatever it
+            ends in: for hubs of others. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md).
         token: The bearer token for this hub.
         login: Who the Source is, where it is a broker.
         version: The version of MQTT, `5` or `3.1.1`.
@@ -63,21 +66,24 @@ def parse_hub(
     """
     if is_broker(url):
         return _broker(url, login, version)
+    given, url = url, url.removeprefix(_POSTED)
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in _WEBSOCKET and parts.hostname and parts.port != 0
+        schemes = _WEBSOCKET if given == url else ("http", "https")
+        usable = parts.scheme in schemes and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
     if not usable:
         raise ConfigurationError(
-            f"{url!r} is no hub; write http(s)://host, ws(s)://host/path or mqtt(s)://host"
+            f"{given!r} is no hub; write http(s)://host, websub+http(s)://host/path, "
+            "ws(s)://host/path or mqtt(s)://host"
         )
     if parts.username or parts.password:
         raise ConfigurationError("a hub's URL holds a user name; give a token instead")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"{url!r} has a query or fragment; a hub is named without them")
     check_token(token)
-    if parts.path and not parts.path.endswith("/"):
+    if given != url or (parts.path and not parts.path.endswith("/")):
         return Hub(url, (url,), token)
     return _rsnotify_hub(parts, token)
 

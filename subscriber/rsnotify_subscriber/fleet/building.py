@@ -16,6 +16,9 @@ from rsnotify_subscriber.sharing import Shared
 from rsnotify_subscriber.storing.database import Place
 from rsnotify_subscriber.subscriber import Subscriber
 
+#: The schema of a state in PostgreSQL, where the file names none.
+_SCHEMA = "rsnotify"
+
 
 def build(
     configuration: Configuration, source: Source, shared: Shared, callbacks: Callbacks | None
@@ -86,7 +89,7 @@ def _handler(source: Source, folder: Path) -> AnyHandler:
 
 def _place(source: Source) -> Path | Place:
     if source.postgresql is not None:
-        return _postgresql(source.postgresql, source.schema)
+        return _postgresql(source.postgresql, source.schema or _SCHEMA)
     if source.state is not None:
         return Path(source.state)
     assert source.dest is not None, "it was checked"

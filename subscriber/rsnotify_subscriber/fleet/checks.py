@@ -44,6 +44,8 @@ def _faults(source: Source, *, reachable: bool) -> Iterator[tuple[str, str]]:
         yield "state", "a handler needs a place for its state: state or postgresql"
     if source.dest is not None and _is_within(source.state, source.dest):
         yield "state", "it cannot be kept inside the mirror"
+    if source.schema is not None and source.postgresql is None:
+        yield "schema", "it is for a state in PostgreSQL; name postgresql, too"
     if source.dest is not None and source.postgresql is not None:
         yield "postgresql", "the state of a mirror is kept in a folder"
     if source.via is Via.WEBSUB and not reachable:

@@ -18,9 +18,17 @@ _Bytes = Annotated[int, Meta(ge=1, le=10**15)]
 # A year at most: beyond, timers overflow.
 _Seconds = Annotated[float, Meta(gt=0, le=3e7)]
 _Text = Annotated[str, Meta(min_length=1)]
-_Path = Annotated[str, Meta(pattern=r"^[^\x00]+\Z")]
+_Path = Annotated[str, Meta(pattern=r"^[^\x00]+\Z", description="the path of a file or folder")]
 #: What can stand in the name of a folder.
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", max_length=100)]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+        max_length=100,
+        description="a text of letters, digits, ., _ and -, which begins with a letter or digit "
+        "and has at most 100 of them",
+    ),
+]
 
 
 class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,7 +76,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     options: dict[str, Any] = {}
     state: _Path | None = None
     postgresql: str | None = None
-    schema: _Text = "rsnotify"
+    schema: _Text | None = None
     only: tuple[str, ...] = ()
     excluded: tuple[str, ...] = field(default=(), name="except")
     type: tuple[str, ...] = ()

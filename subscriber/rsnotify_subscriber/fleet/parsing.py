@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, shown
-from rsnotify.settings.lines import Path, line_of
+from rsnotify.settings.lines import line_of
 from rsnotify.settings.wrong import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source
 from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Source, Terms, WebSub
@@ -23,9 +23,9 @@ _PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", 
 _NAMED = ("dest", "state", "schema", "mqtt_session")
 #: Whoever says the one for himself does not want the others of `[defaults]`.
 _INSTEAD = {
-    "dest": ("handler", "options"),
+    "dest": ("handler", "options", "schema"),
     "handler": ("dest", "options"),
-    "state": ("postgresql",),
+    "state": ("postgresql", "schema"),
     "postgresql": ("state",),
     "mqtt_password": ("mqtt_password_file",),
     "mqtt_password_file": ("mqtt_password",),
@@ -167,10 +167,4 @@ def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) ->
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
-        names = [field.encode_name for field in msgspec.structs.fields(kind)]
-        raise _missing(str(error), table) or understand(str(error), names, table) from None
-
-
-def _missing(message: str, table: Path) -> WrongSetting | None:
-    name = message.partition("missing required field `")[2].partition("`")[0]
-    return WrongSetting((*table, name), "it is missing") if name else None
+        raise understand(str(error), kind, table) from None

@@ -84,7 +84,7 @@ async def test_what_cannot_be_is_one_sentence(run_hub: RunHub):
     async with run_hub(admins=[{"token": ADMIN}]) as hub:
         for arguments, token, reason in (
             (["status"], "", "set RSNOTIFY_ADMIN_TOKEN"),
-            (["status"], ADMIN + "x", "set RSNOTIFY_ADMIN_TOKEN"),
+            (["status"], ADMIN + "x", "the token in RSNOTIFY_ADMIN_TOKEN, or of --token, is no"),
             (["suspend", "../status"], ADMIN, "is no id"),
             (["status", "--url", "hub"], ADMIN, "not an absolute http"),
             (["drop", "0" * 32], ADMIN, "there is no such subscription"),
