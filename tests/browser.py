@@ -95,7 +95,8 @@ class Page:
     def __init__(self, connection: _Connection, session: str) -> None:
         self._connection = connection
         self._session = session
-        self._loaded = asyncio.Event()
+        self._loaded: set[str] = set()
+        self._load = asyncio.Event()
         self._tasks: set[asyncio.Task[Params]] = set()
         self.problems: list[Problem] = []
         connection.listeners[session] = self._event
@@ -108,10 +109,12 @@ class Page:
         """Listen to what goes on in it."""
         for domain in ("Page", "Runtime", "Log"):
             await self.call(domain + ".enable")
+        await self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def _event(self, method: str, params: Params) -> None:
-        if method == "Page.loadEventFired":
-            self._loaded.set()
+        if method == "Page.lifecycleEvent" and params["name"] == "load":
+            self._loaded.add(params["loaderId"])
+            self._load.set()
         elif method == "Page.javascriptDialogOpening":
             self.problems.append(Problem("dialog", params["message"]))
             task = asyncio.create_task(self.call("Page.handleJavaScriptDialog", accept=False))
@@ -125,12 +128,14 @@ class Page:
 
     async def goto(self, url: str) -> None:
         """Load a page to its end."""
-        self._loaded.clear()
         answer = await self.call("Page.navigate", url=url)
         if "errorText" in answer:
             raise BrowserError(f"cannot load {url}: {answer['errorText']}")
         async with asyncio.timeout(PATIENCE):
-            await self._loaded.wait()
+            # What was there before may only now be loaded.
+            while answer["loaderId"] not in self._loaded:
+                self._load.clear()
+                await self._load.wait()
 
     async def evaluate(self, expression: str) -> Any:
         """Return the value of an expression; of a promise, what it comes to."""
