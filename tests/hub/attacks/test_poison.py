@@ -8,7 +8,7 @@ import pytest
 
 from tests.hub.attacks.helpers import Answer, Names, confirm, raw_server, response
 from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, fragment, seconds_of
+from tests.hub.helpers import TOPIC, Callback, Client, fragment, seconds_of
 
 
 def confirming(poison: Answer) -> Answer:
@@ -125,6 +125,15 @@ def hosts(names: Names, count: int) -> list[str]:
     return found
 
 
+async def subscribe_all(hub: Client, names: list[str], port: int) -> None:
+    """Subscribe one callback after another, at these hosts."""
+    urls = [f"http://{name}:{port}/{number}" for number, name in enumerate(names)]
+    answers = await asyncio.gather(
+        *(hub.form(mode="subscribe", topic=TOPIC, callback=url) for url in urls)
+    )
+    assert set(answers) == {(202, "")}
+
+
 async def test_verifications_that_hang_at_many_hosts_hold_up_nobody_s(
     run_hub: RunHub, callback: Callback, names: Names
 ):
@@ -133,9 +142,7 @@ async def test_verifications_that_hang_at_many_hosts_hold_up_nobody_s(
         run_hub(callback_seconds=1000) as hub,
         raw_server(hangs) as poisoned,
     ):
-        for number, host in enumerate(hosts(names, 40) * 12):
-            url = f"http://{host}:{poisoned.port}/{number}"
-            assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
+        await subscribe_all(hub, hosts(names, 40) * 12, poisoned.port)
         await hub.subscribe(callback)
 
 
@@ -146,9 +153,7 @@ async def test_deliveries_that_hang_at_many_hosts_hold_up_nobody_s(
         run_hub(callback_seconds=1000) as hub,
         raw_server(confirming(hangs)) as poisoned,
     ):
-        for number, host in enumerate(hosts(names, 45) * 10):
-            url = f"http://{host}:{poisoned.port}/{number}"
-            assert await hub.form(mode="subscribe", topic=TOPIC, callback=url) == (202, "")
+        await subscribe_all(hub, hosts(names, 45) * 10, poisoned.port)
         await hub.subscriptions(lambda rows: len(rows) > 0, limit="1")
         await poisoned.until(lambda: len(poisoned.requests) >= 450)
         await hub.subscribe(callback, topic=TOPIC)
