@@ -19,6 +19,7 @@ from rsnotify.writing import write_document
 from rsnotify_hub.log.contents import whole_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.store import Entry
+from rsnotify_hub.selecting import cutting
 from rsnotify_hub.selecting.cutting import Cutting
 from rsnotify_hub.selecting.leaving import Joiner, join, leave
 from rsnotify_hub.selecting.sieve import Sieve
@@ -203,8 +204,10 @@ def test_it_does_not_matter_in_which_portions_they_come(
 
 
 async def test_what_is_empty_is_told_of_while_more_and_more_comes(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
+
     class Busy(Sieve):
         """There is always something new by the time it is done."""
 
@@ -219,10 +222,10 @@ async def test_what_is_empty_is_told_of_while_more_and_more_comes(
     sieve = Busy()
     async with storing.logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(document(0, 1)))
-        cutting = Cutting(Stream(TOPIC, MAPS), topics, sieve, 0)
-        found = [await cutting.next() for _ in range(5)]
+        stream = Cutting(Stream(TOPIC, MAPS), topics, sieve, 0)
+        found = [await stream.next() for _ in range(5)]
         assert [told(entry.fragment) for part in found for entry in part] == [(0, 1, [])]
-        assert cutting.holds
+        assert stream.holds
     sieve.close()
 
 

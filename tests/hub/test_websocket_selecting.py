@@ -223,18 +223,33 @@ async def test_who_goes_while_the_others_lag_leaves_nothing_behind(
     assert await heard(first, 2) == [1, 2]
 
 
-async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(hub: Client):
+async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(
+    hub: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
     socket, _ = await listen(hub, MAPS)
     source = await hub.source()
     for second in range(500):
         await source.send_str(named(second, b=second + 1).decode())
-    frames, reached = 0, 0.0
-    while reached < 500:
+    begin, first, seconds = await next_told(socket)
+    assert (begin, seconds) == (0, [])
+    await source.send_str(named(500, maps_a=501).decode())
+    begin, until, seconds = await next_told(socket)
+    assert (begin, until, seconds) == (first, 501, [501])
+
+
+async def test_what_is_held_back_is_told_of_though_nothing_comes_after_it(
+    hub: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(cutting, "QUIET_SECONDS", 0.1)
+    socket, _ = await listen(hub, MAPS)
+    for second in range(5):
+        await hub.accepted(named(second, b=second + 1))
+    reached = 0.0
+    while reached < 5:
         begin, until, seconds = await next_told(socket)
-        assert begin <= reached
-        assert seconds == []
-        frames, reached = frames + 1, until
-    assert frames < 20
+        assert (begin, seconds) == (reached, [])
+        reached = until
 
 
 async def test_others_get_the_same_bytes_as_ever(hub: Client):
