@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from asyncio.subprocess import Process
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from rsnotify.commands.processes import free_port
-from tests.subscriber.processes import running, until_reported
+from tests.subscriber.processes import SECONDS, running, until_reported
 
 
 async def test_a_killed_hub_is_followed_by_the_other_within_seconds(tmp_path: Path) -> None:
@@ -17,12 +20,19 @@ async def test_a_killed_hub_is_followed_by_the_other_within_seconds(tmp_path: Pa
     (data / "one").write_text("1")
     source = ("source", data, "--base-url", base, "--port", base.split(":")[2][:-1])
     follow = ("follow", base, tmp_path / "mirror", "--json", "--poll", 600)
-    async with (
-        running(*hubs[0]) as better,
-        running(*hubs[1]),
-        running(*source, "--hub", first, "--hub", second),
-        running(*follow, "--allow-private-addresses") as follower,
-    ):
+    async with AsyncExitStack() as stack:
+
+        async def serves(*arguments: object) -> Process:
+            process = await stack.enter_async_context(running(*arguments))
+            assert process.stdout is not None
+            async with asyncio.timeout(SECONDS):
+                assert b"http://" in await process.stdout.readline()
+            return process
+
+        # Each serves before the next begins, or one would begin with the lesser way.
+        better, _ = [await serves(*hub) for hub in hubs]
+        await serves(*source, "--hub", first, "--hub", second)
+        follower = await stack.enter_async_context(running(*follow, "--allow-private-addresses"))
         await until_reported(follower, way=[first], resources=1, level=True)
         better.kill()
         await until_reported(follower, way=[second], push="up")
