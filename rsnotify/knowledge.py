@@ -149,26 +149,23 @@ class Knowledge:
                 `EARLIEST` while that is a resource of a baseline, which may have changed at
                 any time.
         """
-        if self._known is None:
-            return None
-        reached = self.hole.after if self.hole else self._known.instant
-        if low_water is None:
-            self._through = max(self._through or reached, reached)
-        elif low_water > EARLIEST:
-            reached = min(reached, low_water - MICROSECOND)
-            self._through = max(self._through or reached, reached)
-        if self._through is None:
-            return None
-        sound = self._confirmed_and_applied(low_water)
-        if sound.instant > self._through:
-            return Progress(self._through, self._through)
-        return Progress(self._through, sound.instant, tuple(sound.seen.elements()))
+        if self._known is not None:
+            self._through = self._reached(low_water)
+            self._sound = self._confirmed_and_applied(low_water)
+        return _progress(self._through, self._sound)
 
     def progress_after(self, low_water: Instant | None) -> Progress | None:
         """Return what `progress` will be once that is the earliest change; nothing moves yet."""
-        after = copy(self)
-        after._sound = copy(self._sound)
-        return after.progress(low_water)
+        return _progress(self._reached(low_water), self._confirmed_and_applied(low_water))
+
+    def _reached(self, low_water: Instant | None) -> Instant | None:
+        """Return T, which never goes back; None while there is none."""
+        if self._known is None or low_water == EARLIEST:
+            return self._through
+        reached = self.hole.after if self.hole else self._known.instant
+        if low_water is not None:
+            reached = min(reached, low_water - MICROSECOND)
+        return max(self._through or reached, reached)
 
     def _confirmed_and_applied(self, low_water: Instant | None) -> Frontier:
         """Return what the next run may take for confirmed.
@@ -177,7 +174,16 @@ class Knowledge:
         or for the first time, as a hub withheld it. But this must come again after a crash.
         """
         if low_water is None or low_water > self.confirmed:
-            self._sound = copy(self._confirmed)
-        elif low_water > EARLIEST:
-            self._sound.advance(low_water - MICROSECOND)
-        return self._sound
+            return copy(self._confirmed)
+        sound = copy(self._sound)
+        if low_water > EARLIEST:
+            sound.advance(low_water - MICROSECOND)
+        return sound
+
+
+def _progress(through: Instant | None, sound: Frontier) -> Progress | None:
+    if through is None:
+        return None
+    if sound.instant > through:
+        return Progress(through, through)
+    return Progress(through, sound.instant, tuple(sound.seen.elements()))
