@@ -21,7 +21,7 @@ DEBIAN = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=Tru
 PATH = ":".join([*DEBIAN, os.environ["PATH"]])
 #: The server refuses to run as root; this is whose it is on Debian.
 USER = "postgres" if os.getuid() == 0 else None
-PATIENCE = 30
+PATIENCE = 60
 
 
 class PostgreSQL:

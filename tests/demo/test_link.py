@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify.commands.demo.link import Link, open_link
 
-PATIENCE = 30
+PATIENCE = 120
 
 
 class Pair:

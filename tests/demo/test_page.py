@@ -25,7 +25,7 @@ class Demo:
 
     async def start(self) -> None:
         """Read where everything is."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(2 * PATIENCE):
             while "page" not in self.urls:
                 line = (await self._out.readline()).decode()
                 assert line, "the demo has ended"
