@@ -52,8 +52,8 @@ def test_a_large_file_is_copied_in_pieces(tmp_path: Path) -> None:
 
 
 def test_many_resources_take_no_more_memory_than_those_of_one_package(tmp_path: Path) -> None:
-    few = peak_of(tmp_path, 1_500, size=1, max_resources=500)
-    many = peak_of(tmp_path, 4_000, size=1, max_resources=500)
+    few = peak_of(tmp_path, 600, size=1, max_resources=200)
+    many = peak_of(tmp_path, 2_400, size=1, max_resources=200)
     assert many < 1.3 * few
 
 
@@ -68,7 +68,7 @@ def test_many_changes_take_no_more_memory_than_those_of_one_package(tmp_path: Pa
             )
 
     def peak(count: int) -> int:
-        writer = DumpWriter(tmp_path, BASE, BASE + "up", max_resources=500)
+        writer = DumpWriter(tmp_path, BASE, BASE + "up", max_resources=200)
         until = AT + timedelta(seconds=count)
         tracemalloc.start()
         try:
@@ -77,5 +77,5 @@ def test_many_changes_take_no_more_memory_than_those_of_one_package(tmp_path: Pa
         finally:
             tracemalloc.stop()
 
-    few, many = peak(1_500), peak(4_000)
+    few, many = peak(600), peak(2_400)
     assert many < 1.3 * few
