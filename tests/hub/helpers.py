@@ -20,7 +20,7 @@ from rsnotify.writing import write_document
 
 TOPIC = "https://source.example/data/channel.xml"
 ADMIN = "the-token-of-the-admin"
-PATIENCE = 60
+PATIENCE = 120
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 #: What the admin API lists.
