@@ -171,7 +171,7 @@ class Following:
             through=progress.through if progress else None,
             lag_ms=self._tally.lag_ms(),
             push=push,
-            way=tuple(way.hub for way in up),
+            way=self._push.hubs,
             level=self._follower.level,
             baseline=self._follower.baselining,
             in_step=self._follower.in_step,
@@ -180,9 +180,9 @@ class Following:
         )
 
     def _error(self) -> str | None:
-        """Return why it does not go on: the Source's lists come before its resources."""
+        """Return why it does not go on: the Source's lists come first, and push comes last."""
         listed = self._follower.error if self._follower.failures else None
-        error = listed or next(iter(self._errors.values()), None)
+        error = listed or next(iter(self._errors.values()), None) or self._push.error
         return None if error is None else str(error)
 
     async def run(self) -> None:

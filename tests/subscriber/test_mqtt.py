@@ -118,7 +118,7 @@ class Heard:
         self.events: list[str | bytes] = []
         self._news = asyncio.Event()
 
-    def up(self) -> None:
+    def up(self, hub: str | None = None) -> None:
         self._note("up")
 
     def audience(self, listeners: int) -> None:

@@ -42,6 +42,7 @@ class Line:
         exchange: Who is told; nobody any more once it is closed.
 
     Attributes:
+        hub: The hub that tells, as far as that is known.
         is_up: Whether its hub has accepted the subscription.
         is_mute: Whether it does not tell what it should.
         heard_at: When it came up, or told something, in seconds of the event loop.
@@ -50,6 +51,7 @@ class Line:
 
     def __init__(self, way: Way, exchange: Exchange) -> None:
         self.way = way
+        self.hub = way.hub
         self.is_up = self.is_mute = self.is_due = False
         self.up_at = self.heard_at = 0.0
         self._exchange: Exchange | None = exchange
@@ -86,8 +88,9 @@ class Line:
 
     # What the transport tells
 
-    def up(self) -> None:
-        """Hear that the hub has accepted the subscription."""
+    def up(self, hub: str | None = None) -> None:
+        """Hear that the hub has accepted the subscription, and which it is."""
+        self.hub = hub or self.hub
         if self._exchange is not None and not self.is_up:
             self.is_up = True
             self.up_at = self.heard_at = asyncio.get_running_loop().time()

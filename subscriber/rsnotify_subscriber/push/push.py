@@ -76,7 +76,7 @@ class Push:
         self._since = since
         self._announce = announce
         self._open: dict[Way, Line] = {}
-        self._failed: set[Way] = set()  # since they were up last
+        self._failed: dict[Way, str] = {}  # since they were up last, and why
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -89,14 +89,28 @@ class Push:
     @property
     def up(self) -> list[Way]:
         """The ways by which changes arrive now, the best first."""
+        return [line.way for line in self._lines()]
+
+    @property
+    def hubs(self) -> tuple[str, ...]:
+        """The hubs from which they arrive, in the same order."""
+        return tuple(line.hub for line in self._lines())
+
+    @property
+    def error(self) -> str | None:
+        """Why the best way is not up, if none is and it was tried."""
+        reasons = (self._failed.get(way) for way in self._ways)
+        return None if self._lines() else next(filter(None, reasons), None)
+
+    def _lines(self) -> list[Line]:
         lines = (self._open.get(way) for way in self._ways)
-        return [line.way for line in lines if line is not None and line.counts]
+        return [line for line in lines if line is not None and line.counts]
 
     def take(self, ways: Sequence[Way]) -> None:
         """Use these ways from now on; those that were there before stay as they are."""
         self._ways = tuple(ways)
         self._preference.change(ways)
-        self._failed.intersection_update(ways)
+        self._failed = {way: why for way, why in self._failed.items() if way in ways}
         self._arrange()
 
     async def run(self) -> None:
@@ -150,7 +164,7 @@ class Push:
 
     def line_up(self, line: Line) -> None:
         """Hear that a hub has accepted the subscription."""
-        self._failed.discard(line.way)
+        self._failed.pop(line.way, None)
         self._preference.up(line.way, line.up_at)
         self._tell_up(line)
         self._arrange()
@@ -170,7 +184,7 @@ class Push:
         wish = error.retry_after or 0.0
         self._preference.down(line.way, asyncio.get_running_loop().time(), wish)
         is_news = line.way not in self._failed
-        self._failed.add(line.way)
+        self._failed[line.way] = str(error)
         self._log(error, is_news=is_news)
         if is_news:
             self._tell_down(line, str(error), counted=line.counts)
@@ -211,7 +225,7 @@ class Push:
         """Count no more on a way that has told nothing since some time."""
         if self._open.get(line.way) is not line or not line.counts or line.heard_at > since:
             return
-        reason = f"{line.way.hub}: it does not tell of changes that the lists have"
+        reason = f"{line.hub}: it does not tell of changes that the lists have"
         line.is_mute = True
         self._preference.mute(line.way)
         self._log(reason, is_news=True)
@@ -221,20 +235,22 @@ class Push:
     # What is told of them
 
     def _log(self, reason: object, *, is_news: bool) -> None:
-        hubs = ", ".join(way.hub for way in self.up)
+        hubs = ", ".join(self.hubs)
         state = f"a hub is away, changes arrive by {hubs}" if hubs else _NONE
         level = logging.WARNING if is_news and self._needed else logging.INFO
         logger.log(level, "%s: %s", state, reason)
 
     def _tell_up(self, line: Line) -> None:
         way = line.way
-        logger.log(logging.INFO if self._needed else logging.DEBUG, "changes arrive by %s", way.hub)
-        self._announce(PushUp(way.kind, way.hub, way.topic))
+        logger.log(
+            logging.INFO if self._needed else logging.DEBUG, "changes arrive by %s", line.hub
+        )
+        self._announce(PushUp(way.kind, line.hub, way.topic))
         if self.up == [way]:
             self._events.up()
 
     def _tell_down(self, line: Line, reason: str, *, counted: bool) -> None:
         way, left = line.way, len(self.up)
-        self._announce(PushDown(way.kind, way.hub, way.topic, reason, left))
+        self._announce(PushDown(way.kind, line.hub, way.topic, reason, left))
         if counted and not left:
             self._events.down()

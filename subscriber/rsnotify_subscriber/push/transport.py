@@ -10,8 +10,12 @@ from rsnotify.datetimes import Instant
 class Listener(Protocol):
     """Who is told what arrives."""
 
-    def up(self) -> None:
-        """Hear that fragments arrive from now on, from `since` without a hole, or with a gap."""
+    def up(self, hub: str | None = None) -> None:
+        """Hear that fragments arrive from now on, from `since` without a hole, or with a gap.
+
+        Args:
+            hub: From where, if the way leaves that open; said anew when it is another.
+        """
 
     def audience(self, listeners: int) -> None:
         """Hear how many hear the same, where the hub tells."""

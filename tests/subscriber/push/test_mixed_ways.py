@@ -94,7 +94,7 @@ class Kept(Mixed):
 
     # What the `Push` tells
 
-    def up(self) -> None:
+    def up(self, hub: str | None = None) -> None:
         assert not self.is_up
         self.is_up = True
         self.destination.push_up()

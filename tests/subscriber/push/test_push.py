@@ -70,7 +70,7 @@ class Kept:
         self.is_up = False
         self.push = Push(ways, self, lambda: KNOWN, Random(0), announce=self.events.append)
 
-    def up(self) -> None:
+    def up(self, hub: str | None = None) -> None:
         assert not self.is_up
         self.is_up = True
 

@@ -39,7 +39,7 @@ class Recorder:
         async with asyncio.timeout(PATIENCE):
             await self.task
 
-    def up(self) -> None:
+    def up(self, hub: str | None = None) -> None:
         self.ups += 1
         self._changed.set()
 

@@ -122,6 +122,36 @@ async def test_auto_takes_websub_where_a_hub_has_nothing_better(
         await destination.until(lambda: subscriber.status.push is PushState.UP)
 
 
+async def test_the_way_names_the_hub_that_the_topic_names_and_not_another(
+    source: SmallSource, hub: str, destination: Destination, desk: Desk
+) -> None:
+    source.hubs = ["https://another.example/websub"]
+    topic = source.base + "channel.xml"
+    links = {"Link": f'<{hub}websub>; rel="hub", <{topic}>; rel="self"'}
+    source.answers["/data/channel.xml"] = status(200, headers=links)
+    async with following(destination, desk) as subscriber:
+        assert subscriber.status.way == (f"{hub}websub",)
+
+
+async def test_a_status_says_why_push_was_refused_until_it_works(
+    source: SmallSource, hub: str, destination: Destination, desk: Desk
+) -> None:
+    refusing = source.base + "no-hub"
+    source.hubs = [refusing]
+    async with destination.subscriber(
+        via=Via.WEBSUB, pace=RARE, callbacks=desk.callbacks
+    ) as subscriber:
+        await destination.until(lambda: subscriber.status.level)
+        await destination.until(lambda: subscriber.status.error is not None)
+        assert subscriber.status.push is PushState.DOWN
+        assert f"{refusing}: it answers 4" in str(subscriber.status.error)
+        topic = source.base + "channel.xml"
+        links = {"Link": f'<{hub}websub>; rel="hub", <{topic}>; rel="self"'}
+        source.answers["/data/channel.xml"] = status(200, headers=links)
+        await destination.until(lambda: subscriber.status.push is PushState.UP)
+        assert subscriber.status.error is None
+
+
 async def test_websub_cannot_be_had_without_anything_to_subscribe_to(
     source: SmallSource, destination: Destination, desk: Desk
 ) -> None:

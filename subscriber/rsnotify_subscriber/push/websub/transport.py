@@ -62,22 +62,29 @@ class WebSubTransport:
         try:
             member = await membership.join()
             inbox.silence.heard(loop.time())
-            listener.up()
+            listener.up(member.hub)
             tasks.spawn(_hand_on(inbox, listener))
             tasks.spawn(_catch_up(listener, terms.settle))
-            tasks.spawn(self._keep(member, membership, inbox.silence, tasks))
+            tasks.spawn(self._keep(member, membership, inbox.silence, tasks, listener))
             await ended
         finally:
             await tasks.cancel()
             await membership.leave_all(_GOODBYE)
 
     async def _keep(
-        self, member: Member, membership: Membership, silence: Silence, tasks: Tasks
+        self,
+        member: Member,
+        membership: Membership,
+        silence: Silence,
+        tasks: Tasks,
+        listener: Listener,
     ) -> None:
         """Subscribe anew whenever it is time, and end what was before."""
         while True:
             await self._until_due(member, silence)
             before, member = member, await self._renewed(member, membership, silence)
+            if member.hub != before.hub:
+                listener.up(member.hub)
             tasks.spawn(self._retire(before, membership))
 
     async def _until_due(self, member: Member, silence: Silence) -> None:
