@@ -287,6 +287,15 @@ def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.M
     assert all(len(one.resources) <= 20 for one in lists)
 
 
+def test_what_ends_as_soon_as_it_has_begun_has_published(tmp_path: Path) -> None:
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    with publisher.source.open_journal() as journal, journal.transaction():
+        journal.record([Record(Resource(BASE + "a", change=ChangeType.CREATED))])
+    publisher.start()
+    publisher.close()
+    assert uris(read(publisher, "changelist.xml")) == [BASE + "a"]
+
+
 def test_a_script_that_just_ends_has_published_without_a_word(tmp_path: Path) -> None:
     script = (
         "from rsnotify_publisher import Publisher\n"
