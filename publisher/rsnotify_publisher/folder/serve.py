@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -49,19 +49,24 @@ def server(source: Publisher | SourceDescription, folders: Sequence[Folder]) -> 
         folders: All that are its sets.
     """
     app = web.Application()
-    app.add_routes(_once_ready(route, folders) for route in routes(source, path_of(source)))
+    by_prefix = {folder.prefix: folder for folder in folders}
+    for route in routes(source, path_of(source)):
+        of = folders[0] if len(folders) == 1 else _folder_of(route.path, by_prefix)
+        app.add_routes([route if of is None else _once_ready(route, of)])
     app.router.add_get("/robots.txt", _robots(source, folders))
     for folder in folders:
         app.router.add_get(folder.prefix + r"{name:[\s\S]+}", _files(folder))
     return app
 
 
-def _once_ready(route: web.RouteDef, folders: Sequence[Folder]) -> web.RouteDef:
+def _folder_of(path: str, by_prefix: Mapping[str, Folder]) -> Folder | None:
+    """Return the folder to which a path belongs; the Source Description of several is of none."""
+    ends = [number for number, letter in enumerate(path, 1) if letter == "/"]
+    return next((by_prefix[path[:end]] for end in ends if path[:end] in by_prefix), None)
+
+
+def _once_ready(route: web.RouteDef, folder: Folder) -> web.RouteDef:
     """Let who asks for a document of a folder wait until all are there, rather than miss one."""
-    of = [folder for folder in folders if route.path.startswith(folder.prefix)]
-    folder = folders[0] if len(folders) == 1 else next(iter(of), None)
-    if folder is None:  # the Source Description of several
-        return route
     ready = folder.ready
 
     async def handle(request: web.Request) -> web.StreamResponse:
