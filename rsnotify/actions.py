@@ -75,6 +75,21 @@ class Sweep(Struct, frozen=True):
     at: Instant
 
 
+class Undate(Struct, frozen=True):
+    """Forget when resources changed that are held as changed later than this. Needs no answer.
+
+    They have a time that was wrong, and what the Source tells of them would be older for years.
+    They stay as they are, of unknown time.
+
+    Args:
+        after: The instant.
+        entirely: Whether to forget as well how far one is, as the time of the Source has gone back.
+    """
+
+    after: Instant
+    entirely: bool = False
+
+
 class Discover(Struct, frozen=True):
     """Read the Capability List anew; answer with `offered`. Nothing waits for it."""
 
@@ -91,7 +106,7 @@ class Note(Struct, frozen=True):
     warning: bool = False
 
 
-Action = Fetch | Apply | BeginBaseline | Compare | Sweep | Discover | Note
+Action = Fetch | Apply | BeginBaseline | Compare | Sweep | Undate | Discover | Note
 
 
 class Progress(Struct, frozen=True):
@@ -101,8 +116,11 @@ class Progress(Struct, frozen=True):
         through: T: every change up to and including this instant is durably applied.
         confirmed: Through here the standard documents, not only the hub, have said so.
         seen: What the documents listed at exactly `confirmed`.
+        running: Whether more may have come of that very instant since they were read, as it was
+            a second, or a day, that may not have been over then.
     """
 
     through: Instant
     confirmed: Instant
     seen: tuple[Key, ...] = ()
+    running: bool = False

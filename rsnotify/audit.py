@@ -19,10 +19,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from rsnotify.coverage import EARLIEST
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.digest import ALGORITHM, SetDigest, SetSum, set_digest
 from rsnotify.errors import InvalidDocument
-from rsnotify.knowledge import EARLIEST
 from rsnotify.model import Document
 from rsnotify.pace import Pace
 
@@ -125,6 +125,10 @@ class Audit:
         """Hear a document that lists resources: it may tell what is later than its `at`."""
         latest = document.completed or document.at
         self._listed = max(self._listed, latest or EARLIEST)
+
+    def forget(self) -> None:
+        """Forget what was said and listed, as the time of the Source has gone back."""
+        self._said, self._listed, self.in_step = None, EARLIEST, None
 
     def found(self, differing: int) -> None:
         """Hear of how many resources a comparison of everything showed that they differ."""

@@ -56,6 +56,7 @@ class Baseline:
         is_old: Tells of an instant whether what speaks of it cannot say anything new. A
             Resource List is read all the same: it costs little.
         walked: The dump that was read to its end the last time.
+        until: What speaks of a time later than this tells no time: it counts for `at_least`.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Baseline:
         dump_first: bool = False,
         is_old: Callable[[Instant], bool] = lambda at: False,
         walked: Document | None = None,
+        until: Instant | None = None,
     ) -> None:
         ways = resource_ways(offer)
         live = [way for way in ways if way.rung not in _ARCHIVES]
@@ -75,6 +77,7 @@ class Baseline:
         self._at_least = at_least
         self._is_old = is_old
         self._walked = walked
+        self._until = until
         #: Why a way could not be read to its end, if one could not.
         self.error: RsnotifyError | None = None
         if not self._ahead:
@@ -141,7 +144,7 @@ class Baseline:
         return document == self._walked
 
     def _listed(self, document: Document) -> Listed:
-        at = document.at or self._at or self._latest(document)
+        at = self._believed(document.at or self._at or self._latest(document))
         self._note(at)
         package = self.current.package
         return Listed(document.resources, at, package.uri if package else None)
@@ -160,8 +163,12 @@ class Baseline:
             default=self._at_least,
         )
 
+    def _believed(self, at: Instant) -> Instant:
+        return self._at_least if self._until is not None and at > self._until else at
+
     def _note(self, at: Instant | None) -> None:
         if at is not None:
+            at = self._believed(at)
             self._at = at if self._at is None else min(self._at, at)
 
     def broken(self, error: RsnotifyError) -> None:

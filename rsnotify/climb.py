@@ -14,13 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rsnotify.actions import Action, BeginBaseline, Compare, Discover, Fetch, Note, Sweep
+from msgspec import structs
+
+from rsnotify.actions import (
+    Action,
+    BeginBaseline,
+    Compare,
+    Discover,
+    Fetch,
+    Note,
+    Sweep,
+    Undate,
+)
+from rsnotify.backwards import Backwards
 from rsnotify.baseline import Baseline, Listed
-from rsnotify.coverage import Change
+from rsnotify.coverage import EARLIEST, Change, Coverage
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
 from rsnotify.intake import Intake
-from rsnotify.knowledge import EARLIEST, Knowledge
+from rsnotify.knowledge import LEAP, Knowledge
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
@@ -63,6 +75,10 @@ class Climb:
         self._schedule = schedule
         self._pace = pace
         self._intake = Intake(knowledge, worklist, pace.hold)
+        self._backwards = Backwards(pace)
+        self._is_first = self._is_undated = True
+        #: Where the Source's lists of changes begin and end, since its time has gone back.
+        self._anew: tuple[Instant, Instant] | None = None
         self._pull: Pull | None = None
         self._baseline: Baseline | None = None
         self._walked: Document | None = None
@@ -143,20 +159,30 @@ class Climb:
         if when <= now:
             self.begin(now)
 
-    def fetched(self, fetch: Fetch, document: Document, now: float) -> None:
+    def fetched(
+        self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
+    ) -> None:
         """Take a document that was asked for.
 
         Raises:
             DocumentError: It cannot be used.
         """
         if self._pull is not None and fetch is self._pull.current:
-            self._step(fetch, self._pull.read(document, self._knowledge.frontier), now)
+            step = self._pull.read(document, self._knowledge.frontier, sent)
+            self._step(fetch, step, now)
         elif self._baseline is not None and fetch is self._baseline.current:
             self._listed = self._baseline.read(document)
             if self._listed is None:
                 self._walk_on(self._baseline, now)
             else:
+                if self._is_undated:
+                    self._undate(self._listed.at)
+                    self._is_undated = False
                 self._actions.append(Compare(self._listed.resources, self._listed.at))
+
+    def _undate(self, at: Instant) -> None:
+        """Let no change of a wrong date outlive a crash that came before the progress over it."""
+        self._actions.append(Undate(max(at, self._knowledge.known or EARLIEST) + LEAP))
 
     def go_on(self) -> None:
         """Go on with a baseline or a dump once most of the last document is applied.
@@ -245,7 +271,8 @@ class Climb:
 
     def _step(self, asked: Fetch, step: Step, now: float) -> None:
         if step.coverage is not None:
-            new = self._intake.take(asked, step.coverage, more=step.fetch is not None)
+            coverage = self._judged(asked, step.coverage, now)
+            new = self._intake.take(asked, coverage, more=step.fetch is not None)
             if new:
                 self._note(f"{new} changes from the {asked.rung} {asked.uri}")
         if step.fetch is not None:
@@ -261,6 +288,13 @@ class Climb:
             if step.coverage is not None and step.coverage.closed and asked.package is None:
                 self._actions.append(Discover())  # core §12.1: a closed list has a successor
             self._end_pull(now)
+
+    def _judged(self, asked: Fetch, coverage: Coverage, now: float) -> Coverage:
+        """Pass over nothing of a list that ends before what is confirmed."""
+        if self._pull is None or not self._pull.tells_present(asked):
+            return coverage
+        anew = self._backwards.look(coverage, self._knowledge.frontier, now)
+        return structs.replace(coverage, ordered=False) if anew else coverage
 
     def _ask(self, asked: Fetch, fetch: Fetch) -> None:
         if fetch.rung is not asked.rung:
@@ -302,6 +336,12 @@ class Climb:
     def _end_pull(self, now: float) -> None:
         self._pull = None
         self._worklist.release()
+        if self._backwards.has_gone_back(now) and not self._worklist.handed_out:
+            self._step_back(now)
+            return
+        if self._is_first:
+            self._is_first = False
+            self._undate(EARLIEST)
         self._need_baseline = self._knowledge.hole is not None
         if not self._need_baseline:
             self._baselines = 0
@@ -311,6 +351,28 @@ class Climb:
         else:
             self._lag_tries = 0
             self._poll_later(now)
+
+    def _step_back(self, now: float) -> None:
+        """Begin anew with what is held, as its instants tell nothing any more."""
+        confirmed = format_datetime(self._knowledge.confirmed)
+        ends = self._backwards.ends
+        assert ends is not None
+        begins = min(self._backwards.begins or ends, ends)
+        told = format_datetime(ends)
+        self._note(
+            f"the time of the Source has gone back: its lists end at {told}, and told of "
+            f"{confirmed} before, so everything is compared",
+            warning=True,
+        )
+        self.settled = False
+        self._backwards.begin_anew(now)
+        self._worklist.forget()
+        self._need_baseline = bool(resource_ways(self._offer))
+        self._baselines = 0
+        self._anew = (begins, ends) if self._need_baseline else None
+        self._knowledge.forget(None if self._need_baseline else begins)
+        self._actions.append(Undate(begins, entirely=True))
+        self.begin(now)
 
     def _settle(self) -> None:
         self.failures = 0
@@ -337,14 +399,17 @@ class Climb:
     def _begin_baseline(self) -> None:
         known = self._knowledge.known
         self._dump_is_new = False
+        begins, ends = self._anew or (None, None)
         # Who holds nothing needs everything, and a dump has it in one. Where the Resource List
         # did not fill a hole, a younger dump may.
         self._baseline = Baseline(
             self._offer,
-            known or EARLIEST,
-            dump_first=known is None or (self._need_baseline and self._baselines % 2 == 1),
+            known or begins or EARLIEST,
+            dump_first=(known is None and ends is None)
+            or (self._need_baseline and self._baselines % 2 == 1),
             is_old=self._knowledge.covers,
             walked=self._walked,
+            until=ends,
         )
         self._begin_way(self._baseline)
         self._actions.append(self._baseline.current)
@@ -352,6 +417,7 @@ class Climb:
     def _begin_way(self, baseline: Baseline) -> None:
         self._note(f"baseline from the {baseline.way.rung} {baseline.way.uri}")
         self._actions.append(BeginBaseline())
+        self._is_undated = True
 
     def _walk_on(self, baseline: Baseline, now: float) -> None:
         following = baseline.next()
@@ -392,6 +458,7 @@ class Climb:
         for change in self._knowledge.baseline(baseline.at):
             self._worklist.add(change)
         self._walked = baseline.walked or self._walked
+        self._anew = None
         self._end_baseline(baseline, now)
 
     def _end_baseline(self, baseline: Baseline, now: float) -> None:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.dating import by_place, ends
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
@@ -43,6 +45,12 @@ class Change(Struct, frozen=True, gc=False):
         return self.change is ChangeType.DELETED and self.resource.datetime is None
 
 
+#: Before every change.
+EARLIEST = datetime.min.replace(tzinfo=UTC)
+#: A document that is sent so much later than an instant has all of it, though it may be written a
+#: little late, and clocks differ a little.
+_WRITING = timedelta(seconds=1)
+
 #: What tells two changes of one instant apart.
 Key = tuple[str, str, str]
 
@@ -62,6 +70,7 @@ class Coverage(Struct, frozen=True):
         ordered: Its entries stand in chronological order, as core §12.1 demands. If not, a
             late entry may carry an early datetime, and no entry may be passed over as old.
         changes: Its entries.
+        sent: When it was sent, by the clock of the Source; None if that is not told.
     """
 
     from_: Instant | None
@@ -69,17 +78,44 @@ class Coverage(Struct, frozen=True):
     closed: bool
     ordered: bool
     changes: tuple[Change, ...]
+    sent: Instant | None = None
+
+    @property
+    def ends(self) -> Instant | None:
+        """The latest that it tells of; None if it tells of nothing."""
+        at_last = self.changes and self.ordered and not self.closed
+        return self.changes[-1].at if at_last else self.until
+
+    @property
+    def latest(self) -> Instant:
+        """The latest datetime in it, of which list order may have made an earlier one."""
+        told = (change.resource.changed_at or change.at for change in self.changes)
+        return max(told, default=EARLIEST)
+
+    @property
+    def running(self) -> bool:
+        """Whether more may have come of the instant of its last entry after it was sent."""
+        until = self.until
+        if self.closed or until is None or until.microsecond:
+            return False
+        if not any(change.at == until for change in self.changes):
+            return False  # the list begins there, and says that it is over
+        return self.sent is None or self.sent < ends(until) + _WRITING
 
     def reaches(self, instant: Instant) -> bool:
         """Tell whether nothing between `instant` and the first entry can be missing."""
         return self.from_ is not None and self.from_ <= instant
 
 
-def change_list_coverage(document: Document) -> Coverage:
+def change_list_coverage(document: Document, sent: Instant | None = None) -> Coverage:
     """Read a Change List as coverage.
 
     A list without the mandatory `from` (core §12.1) is taken to begin with its first entry.
     An open list proves nothing beyond its last entry.
+
+    Args:
+        document: The Change List.
+        sent: When it was sent, by the clock of the Source; None if that is not told.
 
     Raises:
         WrongDocument: It is not a Change List.
@@ -87,7 +123,7 @@ def change_list_coverage(document: Document) -> Coverage:
     """
     if document.capability != Capability.CHANGE_LIST or document.index:
         raise WrongDocument(f"a Change List was expected, not {document.capability!r}")
-    return _listed_coverage(document)
+    return _listed_coverage(document, sent=sent)
 
 
 def package_coverage(manifest: Document, package: str) -> Coverage:
@@ -106,8 +142,12 @@ def package_coverage(manifest: Document, package: str) -> Coverage:
     return _listed_coverage(manifest, package)
 
 
-def _listed_coverage(document: Document, package: str | None = None) -> Coverage:
+def _listed_coverage(
+    document: Document, package: str | None = None, sent: Instant | None = None
+) -> Coverage:
     changes, ordered = _changes(document, package)
+    if not ordered:
+        changes, ordered = _by_place(changes)
     latest = max((change.at for change in changes), default=None)
     from_ = document.from_
     if from_ is None and changes:
@@ -115,8 +155,22 @@ def _listed_coverage(document: Document, package: str | None = None) -> Coverage
         certain = [change.at for change in changes if not change.dated_by_lastmod]
         from_ = min(certain or [change.at for change in changes])
         ordered = ordered and len(certain) == len(changes)
+    elif from_ is not None and changes and ordered:
+        from_ = min(from_, changes[0].at)  # it is rounded up, or of a clock that was set since
     until = max((t for t in (document.until, latest, from_) if t is not None), default=None)
-    return Coverage(from_, until, document.until is not None, ordered, changes)
+    return Coverage(from_, until, document.until is not None, ordered, changes, sent)
+
+
+def _by_place(changes: tuple[Change, ...]) -> tuple[tuple[Change, ...], bool]:
+    """Date changes that are out of order by their place, where that tells something."""
+    times = by_place([change.at for change in changes])
+    if times is None:
+        return changes, False
+    return tuple(map(_dated, changes, times)), True
+
+
+def _dated(change: Change, at: Instant) -> Change:
+    return change if change.at == at else structs.replace(change, at=at)
 
 
 def fragment_coverage(document: Document) -> Coverage:
@@ -182,17 +236,20 @@ class Frontier(Struct):
     Args:
         over: Whether no more changes can come of the very instant. Where datetimes are in
             whole seconds, the second of an open list's last entry may still be running.
+        running: Whether, as far as is known, it was running when it was read last, so that more
+            may have come of it since.
     """
 
     instant: Instant
     seen: Counter[Key]
     over: bool = True
+    running: bool = False
 
     @classmethod
-    def at(cls, instant: Instant, seen: Iterable[Key] = ()) -> Frontier:
+    def at(cls, instant: Instant, seen: Iterable[Key] = (), *, running: bool = False) -> Frontier:
         """Make a frontier."""
         seen = Counter(seen)
-        return cls(instant, seen, over=not seen)
+        return cls(instant, seen, over=not seen, running=running)
 
     @property
     def joint(self) -> Instant:
@@ -222,13 +279,27 @@ class Frontier(Struct):
                     fresh.append(change)
         return fresh
 
-    def advance(self, until: Instant, changes: Sequence[Change] = (), *, over: bool = True) -> None:
+    def learn(self, coverage: Coverage) -> None:
+        """Move on to where a document ends that joins, if that is later."""
+        if coverage.until is not None:
+            running, over = coverage.running, coverage.closed
+            self.advance(coverage.until, coverage.changes, over=over, running=running)
+
+    def advance(
+        self,
+        until: Instant,
+        changes: Sequence[Change] = (),
+        *,
+        over: bool = True,
+        running: bool = False,
+    ) -> None:
         """Move on to `until`, if that is later; the frontier never moves back.
 
         Args:
             until: The instant.
             changes: What is known by it; what of them is of this very instant counts as seen.
             over: Whether no more changes can come of it.
+            running: Whether more may have come of it since this was told.
         """
         if until < self.instant:
             return
@@ -236,4 +307,5 @@ class Frontier(Struct):
         later = until > self.instant
         self.seen = at_it if later else self.seen | at_it
         self.over = over or (self.over and not later)
+        self.running = running and (later or self.running)
         self.instant = until

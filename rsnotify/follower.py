@@ -67,7 +67,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from random import Random
 
-from rsnotify.actions import Action, Apply, Discover, Fetch, Note, Progress
+from rsnotify.actions import Action, Apply, Discover, Fetch, Note, Progress, Undate
 from rsnotify.audit import Audit, Remedy
 from rsnotify.climb import Climb
 from rsnotify.coverage import Change, fragment_coverage
@@ -245,13 +245,21 @@ class Follower:
 
     # Events: push
 
-    def fragment(self, document: Document, now: float) -> list[Action]:
-        """Take a fragment that was pushed."""
+    def fragment(
+        self, document: Document, now: float, today: Instant | None = None
+    ) -> list[Action]:
+        """Take a fragment that was pushed.
+
+        Args:
+            document: The fragment.
+            now: The time.
+            today: What a clock here shows, which may be wrong; None if there is none.
+        """
         try:
             coverage = fragment_coverage(document)
         except DocumentError as error:
             return self.fragment_unreadable(error, now)
-        joined = self._knowledge.push(coverage)
+        joined = self._knowledge.push(coverage, today)
         until = None if coverage.from_ is None else coverage.until
         self._audit.hear(document, until, self._knowledge.known)
         # One time for all: they are of one host, and its connections can be used again.
@@ -316,10 +324,19 @@ class Follower:
 
     # Events: documents
 
-    def fetched(self, fetch: Fetch, document: Document, now: float) -> list[Action]:
-        """Take a document that was asked for, read to its end."""
+    def fetched(
+        self, fetch: Fetch, document: Document, now: float, sent: Instant | None = None
+    ) -> list[Action]:
+        """Take a document that was asked for, read to its end.
+
+        Args:
+            fetch: What asked for it.
+            document: The document.
+            now: The time.
+            sent: When it was sent, by the clock of the Source; None if that is not told.
+        """
         try:
-            self._climb.fetched(fetch, document, now)
+            self._climb.fetched(fetch, document, now, sent)
             if fetch.rung in RESOURCES:
                 self._audit.listed(document)
         except DocumentError as error:
@@ -406,5 +423,7 @@ class Follower:
         if changes:
             self._actions.append(Apply(tuple(changes)))
         actions = self._actions.copy()
+        if any(isinstance(action, Undate) and action.entirely for action in actions):
+            self._audit.forget()
         self._actions.clear()
         return actions

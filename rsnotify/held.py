@@ -37,7 +37,12 @@ class Held:
         if self._size < self._limit:
             self._fragments.insert(after, coverage)
             self._size += _size(coverage)
-        elif coverage.changes:
+        else:
+            self.refuse(coverage)
+
+    def refuse(self, coverage: Coverage) -> None:
+        """Let a fragment go; what it told, the Change List has to tell."""
+        if coverage.changes:
             self._wanted = coverage.until
 
     def next(self, known: Instant) -> Coverage | None:

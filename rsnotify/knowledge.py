@@ -12,17 +12,17 @@ until a Resource List younger than the hole was compared.
 from __future__ import annotations
 
 from copy import copy
-from datetime import UTC, datetime
+from datetime import timedelta
 
 from msgspec import Struct
 
 from rsnotify.actions import Progress
-from rsnotify.coverage import Change, Coverage, Frontier
+from rsnotify.coverage import EARLIEST, Change, Coverage, Frontier
 from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.held import Held
 
-#: Before every change: T does not exist yet.
-EARLIEST = datetime.min.replace(tzinfo=UTC)
+#: How far ahead of what is known, and of the time, a fragment may be dated.
+LEAP = timedelta(days=1)
 
 
 class Hole(Struct, frozen=True):
@@ -51,8 +51,9 @@ class Knowledge:
         if progress is not None:
             self._through = progress.through
             self._known = Frontier.at(progress.through)
-            self._confirmed = Frontier.at(progress.confirmed, progress.seen)
-            self._sound = Frontier.at(progress.confirmed, progress.seen)
+            seen, running = progress.seen, progress.running
+            self._confirmed = Frontier.at(progress.confirmed, seen, running=running)
+            self._sound = copy(self._confirmed)
 
     @property
     def known(self) -> Instant | None:
@@ -80,20 +81,35 @@ class Knowledge:
 
     # Push
 
-    def push(self, coverage: Coverage) -> list[Change]:
-        """Learn from a fragment; one that does not join is held."""
+    def push(self, coverage: Coverage, today: Instant | None = None) -> list[Change]:
+        """Learn from a fragment; one that does not join is held.
+
+        Args:
+            coverage: What it covers.
+            today: The time by the clock of the Destination, be it wrong.
+        """
         if coverage.from_ is None:
             # It proves nothing, so nothing moves; but what it tells is told.
             return self._known.fresh(coverage) if self._known else []
         if self._known is None or not coverage.reaches(self._known.instant):
             self._held.hold(coverage)
             return []
+        if self._leaps(self._known, coverage, today):
+            self._held.refuse(coverage)
+            return []
         return self._join(self._known, coverage) + self._join_held()
+
+    def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
+        """Whether a fragment is dated so far ahead that only the Source's lists are believed.
+
+        Everything after it would be passed over as old, if it were wrong.
+        """
+        until = coverage.until
+        return until is not None and until > max(known.instant, today or EARLIEST) + LEAP
 
     def _join(self, known: Frontier, coverage: Coverage) -> list[Change]:
         fresh = known.fresh(coverage)
-        if coverage.until is not None:
-            known.advance(coverage.until, coverage.changes, over=coverage.closed)
+        known.learn(coverage)
         return fresh
 
     def _join_held(self) -> list[Change]:
@@ -129,9 +145,18 @@ class Knowledge:
 
     def leave_open(self, begins: Instant) -> None:
         """Go on where the Source's documents begin, and remember the hole before it."""
-        after = self.hole.after if self.hole else self.confirmed
-        self.hole = Hole(after, begins)
+        before = self._confirmed.joint if self._confirmed.running else self.confirmed
+        self.hole = Hole(self.hole.after if self.hole else before, begins)
         self.skip(begins)
+
+    def forget(self, to: Instant | None = None) -> None:
+        """Know nothing, or go on at an instant, as the time of the Source has gone back."""
+        self._known = None if to is None else Frontier.at(to)
+        self._confirmed = Frontier.at(to or EARLIEST)
+        self._sound = Frontier.at(to or EARLIEST)
+        self._through = to
+        self._held.clear()
+        self.hole = None
 
     def skip(self, begins: Instant, *, over: bool = True) -> None:
         """Go on where the Source's documents begin: nothing tells what was before."""
@@ -152,11 +177,19 @@ class Knowledge:
         if self._known is not None:
             self._through = self._reached(low_water)
             self._sound = self._confirmed_and_applied(low_water)
-        return _progress(self._through, self._sound)
+        return self._kept(self._through, self._sound)
 
     def progress_after(self, low_water: Instant | None) -> Progress | None:
         """Return what `progress` will be once that is the earliest change; nothing moves yet."""
-        return _progress(self._reached(low_water), self._confirmed_and_applied(low_water))
+        return self._kept(self._reached(low_water), self._confirmed_and_applied(low_water))
+
+    def _kept(self, through: Instant | None, sound: Frontier) -> Progress | None:
+        if through is None:
+            return None
+        if sound.instant > through:
+            # The next run has to come upon the hole again.
+            return Progress(through, min(through, self.hole.after) if self.hole else through)
+        return Progress(through, sound.instant, tuple(sound.seen.elements()), sound.running)
 
     def _reached(self, low_water: Instant | None) -> Instant | None:
         """Return T, which never goes back; None while there is none."""
@@ -179,11 +212,3 @@ class Knowledge:
         if low_water > EARLIEST:
             sound.advance(low_water - MICROSECOND)
         return sound
-
-
-def _progress(through: Instant | None, sound: Frontier) -> Progress | None:
-    if through is None:
-        return None
-    if sound.instant > through:
-        return Progress(through, through)
-    return Progress(through, sound.instant, tuple(sound.seen.elements()))

@@ -31,6 +31,8 @@ class Pace(Struct, frozen=True):
             changes could not be read, a baseline.
         repair: Between two comparisons of everything, at least, because the digest that the Source
             tells is another (docs/audit.md). Where that does not help, they become rarer.
+        stale: How long a Change List may be an old copy. One that goes on and after so long still
+            ends before what was told already shows that the time of the Source has gone back.
         spread: Within which time after a fragment what it names is asked for, by chance, so that
             not all who hear it ask at once; None goes by how many those are, where that is told.
             What came with its content waits for nothing.
@@ -48,6 +50,7 @@ class Pace(Struct, frozen=True):
     lag_tries: int = 8
     baseline_after: int = 3
     repair: float = 300.0
+    stale: float = 300.0
     spread: float | None = None
     rate: float | None = None
     retry: Retry = Retry()

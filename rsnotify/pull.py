@@ -19,7 +19,8 @@ from msgspec import Struct
 
 from rsnotify.actions import Fetch, Rung
 from rsnotify.coverage import Coverage, Frontier, change_list_coverage, package_coverage
-from rsnotify.datetimes import Instant
+from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.dating import ends
 from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.ladder import Queue, change_ways
 from rsnotify.links import resolve
@@ -89,12 +90,17 @@ class Pull:
         """Whether the first way is being read."""
         return self.current.rung is self._top.rung
 
-    def read(self, document: Document, frontier: Frontier) -> Step:
+    def tells_present(self, fetch: Fetch) -> bool:
+        """Tell whether a list is of the first way, which tells what is new."""
+        return fetch.rung is self._top.rung and fetch.package is None
+
+    def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> Step:
         """Take the document that `current` asked for.
 
         Args:
             document: The document, read to its end.
             frontier: What is known from the Source's documents so far.
+            sent: When it was sent, by the clock of the Source; None if that is not told.
 
         Raises:
             DocumentError: It is none of the documents that can stand here, or is unusable.
@@ -105,7 +111,7 @@ class Pull:
             raise WrongDocument(f"a {self.current.rung} was expected, not {document.capability!r}")
         self._note_archive(document)
         if document.capability == Capability.CHANGE_LIST and not document.index:
-            return self._changes(change_list_coverage(document), frontier)
+            return self._changes(change_list_coverage(document, sent), frontier)
         return self._members(document, frontier)
 
     def broken(self, error: RsnotifyError, frontier: Frontier) -> Step:
@@ -160,7 +166,8 @@ class Pull:
         joint = self._joint(frontier)
         tried = joint == self._left_at and not self._left
         # Where no other way is left, nothing tells more of an instant that may not be over.
-        return frontier.instant if len(self._ways) == 1 or (self.at_first and tried) else joint
+        last = len(self._ways) == 1 or (self.at_first and tried)
+        return frontier.instant if last and not frontier.running else joint
 
     def _joint(self, frontier: Frontier) -> Instant:
         """Return through where nothing can be missing."""
@@ -195,12 +202,16 @@ class Pull:
                 return self._next(frontier)
         joint = self._joint(frontier)
         begins = min((instant for instant in self._begins if instant > joint), default=None)
+        failure = next(iter(self._broken.values()), None)
         if begins is not None and begins <= frontier.instant:
-            # Nothing tells more of an instant that may not have been over when it was read.
+            if frontier.running:
+                # It was not over when it was read, and what came of it since is told no more.
+                return Step(
+                    hole=None if failure else ends(frontier.instant) - MICROSECOND, failure=failure
+                )
             self._accepted = frontier.instant
             self._queue = Queue([self._top])
             return self._next(frontier)
-        failure = next(iter(self._broken.values()), None)
         return Step(hole=None if failure else begins, failure=failure)
 
     def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> Step:

@@ -25,6 +25,7 @@ from rsnotify.actions import (
     Note,
     Progress,
     Sweep,
+    Undate,
 )
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant
@@ -265,6 +266,8 @@ class Following:
                 self._tasks.spawn(self._compare(action))
             case Sweep():
                 self._tasks.spawn(self._sweep(action))
+            case Undate():
+                self._undate(action)
             case Discover():
                 self._rediscover()
             case Note():
@@ -275,20 +278,26 @@ class Following:
         """Whether the handler has been called and has not returned."""
         return self._applier.is_in_handler
 
+    def _undate(self, action: Undate) -> None:
+        if action.entirely:
+            self._saved = None
+        self._tasks.spawn(self._in_worker(self._state.undate, action.after, action.entirely))
+
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._worker, work, *arguments)
 
     async def _fetch(self, fetch: Fetch) -> None:
         try:
+            sent: Instant | None = None
             if fetch.package is None:
-                document = await self._fetcher.document(fetch.uri)
+                document, sent = await self._fetcher.sent_document(fetch.uri)
             else:
                 document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
             self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
         else:
             self._pulls.fetched(fetch, document)
-            self._perform(self._follower.fetched(fetch, document, self._loop.time()))
+            self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
         self._pulls.answered()
 
     async def _compare(self, action: Compare) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 from rsnotify.actions import Action
 from rsnotify.datetimes import Instant
@@ -78,7 +79,7 @@ class Reception:
         except DocumentError as error:
             self._perform(self._follower.fragment_unreadable(error, now))
             return None
-        self._perform(self._follower.fragment(read, now))
+        self._perform(self._follower.fragment(read, now, datetime.now(UTC)))
         until = read.until or read.changed_at
         self._prove(until)
         self._hear(now, beats=not read.resources or COUNT in dict(read.attributes))
@@ -106,6 +107,9 @@ class Reception:
 
     def _prove(self, until: Instant | None) -> None:
         """Rely on push again, if this is newer than what was known when it was lost."""
+        since = self._follower.since
+        if self._known is not None and since is not None and since < self._known:
+            self._known = None  # the time of the Source has gone back
         is_new = until is not None and (self._known is None or until > self._known)
         if self._is_lost and is_new:
             self._is_lost = False

@@ -240,6 +240,27 @@ class State:
             self._database.execute(query, (confirmed,))
             self._pruned = confirmed
 
+    def undate(self, after: Instant, entirely: bool = False) -> None:
+        """Forget when resources changed that are held as changed later than an instant.
+
+        Args:
+            after: The instant.
+            entirely: Whether to forget the progress as well.
+        """
+        moment = to_microseconds(after)
+
+        def forget() -> None:
+            if entirely:
+                self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
+            query = "UPDATE {resources} SET changed_at = 0 WHERE changed_at > ?"
+            self._database.execute(query, (moment,))
+            (_, latest), *_ = self._database.execute(EXTENT)
+            self._latest = latest or 0
+            self._pruned = 0
+
+        if entirely or self._latest > moment:
+            self._transact(forget)
+
     def begin_baseline(self) -> None:
         """Forget which resources were seen in an earlier baseline, and sum up anew."""
 

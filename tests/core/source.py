@@ -100,6 +100,16 @@ class Source:
         self.emitted = 0
         self.version = 0
 
+    @property
+    def sent(self) -> datetime:
+        """When a document is sent that is asked for now."""
+        return self.clock
+
+    @property
+    def today(self) -> datetime:
+        """What the clock of a Destination shows."""
+        return self.clock
+
     # What happens
 
     def change(self, name: str, deleted: bool = False, same_instant: bool = False) -> None:
@@ -236,9 +246,9 @@ class Source:
         entries = []
         for period in self.closed:
             entries.append(_interval(f"closed-{period.from_.isoformat()}", period))
-            found[entries[-1].uri] = _changes(Capability.CHANGE_LIST, period)
+            found[entries[-1].uri] = listed_changes(Capability.CHANGE_LIST, period)
         pending = [change for change in self.history if change.at > self.open_from]
-        open_ = _changes(Capability.CHANGE_LIST, Period(self.open_from, None, pending))
+        open_ = listed_changes(Capability.CHANGE_LIST, Period(self.open_from, None, pending))
         top, archive = EVERYTHING.change_list, EVERYTHING.change_list_archive
         assert top is not None
         assert archive is not None
@@ -255,7 +265,7 @@ class Source:
         packages = []
         for period in self.packed:
             package = _interval(f"changes-{period.from_.isoformat()}.zip", period)
-            found[package.uri] = _changes(Capability.CHANGE_DUMP_MANIFEST, period)
+            found[package.uri] = listed_changes(Capability.CHANGE_DUMP_MANIFEST, period)
             packages.append(Resource(package.uri, lastmod=period.until) if self.terse else package)
         live = packages[self.archived :]
         begins = self.packed[self.archived].from_ if live else self._packed_until()
@@ -321,7 +331,7 @@ def _interval(name: str, period: Period) -> Resource:
     return Resource(BASE + name, from_=period.from_, until=period.until)
 
 
-def _changes(capability: str, period: Period) -> Document:
+def listed_changes(capability: str, period: Period) -> Document:
     packed = capability == Capability.CHANGE_DUMP_MANIFEST
     resources = tuple(
         replace(change.resource, path=f"/{place}")

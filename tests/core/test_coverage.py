@@ -96,6 +96,32 @@ def test_of_a_list_out_of_order_no_entry_is_passed_over_as_old() -> None:
     assert coverage.until == at(3)
 
 
+@pytest.mark.parametrize(
+    ("told", "dated"),
+    [
+        ([1, 2, 900, 3, 4], [1, 2, 3, 3, 4]),  # one is far ahead
+        ([1, 2, 900, 901, 902, 3], [1, 2, 900, 901, 902, 902]),  # a clock was set back
+        ([900, 1, 2, 3, 4], [1, 1, 2, 3, 4]),
+        ([600, 1, 601, 602, 603], [600, 600, 601, 602, 603]),  # one is far behind
+        ([1, 3, 2, 4, 5, 6], [1, 3, 3, 4, 5, 6]),  # written a moment late
+        ([4, 3, 2, 1], None),  # newest first
+        ([2, 1], None),
+    ],
+)
+def test_few_entries_that_are_out_of_order_are_dated_by_their_place(
+    told: list[int], dated: list[int] | None
+) -> None:
+    entries = [change(str(place), at(second)) for place, second in enumerate(told)]
+    coverage = change_list_coverage(listed(*entries, from_=at(0)))
+    assert coverage.ordered is (dated is not None)
+    assert [one.at for one in coverage.changes] == [at(second) for second in dated or told]
+
+
+def test_a_list_reaches_back_to_its_first_entry_though_its_from_is_later() -> None:
+    coverage = change_list_coverage(listed(change("a", at(1)), from_=at(900)))
+    assert (coverage.from_, coverage.ends) == (at(1), at(1))
+
+
 @pytest.mark.parametrize("capability", ["change-notification", "changelist-notification", None])
 def test_a_fragment_may_call_itself_by_any_of_its_names(capability: str | None) -> None:
     document = Document(capability, (change("a", at(1)),), from_=at(0), until=at(1))

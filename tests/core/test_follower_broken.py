@@ -95,8 +95,7 @@ def test_the_next_package_is_asked_for_when_little_of_the_last_is_outstanding() 
     wire.answer(Document(Capability.RESOURCE_DUMP, packages, at=EPOCH))
     entries = tuple(Resource(f"{BASE}{n}", path=f"/{n}") for n in range(3 * PACE.in_flight))
     wire.answer(Document(Capability.RESOURCE_DUMP_MANIFEST, entries, at=EPOCH))
-    (compare,) = wire.actions
-    assert isinstance(compare, Compare)
+    (compare,) = [action for action in wire.actions if isinstance(action, Compare)]
     actions = wire.follower.differing(compare.resources, 0.0)
     applied = 0
     while not any(isinstance(action, Fetch) for action in actions):
@@ -150,8 +149,7 @@ def test_of_a_dump_older_than_what_is_known_nothing_is_unpacked() -> None:
     wire.answer(Document(Capability.RESOURCE_DUMP, (Resource("a.zip"),)))
     entry = Resource(BASE + "a", path="/a", lastmod=EPOCH + SECOND)
     wire.answer(Document(Capability.RESOURCE_DUMP_MANIFEST, (entry,)))
-    (compare,) = wire.actions
-    assert isinstance(compare, Compare)
+    (compare,) = [action for action in wire.actions if isinstance(action, Compare)]
     wire.actions = wire.follower.differing(compare.resources, 0.0)
     assert [change.package for change in applied(wire)] == [None]
 

@@ -98,6 +98,7 @@ def play_to_the_end(
         destination.push(fragment)
     destination.settle()
     destination.poll()  # what push said is confirmed
+    assert destination.steps_back == 0
     return destination
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from rsnotify.actions import Progress
-from rsnotify.coverage import change_list_coverage, fragment_coverage
+from rsnotify.coverage import EARLIEST, change_list_coverage, fragment_coverage
 from rsnotify.held import Held
-from rsnotify.knowledge import EARLIEST, Knowledge
+from rsnotify.knowledge import Knowledge
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability, ChangeType
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)
+LAST = (("http://a/3", "updated", ""),)
 
 
 def at(seconds: int) -> datetime:
@@ -44,7 +45,7 @@ def test_t_stands_just_before_the_earliest_change_that_is_owed() -> None:
     knowledge.pull(change_list_coverage(listed(1, 2, 3)))
     progress = knowledge.progress(at(2))
     assert progress == Progress(at(2) - STEP, at(2) - STEP)
-    assert knowledge.progress(None) == Progress(at(3), at(3), (("http://a/3", "updated", ""),))
+    assert knowledge.progress(None) == Progress(at(3), at(3), LAST, running=True)
 
 
 def test_t_never_goes_back() -> None:
@@ -69,7 +70,7 @@ def test_what_a_hub_withheld_and_is_still_owed_is_read_again_after_a_crash() -> 
     assert knowledge.progress(at(1)) == Progress(at(3), at(1) - STEP)
     assert knowledge.progress(EARLIEST) == Progress(at(3), at(1) - STEP)
     assert knowledge.progress(at(2)) == Progress(at(3), at(2) - STEP)
-    assert knowledge.progress(None) == Progress(at(3), at(3), (("http://a/3", "updated", ""),))
+    assert knowledge.progress(None) == Progress(at(3), at(3), LAST, running=True)
 
 
 def test_fragments_beyond_a_gap_are_taken_up_in_order_when_it_is_filled() -> None:

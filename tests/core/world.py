@@ -22,8 +22,9 @@ from rsnotify.actions import (
     Note,
     Progress,
     Sweep,
+    Undate,
 )
-from rsnotify.coverage import Change
+from rsnotify.coverage import EARLIEST, Change
 from rsnotify.datetimes import MICROSECOND
 from rsnotify.digest import SetSum
 from rsnotify.errors import (
@@ -52,6 +53,7 @@ PACE = Pace(
     in_flight=4,
     hold=20,
     gone_after=3.0,
+    stale=3.0,
     retry=Retry(0.1, 2),
 )
 #: Where faults are random, so that only very many of them mean that something is gone; but in the
@@ -82,6 +84,7 @@ class Destination:
         self.progress: Progress | None = None
         self.gets = 0
         self.unpacked = 0
+        self.steps_back = 0
         self.fetches: list[str] = []
         self.notes: list[str] = []
         self.broken = 0.0
@@ -102,7 +105,7 @@ class Destination:
     def push(self, document: Document) -> None:
         """Deliver a fragment as bytes."""
         read = read_document(write_document(document))
-        self._begin(self.follower.fragment(read, self.now))
+        self._begin(self.follower.fragment(read, self.now, self.source.today))
 
     def tell(self, document: Document) -> None:
         """Tell of documents, as bytes."""
@@ -165,6 +168,8 @@ class Destination:
         for action in actions:
             if isinstance(action, BeginBaseline):
                 self.seen.clear()
+            elif isinstance(action, Undate):
+                self._undate(action)
             elif isinstance(action, Note):
                 self.notes.append(action.text)
             else:
@@ -192,7 +197,7 @@ class Destination:
                 else:
                     if action.package is not None:
                         self._keep_package(uri, document)
-                    self._begin(follower.fetched(action, document, self.now))
+                    self._begin(follower.fetched(action, document, self.now, self.source.sent))
             case Apply(changes=changes):
                 for change in changes:
                     self._apply(change)
@@ -212,6 +217,14 @@ class Destination:
                 self._begin(follower.missing(missing, self.now))
             case Discover():
                 self.discover()
+
+    def _undate(self, action: Undate) -> None:
+        if action.entirely:
+            self.progress = None
+            self.steps_back += 1
+        for uri, (at, kind) in self.records.items():
+            if at > action.after:
+                self.records[uri] = (EARLIEST, kind)
 
     def _get(self, uri: str) -> Document:
         document = self.source.document(uri)

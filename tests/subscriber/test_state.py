@@ -288,3 +288,18 @@ def test_the_sum_goes_with_the_transaction_of_the_handler(
     state = State(place)
     assert str(state.sum) == summed_up(("a", 1))
     state.close()
+
+
+def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(state: State) -> None:
+    later = SECOND + timedelta(days=30_000)
+    state.commit([held("a", SECOND, hash=A), held("b", later, hash=B)], Progress(later, later))
+    state.undate(later)
+    assert state.latest == later
+    state.undate(SECOND)
+    assert state.latest == SECOND
+    assert state.progress() == Progress(later, later)
+    listed = [Resource("a", hash=A), Resource("b", hash=A)]
+    assert [one.uri for one in state.compare(listed, SECOND)] == ["b"]
+    state.undate(SECOND, entirely=True)
+    assert state.progress() is None
+    assert state.resources == 2

@@ -32,6 +32,7 @@ from rsnotify_subscriber.fetching.responses import (
     dated,
     format_http_date,
     is_encoded,
+    sent_at,
     validator,
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -87,6 +88,15 @@ class Fetcher:
     async def document(self, uri: str) -> Document:
         """GET a document and read it to its end.
 
+        Raises:
+            FetchError: It could not be had.
+            DocumentError: It could not be read.
+        """
+        return (await self.sent_document(uri))[0]
+
+    async def sent_document(self, uri: str) -> tuple[Document, Instant | None]:
+        """GET a document and read it to its end; return also when it was sent, if that is told.
+
         A small document is kept in memory with its validator, and asked for with a condition
         next time: a poll that finds nothing new costs a 304.
 
@@ -101,11 +111,11 @@ class Fetcher:
             headers[name] = value
         async with self._sessions.get(uri, headers) as response:
             if kept is not None and response.status == 304:
-                return kept.document
+                return kept.document, sent_at(response)
             check_status(uri, response)
             document = dated(await _read(uri, response), response)
             self._kept.put(uri, document, validator(response))
-            return document
+            return document, sent_at(response)
 
     async def page(self, uri: str) -> Page:
         """GET whatever is there, to find out what it is.

@@ -107,6 +107,11 @@ async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes
         yield chunk
 
 
+def sent_at(response: aiohttp.ClientResponse) -> Instant | None:
+    """Return when a server sent its answer, by its own clock (RFC 9110 §6.6.1), if it says so."""
+    return parse_http_date(response.headers.get("Date", ""))
+
+
 def dated(document: Document, response: aiohttp.ClientResponse) -> Document:
     """Give a Resource List that does not say `at` the datetime that HTTP gives it."""
     lists = (Capability.RESOURCE_LIST, None)

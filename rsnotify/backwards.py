@@ -1,0 +1,130 @@
+"""Whether the time of a Source has gone back: its lists end before what they told already.
+
+Its clock may have been ahead and been set, one entry may have had a wrong date, or the Source may
+have been restored from a copy. Whatever it tells then lies before what is confirmed, and would be
+passed over as old, for years perhaps. But the list may also be an old copy, as a replica or a cache
+still has it. So
+
+- all entries of a list that ends before what was confirmed are taken for new. To whoever has
+  applied them, that is a look-up for each;
+- where the list goes on like this, its time has gone back: at once, if the list itself shows it, or
+  lacks what the documents told at the very instant up to which it has all; else after
+  `Pace.stale` seconds, in which an old copy has become a new one.
+
+Then nothing is left that instants could be compared with, and everything is compared anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from rsnotify.coverage import Change, Coverage, Frontier
+from rsnotify.datetimes import Instant
+from rsnotify.pace import Pace
+
+#: How much longer than the first time it waits at most until everything is compared again.
+_MOST = 64
+
+
+class _Read(Struct, frozen=True):
+    """What tells a list from one that was read before, and where it ended."""
+
+    from_: Instant | None
+    size: int
+    last: Change | None
+    ends: Instant
+    is_behind: bool
+
+
+class Backwards:
+    """Judges the lists of one Source that tell of the present.
+
+    Args:
+        pace: How long they may be old copies, and how often everything may be compared.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._read: _Read | None = None
+        self._since: float | None = None
+        self._is_sure = False
+        self._next = 0.0
+        self._wait = pace.repair
+        #: Where the list that was read last begins and ends.
+        self.begins: Instant | None = None
+        self.ends: Instant | None = None
+
+    def look(self, coverage: Coverage, frontier: Frontier, now: float) -> bool:
+        """Look at a list of the present, before it is taken in.
+
+        Args:
+            coverage: What it covers.
+            frontier: What is confirmed.
+            now: The time.
+
+        Returns:
+            Whether none of its entries may be passed over as old.
+        """
+        ends = coverage.ends
+        if ends is None:
+            return False
+        last = coverage.changes[-1] if coverage.changes else None
+        is_behind = ends < frontier.instant
+        before, self._read = (
+            self._read,
+            _Read(coverage.from_, len(coverage.changes), last, ends, is_behind),
+        )
+        self.begins, self.ends = coverage.from_, ends
+        if not is_behind:
+            self._since = None
+            self._is_sure = _lacks_what_was_told(coverage, frontier)
+            return self._is_sure
+        return self._doubt(coverage, frontier, before, now)
+
+    def _doubt(
+        self, coverage: Coverage, frontier: Frontier, before: _Read | None, now: float
+    ) -> bool:
+        told = bool(frontier.seen)  # else a Resource List may be later than the list of changes
+        shown = coverage.latest >= frontier.instant
+        self._is_sure = self._is_sure or shown or (told and before is None)
+        is_new = before != self._read
+        if before is not None and (
+            (before.is_behind and is_new) or _is_beyond(coverage.from_, before.ends)
+        ):
+            self._since = now if self._since is None else self._since
+        return is_new and (told or shown or self._since is not None)
+
+    def has_gone_back(self, now: float) -> bool:
+        """Tell whether the time of the Source has gone back, and it is time to do something."""
+        if now < self._next:
+            return False
+        return self._is_sure or (self._since is not None and now - self._since >= self._pace.stale)
+
+    def begin_anew(self, now: float) -> None:
+        """Hear that everything is compared anew, and nothing of before counts."""
+        self._next = now + self._wait
+        self._wait = min(2 * self._wait, _MOST * self._pace.repair)
+        self._read = self._since = None
+        self._is_sure = False
+
+
+def _is_beyond(begins: Instant | None, end: Instant) -> bool:
+    return begins is not None and begins > end
+
+
+def _lacks_what_was_told(coverage: Coverage, frontier: Frontier) -> bool:
+    """Whether a list that has all since before an instant lacks what was told at it.
+
+    What the list has later of the same resource may stand for it.
+    """
+    at, begins = frontier.instant, coverage.from_
+    if not frontier.seen or not coverage.ordered or begins is None or begins >= at:
+        return False
+    told = {uri for uri, _, _ in frontier.seen}
+    return not any(change.uri in told for change in _since(coverage.changes, at))
+
+
+def _since(changes: Sequence[Change], at: Instant) -> Sequence[Change]:
+    return [change for change in changes if change.at >= at]

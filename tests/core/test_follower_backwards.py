@@ -1,0 +1,409 @@
+"""What a Destination does where a Source's datetimes go back, or far ahead of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.model import Document
+from rsnotify.offer import Offer
+from rsnotify.vocabulary import Capability
+from tests.core.jumping import OFFER, JumpingSource
+from tests.core.world import BASE, PACE, Destination
+
+HOUR, DAY, YEARS = timedelta(hours=1), timedelta(days=1), timedelta(days=30_000)
+
+
+@pytest.fixture
+def source() -> JumpingSource:
+    source = JumpingSource()
+    for name in "abcd":
+        source.change(name)
+    source.list_resources()
+    source.change("a")
+    return source
+
+
+def copy_of(source: JumpingSource, offer: Offer = OFFER) -> Destination:
+    destination = Destination(source, Random(1), offer)
+    destination.lied_to = True  # by the datetimes
+    destination.settle()
+    return destination
+
+
+@pytest.fixture
+def destination(source: JumpingSource) -> Destination:
+    return copy_of(source)
+
+
+def wait(destination: Destination, seconds: float) -> None:
+    """Let a time pass in which the lists are polled."""
+    end = destination.now + seconds
+    while destination.now < end:
+        wakeup = destination.follower.wakeup
+        destination.tick(min(end, max(wakeup or end, destination.now)) - destination.now)
+        destination.work()
+
+
+def through(destination: Destination) -> datetime:
+    progress = destination.follower.progress
+    assert progress is not None
+    return progress.through
+
+
+ahead = pytest.mark.parametrize("by", [HOUR, YEARS], ids=["an hour", "years"])
+
+
+def make_dated_ahead(source: JumpingSource, destination: Destination, by: timedelta) -> None:
+    """Let one change be dated wrongly, and be taken in."""
+    source.error = by
+    source.change("a")
+    destination.poll()
+    source.error = timedelta()
+
+
+@ahead
+def test_what_stands_behind_an_entry_of_a_wrong_date_shows_it_at_once(
+    source: JumpingSource, destination: Destination, by: timedelta
+) -> None:
+    make_dated_ahead(source, destination, by)
+    assert through(destination) > source.today
+    source.change("b")
+    source.change("a")
+    destination.poll()
+    assert destination.content == source.state
+    assert destination.steps_back == 1
+    assert through(destination) <= source.today
+    source.change("c")
+    source.change("a", deleted=True)
+    destination.poll()
+    assert destination.content == source.state
+    assert destination.steps_back == 1
+
+
+@ahead
+def test_where_an_entry_of_a_wrong_date_was_rotated_away_all_is_compared(
+    source: JumpingSource, destination: Destination, by: timedelta
+) -> None:
+    make_dated_ahead(source, destination, by)
+    source.change("b")
+    source.rotate()  # b is in no list any more
+    source.change("c")
+    wait(destination, PACE.poll)
+    assert destination.content[BASE + "c"] == source.state[BASE + "c"]
+    source.change("a")
+    source.list_resources()
+    wait(destination, 3 * PACE.stale)
+    assert destination.content == source.state
+    assert destination.steps_back == 1
+    assert destination.follower.level
+    assert through(destination) <= source.today
+    assert any("time of the Source has gone back" in note for note in destination.notes)
+
+
+@ahead
+def test_it_shows_as_well_if_the_list_begins_with_the_wrong_date(
+    source: JumpingSource, destination: Destination, by: timedelta
+) -> None:
+    make_dated_ahead(source, destination, by)
+    source.rotate()
+    for name in "bc":
+        source.change(name)
+        wait(destination, PACE.poll)
+        assert destination.content[BASE + name] == source.state[BASE + name]
+    source.list_resources()
+    wait(destination, 3 * PACE.stale)
+    assert destination.content == source.state
+    assert through(destination) <= source.today
+
+
+@ahead
+def test_a_run_that_only_catches_up_needs_no_second_look(
+    source: JumpingSource, destination: Destination, by: timedelta
+) -> None:
+    make_dated_ahead(source, destination, by)
+    source.change("b")
+    source.rotate()
+    source.change("c")
+    source.list_resources()
+    destination.restart()
+    destination.settle()
+    assert destination.content == source.state
+    assert through(destination) <= source.today
+
+
+def test_what_was_confirmed_by_a_wrong_date_is_not_forgotten_by_a_crash_while_all_is_compared(
+    source: JumpingSource, destination: Destination
+) -> None:
+    make_dated_ahead(source, destination, YEARS)
+    source.change("b")
+    source.rotate()
+    source.change("c")
+    source.list_resources()
+    destination.restart()
+    while not destination.steps_back:
+        destination.step()
+    destination.restart()
+    destination.settle()
+    assert destination.content == source.state
+    assert through(destination) <= source.today
+
+
+@ahead
+def test_a_resource_list_of_a_wrong_date_is_found_out_by_the_next_changes(
+    source: JumpingSource, by: timedelta
+) -> None:
+    source.error = by
+    source.list_resources()
+    source.error = timedelta()
+    destination = copy_of(source)
+    for name in "aba":
+        source.change(name)
+        wait(destination, PACE.stale)
+    wait(destination, PACE.stale)
+    assert destination.content == source.state
+    assert destination.steps_back == 1
+    assert through(destination) <= source.today
+    source.change("c")
+    wait(destination, PACE.poll)
+    assert destination.content == source.state
+    assert destination.steps_back == 1
+
+
+def test_a_source_that_was_restored_from_a_copy_is_compared(
+    source: JumpingSource, destination: Destination
+) -> None:
+    kept = source.keep()
+    source.change("b")
+    source.change("e")
+    destination.poll()
+    source.restore(kept)
+    source.change("c")
+    source.list_resources()
+    destination.poll()
+    assert destination.content == source.state
+    assert destination.steps_back == 1
+
+
+def test_a_source_without_a_list_of_its_resources_is_followed_from_there_on(
+    source: JumpingSource,
+) -> None:
+    destination = copy_of(source, replace(OFFER, resource_list=None))
+    make_dated_ahead(source, destination, YEARS)
+    source.rotate()
+    for name in "bcb":
+        source.change(name)
+        wait(destination, PACE.stale)
+    assert destination.content == source.state
+    assert destination.steps_back == 1
+    assert through(destination) <= source.today
+
+
+class Replicas(JumpingSource):
+    """A Source with two replicas; one of them is late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.old: list[Document] = []
+        self.is_old = False
+
+    def document(self, uri: str) -> Document:
+        document = super().document(uri)
+        if uri == OFFER.change_list:
+            self.old.append(document)
+            if self.is_old:
+                return self.old.pop(0)
+        return document
+
+
+def test_an_old_copy_of_a_list_does_not_let_everything_be_compared() -> None:
+    source = Replicas()
+    for name in "ab":
+        source.change(name)
+    source.list_resources()
+    destination = copy_of(source)
+    for name in "abab":
+        source.change(name)
+        destination.poll()
+    source.is_old = True
+    at = through(destination)
+    for _ in range(4):
+        destination.poll()
+    source.is_old = False
+    destination.poll()
+    assert destination.content == source.state
+    assert destination.steps_back == 0
+    assert through(destination) == at
+
+
+def test_a_list_that_is_behind_what_a_resource_list_told_is_no_step_back(
+    source: JumpingSource,
+) -> None:
+    source.list_resources()  # later than the last change
+    destination = copy_of(source)
+    looked_up = len(destination.notes)
+    wait(destination, 10 * PACE.stale)
+    assert destination.steps_back == 0
+    assert len(destination.notes) == looked_up
+
+
+def test_all_is_not_compared_again_and_again_however_often_the_time_goes_back(
+    source: JumpingSource, destination: Destination
+) -> None:
+    for _ in range(20):
+        source.rotate()
+        make_dated_ahead(source, destination, YEARS)
+        for name in "bcd":
+            source.change(name)
+        source.list_resources()
+        destination.poll()
+    assert destination.now < PACE.repair
+    assert destination.steps_back == 1
+    wait(destination, PACE.repair)
+    assert destination.content == source.state
+    assert destination.steps_back == 2
+
+
+# What is pushed
+
+
+def emitted(source: JumpingSource) -> Document:
+    """Emit the last change."""
+    source.emitted = len(source.history) - 1
+    last = source.history[-1]
+    return Document(
+        Capability.CHANGE_NOTIFICATION,
+        (last.resource,),
+        from_=source.history[-2].at,
+        until=last.at,
+    )
+
+
+def test_a_source_that_is_always_years_ahead_is_followed_as_any_other() -> None:
+    source = JumpingSource()
+    source.error = YEARS
+    source.change("a")
+    source.list_resources()
+    source.change("b")
+    destination = copy_of(source)
+    read = len(destination.fetches)
+    for name in "abc":
+        source.change(name)
+        destination.push(emitted(source))
+        destination.work()
+        assert destination.content == source.state
+        assert through(destination) == source.history[-1].at
+    assert len(destination.fetches) == read
+    destination.poll()
+    source.rotate()
+    source.change("a")
+    destination.poll()
+    assert destination.content == source.state
+    assert destination.steps_back == 0
+
+
+def test_a_fragment_dated_years_ahead_is_believed_only_if_the_lists_tell_the_same(
+    source: JumpingSource, destination: Destination
+) -> None:
+    source.error = YEARS  # its clock goes on from there
+    source.change("b")
+    destination.push(emitted(source))
+    destination.work()
+    assert through(destination) < source.today
+    destination.settle()
+    assert destination.content == source.state
+    assert through(destination) == source.history[-1].at
+    read = len(destination.fetches)
+    source.change("c")
+    destination.push(emitted(source))
+    destination.work()
+    assert destination.content == source.state
+    assert len(destination.fetches) == read
+
+
+@pytest.mark.parametrize("forge", [lambda one: one, lambda one: replace(one, resources=())])
+def test_a_forged_fragment_years_ahead_does_not_keep_others_from_being_applied(
+    source: JumpingSource, destination: Destination, forge: Callable[[Document], Document]
+) -> None:
+    source.change("b")
+    last = emitted(source)
+    at = last.until + YEARS if last.until else None
+    entry = replace(last.resources[0], datetime=at, lastmod=at)
+    destination.push(forge(replace(last, resources=(entry,), until=at)))
+    destination.work()
+    destination.push(last)
+    for name in "cab":
+        source.change(name)
+        destination.push(emitted(source))
+        destination.work()
+        assert destination.content == source.state
+        assert through(destination) == source.history[-1].at
+    destination.settle()
+    destination.poll()
+    assert destination.content == source.state
+    assert through(destination) == source.history[-1].at
+
+
+def test_a_change_after_days_of_silence_is_applied_at_once(
+    source: JumpingSource, destination: Destination
+) -> None:
+    source.pass_time(10 * DAY)
+    source.change("b")
+    read = len(destination.fetches)
+    destination.push(emitted(source))
+    destination.work()
+    assert destination.content == source.state
+    assert len(destination.fetches) == read
+
+
+# Any history
+
+STEPS = st.one_of(
+    st.tuples(st.just("change"), st.sampled_from("abc"), st.booleans()),
+    st.tuples(st.just("change"), st.sampled_from("abc"), st.booleans()),
+    st.tuples(st.just("clock"), st.sampled_from([False, False, True])),
+    st.tuples(st.just("rotate")),
+    st.tuples(st.just("poll"), st.sampled_from([0.1, 1.0, 3.0])),
+    st.tuples(st.just("crash")),
+)
+
+
+@settings(max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(STEPS, max_size=25),
+    by=st.sampled_from([HOUR, YEARS]),
+    seed=st.integers(0, 2**16),
+)
+def test_whatever_the_clock_of_a_source_did_the_copy_is_right_once_it_is_right(
+    steps: list[tuple], by: timedelta, seed: int
+) -> None:
+    source = JumpingSource()
+    source.list_resources()
+    destination = Destination(source, Random(seed), OFFER, replace(PACE, stale=1.0, repair=0.0))
+    destination.lied_to = True
+    for step in steps:
+        match step:
+            case "change", name, deleted:
+                source.change(name, deleted)
+            case "clock", is_wrong:
+                source.error = by if is_wrong else timedelta()
+            case ("rotate",):
+                source.rotate()
+            case "poll", seconds:
+                wait(destination, seconds)
+            case ("crash",) if by > DAY:  # less than a day may stay unnoticed after a crash
+                destination.restart()
+    source.error = timedelta()
+    for name in "wxyz":
+        source.change(name)
+        source.list_resources()
+        wait(destination, PACE.stale)
+        if name == "x":
+            source.rotate()
+    assert destination.content == source.state

@@ -1,0 +1,45 @@
+"""Sources whose datetimes are in whole seconds: a second may still be running when it is read."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rsnotify.offer import Offer
+from tests.core.test_follower_properties import play
+from tests.core.world import EVERYTHING, Destination, Source
+
+#: It keeps no closed lists.
+OFFER = Offer(resource_list=EVERYTHING.resource_list, change_list=EVERYTHING.change_list)
+SECOND = timedelta(seconds=1)
+STEPS = st.one_of(
+    st.tuples(st.just("change"), st.sampled_from("abc"), st.booleans(), st.booleans()),
+    st.tuples(st.just("poll")),
+    st.tuples(st.just("publish"), st.just("rotate")),
+    st.tuples(st.just("publish"), st.just("list_resources")),
+    st.tuples(st.just("work"), st.integers(1, 6)),
+    st.tuples(st.just("crash")),
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(STEPS, max_size=40),
+    per_list=st.integers(1, 3),
+    index=st.booleans(),
+    seed=st.integers(0, 2**16),
+)
+def test_nothing_is_lost_of_a_second_that_ran_on_when_it_was_read_and_was_rotated_away(
+    steps: list[tuple], per_list: int, index: bool, seed: int
+) -> None:
+    source = Source(SECOND, per_list, kept=0, index=index)
+    destination = Destination(source, Random(seed), OFFER)
+    for step in steps:
+        play(step, source, destination, [])
+    source.finish(OFFER)
+    destination.settle()
+    destination.poll()
+    assert destination.content == source.state
