@@ -59,7 +59,7 @@ class SmallSource:
         self.changes: list[Resource] = []
         self.closed: list[Document] = []
         self.begins = _now()
-        self.last = self.begins
+        self.last = self._dated = self.begins
         self.per_list: int | None = None
         self.listed_at: Instant | None = None
         self.hubs: list[str] = []
@@ -102,11 +102,16 @@ class SmallSource:
         return self._note(name, ChangeType.DELETED)
 
     def _note(self, name: str, change: ChangeType, **fields: Any) -> Resource:
-        self.last = max(_now(), self.last + MICROSECOND)
+        self.last = self._date()
         entry = Resource(self.base + name, change=change, datetime=self.last, **fields)
         self.changes.append(entry)
         self.described[name] = entry
         return entry
+
+    def _date(self) -> Instant:
+        """Return a datetime later than all before, also where the clock is put back."""
+        self._dated = max(_now(), self._dated + MICROSECOND)
+        return self._dated
 
     def list_only(self, *entries: Resource) -> None:
         """Let the Resource List have these entries."""
@@ -169,7 +174,7 @@ class SmallSource:
         return Document(Capability.CAPABILITY_LIST, tuple(offered), links=(up,))
 
     def _resource_list(self, part: int | None = None) -> Document:
-        at = self.listed_at or max(_now(), self.last)
+        at = self.listed_at or self._date()
         names = list(self.contents)
         if self.per_list is not None and part is None:
             count = -(-len(names) // self.per_list)
