@@ -99,11 +99,13 @@ class Source:
         self.dumps = [Snapshot(0, EPOCH, {})]
         self.emitted = 0
         self.version = 0
+        #: How long after the last change documents are asked for.
+        self.read_later = timedelta()
 
     @property
     def sent(self) -> datetime:
         """When a document is sent that is asked for now."""
-        return self.clock
+        return self.clock + self.read_later
 
     @property
     def today(self) -> datetime:

@@ -43,3 +43,38 @@ def test_nothing_is_lost_of_a_second_that_ran_on_when_it_was_read_and_was_rotate
     destination.settle()
     destination.poll()
     assert destination.content == source.state
+
+
+def rotated_away(later: timedelta) -> tuple[Source, Destination]:
+    """Let a list be read, so long after its last change, and a change come of the same second."""
+    source = Source(SECOND, per_list=1, kept=0)
+    destination = Destination(source, Random(1), OFFER)
+    source.change("a")
+    source.read_later = later
+    destination.settle()
+    source.change("b", same_instant=later < SECOND)
+    source.change("c")
+    source.rotate(2 if later < SECOND else 1)
+    destination.fetches.clear()
+    return source, destination
+
+
+def test_t_waits_where_a_second_ran_on_when_it_was_read_and_no_list_has_the_rest() -> None:
+    source, destination = rotated_away(timedelta())
+    for _ in range(20):
+        destination.tick()
+        destination.work()
+    assert EVERYTHING.resource_list in destination.fetches
+    assert not destination.follower.level
+    source.finish(OFFER)
+    destination.settle()
+    assert destination.content == source.state
+
+
+def test_what_was_read_after_its_second_was_over_costs_no_comparison() -> None:
+    source, destination = rotated_away(2 * SECOND)
+    source.closed.clear()
+    source.open_from = source.history[0].at
+    destination.poll()
+    assert EVERYTHING.resource_list not in destination.fetches
+    assert destination.content == source.state
