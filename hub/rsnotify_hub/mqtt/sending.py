@@ -109,7 +109,7 @@ class Sending:
             self._cuttings.pop(stream, None)  # what it handed out may not have been sent
             log.exception("sending %s to the MQTT broker broke off", stream.topic)
         finally:
-            del self._tasks[stream]
+            self._tasks.pop(stream, None)
 
     def _wake_later(self, stream: Stream) -> None:
         cutting = self._cuttings.get(stream)
@@ -169,7 +169,8 @@ class Sending:
             self._ending.discard(stream)
 
     async def _end(self, stream: Stream) -> None:
-        if task := self._tasks.get(stream):
+        # A task that is cancelled before it begins does not tidy up after itself.
+        if task := self._tasks.pop(stream, None):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
         if timer := self._timers.pop(stream, None):

@@ -10,6 +10,7 @@ from rsnotify.mqtt.connection import Refused
 from rsnotify.mqtt.names import PREFIX
 from rsnotify.selective import Select
 from rsnotify_hub.mqtt import asked, bridge
+from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.sending import Sending
 from rsnotify_hub.selecting.streams import Stream
 from tests.hub.conftest import RunHub
@@ -130,3 +131,26 @@ async def test_what_the_broker_did_not_forget_it_is_told_to_forget_again(
         assert tries == [Stream(TOPIC, MAPS)] * 2
         was_lost = any("the MQTT broker is away" in line for line in watch.lines)
         assert was_lost is (error is Unavailable), "a refusal ends no connection"
+
+
+async def test_a_part_that_ended_when_it_was_just_to_be_sent_can_be_asked_for_again(
+    run_asked: RunHub, listen: Listen, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wake, drop, held = Sending.wake, Asked.drop, list[Sending]()
+
+    def drop_just_then(self: Asked, stream: Stream) -> None:
+        wake(held[0], stream.topic)
+        drop(self, stream)
+
+    async with run_asked() as hub, listen(NAME) as ear:
+        await hub.accepted(named(0, maps_a=1))
+        await ask(ear)
+        assert span((await ear.next()).payload) == (0, 1, [1])
+        with monkeypatch.context() as patch:
+            patch.setattr(Sending, "wake", lambda self, topic: held.append(self))
+            patch.setattr(Asked, "drop", drop_just_then)
+            await hub.accepted(named(1, maps_a=2))
+            time.seconds = LEASE + 1
+            assert (await ear.next()).payload == b""
+        await ask(ear)
+        assert span((await ear.next()).payload) == (1, 2, [2])
