@@ -280,9 +280,7 @@ async def test_what_is_selected_no_longer_is_published_as_deleted(
 
 
 async def test_a_relay_does_not_follow_itself(source: SmallSource, tmp_path: Path) -> None:
-    relay = Running(source.url, tmp_path / "copy", "/data/", port=0)
-    relay._socket.close()
-    itself = type(relay.relay)(source.url, tmp_path / "copy", source.base)
+    itself = Relay(source.url, tmp_path / "copy", source.base)
     with pytest.raises(ConfigurationError, match="cannot follow itself"):
         await itself.run()
 
