@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -42,6 +42,8 @@ class Session(Struct, frozen=True):
 
 #: A session that begins and ends with its connection.
 CLEAN = Session()
+
+_Enter = Callable[[str], Awaitable[Connection]]
 
 
 class _Protocol(Client):
@@ -86,16 +88,35 @@ async def connect(
         ConfigurationError: A file of the login cannot be used.
     """
     enter = partial(_enter, broker, login, session, dial, take, by_hand)
+    look = partial(_enter, broker, login, CLEAN, dial, lambda _: None, False)
     try:
         connection = await enter(version)
-    except OtherVersion:
+    except OtherVersion as error:
         if version != "5":
             raise
-        connection = await enter("3.1.1")
+        connection = await (enter("3.1.1") if error.told else _enter_again(enter, look))
     try:
         yield connection
     finally:
         await connection.end()
+
+
+async def _enter_again(enter: _Enter, look: _Enter) -> Connection:
+    """Enter where a broker went away without a word when it was spoken to in MQTT 5.
+
+    It may only just have begun, behind a proxy that takes connections before. What is told by 5
+    alone would be lost for as long as the connection lasts, so 5 is tried again where there surely
+    is a broker.
+    """
+    try:
+        await (await look("3.1.1")).end()
+    except Unavailable as error:
+        if isinstance(error, OtherVersion):
+            raise
+    try:
+        return await enter("5")
+    except OtherVersion:
+        return await enter("3.1.1")
 
 
 async def _enter(

@@ -53,7 +53,16 @@ class OtherVersion(Unavailable):
     """A broker seems not to speak the version of MQTT that it was spoken to in.
 
     It says so (5 §3.2.2.2), or goes away without an answer, as it also may (5 §3.1.2.2).
+
+    Args:
+        uri: The broker.
+        reason: What it says.
+        told: Whether it says so.
     """
+
+    def __init__(self, uri: str, reason: str, *, told: bool) -> None:
+        super().__init__(uri, reason)
+        self.told = told
 
 
 class Connection:
@@ -102,6 +111,11 @@ class Connection:
         self._wire.on_data = self._read
         self._wire.on_room = self._flush_soon
 
+    @property
+    def version(self) -> str:
+        """The version of MQTT that is spoken."""
+        return "5" if self._client.protocol == MQTTProtocolVersion.MQTTv5 else "3.1.1"
+
     # What one does with it
 
     async def publish(
@@ -130,8 +144,7 @@ class Connection:
             )
         await self._room.acquire()
         self._check()
-        v5 = self._client.protocol == MQTTProtocolVersion.MQTTv5
-        properties = publish_properties(content_type, channel) if v5 else None
+        properties = publish_properties(content_type, channel) if self.version == "5" else None
         info = self._client.publish(topic, payload, qos=1, retain=retain, properties=properties)
         future: asyncio.Future[None] = self._loop.create_future()
         future.add_done_callback(_heard)
@@ -258,7 +271,7 @@ class Connection:
         if reason.is_failure:
             said = f"it lets nobody in like this: {reason}"
             other = reason.value == _OTHER_VERSION
-            self._fail(said, OtherVersion(self._broker.url, said) if other else None)
+            self._fail(said, OtherVersion(self._broker.url, said, told=True) if other else None)
             return
         self.resumed = flags.session_present
         self._most = min(LONGEST, getattr(properties, "MaximumPacketSize", LONGEST))
@@ -281,8 +294,8 @@ class Connection:
             self._fail(f"the connection broke: {error or type(error).__name__}")
         elif self._wire.readable:
             said = "it closed the connection"
-            welcome = self._welcome.done()
-            self._fail(said, None if welcome else OtherVersion(self._broker.url, said))
+            silent = OtherVersion(self._broker.url, said, told=False)
+            self._fail(said, None if self._welcome.done() else silent)
         else:
             self._fail("it does not answer")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -279,8 +279,10 @@ async def saying(answer: bytes) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def of_old(mosquitto: Mosquitto, refusal: bytes) -> AsyncIterator[str]:
-    """Lead to a broker as one that knows MQTT 3.1.1 only, and says this to others."""
+async def refusing(
+    mosquitto: Mosquitto, refuses: Callable[[bytes], bool], refusal: bytes
+) -> AsyncIterator[str]:
+    """Lead to a broker, but say this to whom it refuses by the version that they speak."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -292,7 +294,7 @@ async def of_old(mosquitto: Mosquitto, refusal: bytes) -> AsyncIterator[str]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"MQTT")
         level = await reader.readexactly(1)
-        if level != b"\x04":
+        if refuses(level):
             writer.write(refusal)
             writer.close()
             return
@@ -311,13 +313,27 @@ async def test_a_broker_of_the_older_version_is_spoken_to_in_it(
 ) -> None:
     session = Session("one", 60)
     async with (
-        of_old(mosquitto, refusal) as url,
+        refusing(mosquitto, lambda level: level != b"\x04", refusal) as url,
         subscribed(url, session=session) as inbox,
         connect(parse_broker(url)) as connection,
     ):
         await publish(connection, "a/b", b"text")
         message = await inbox.next()
     assert (message.topic, message.payload) == ("a/b", b"text")
+
+
+async def test_a_broker_that_had_only_just_begun_is_spoken_to_in_the_newer_version(
+    mosquitto: Mosquitto,
+) -> None:
+    """A proxy takes connections also while there is no broker behind it, and lets go of them."""
+    away = iter([True])
+    async with (
+        refusing(mosquitto, lambda _: next(away, False), b"") as url,
+        subscribed(url, session=Session("one", 60)) as inbox,
+        connect(parse_broker(url)) as connection,
+    ):
+        await publish(connection, "a/b", b"text")
+        assert (await inbox.next()).channel == CHANNEL
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,8 @@ class Bridge:
             take=arrived.put_nowait,
             by_hand=True,
         ) as connection:
-            log.info("connected to the MQTT broker %s", self._broker.url)
+            url, spoken = self._broker.url, connection.version
+            log.info("connected to the MQTT broker %s, in MQTT %s", url, spoken)
             self._told = False
             sending = self._sending = Sending(
                 connection,
