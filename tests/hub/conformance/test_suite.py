@@ -146,6 +146,12 @@ async def test_a_hub_that_conforms_passes():
     assert len(results) == len(ALL)
 
 
+async def test_what_is_under_way_when_a_subscription_ends_is_no_fault_of_the_hub():
+    async with small_hub("in pairs") as hub:
+        [found] = await results_of(hub, ["a-410-ends-the-subscription"], PATIENCE)
+    assert (found.verdict, found.reason) == ("passed", "")
+
+
 async def test_every_rule_that_a_hub_breaks_is_seen():
     async def missed(fault: str, patience: float, quiet: float) -> list[str]:
         async with small_hub(fault) as hub:
