@@ -96,10 +96,12 @@ class Source:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         """Publish and serve."""
-        app = server(self._publisher, [Folder(self._names, self._publisher)])
+        folder = Folder(self._names, self._publisher)
+        app = server(self._publisher, [folder])
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         async with self._publisher:
-            await asyncio.to_thread(self._publisher.wait_published, PATIENCE)
+            assert await asyncio.to_thread(self._publisher.wait_published, PATIENCE)
+            folder.ready.set()
             await runner.setup()
             await web.TCPSite(runner, "127.0.0.1", self._port).start()
             try:
