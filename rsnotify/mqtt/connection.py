@@ -17,6 +17,7 @@ from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags
 from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
+from websockets.exceptions import ConnectionClosed
 
 from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.mqtt.carriers import Wire
@@ -287,17 +288,21 @@ class Connection:
         reason: ReasonCode,
         _properties: Properties | None,
     ) -> None:
-        error = self._wire.error
         if flags.is_disconnect_packet_from_server:
             self._fail(f"it ended the connection: {reason}")
-        elif error is not None:
-            self._fail(f"the connection broke: {error or type(error).__name__}")
-        elif self._wire.readable:
-            said = "it closed the connection"
-            silent = OtherVersion(self._broker.url, said, told=False)
-            self._fail(said, None if self._welcome.done() else silent)
-        else:
+        elif not self._wire.readable:
             self._fail("it does not answer")
+        else:
+            self._fail_by_end(self._wire.error)
+
+    def _fail_by_end(self, error: Exception | None) -> None:
+        said = "it closed the connection"
+        if error is not None:
+            said = f"the connection broke: {error or type(error).__name__}"
+        # A WebSocket is closed with a code, which may be one of an error.
+        was_closed = error is None or isinstance(error, ConnectionClosed)
+        is_silent = was_closed and not self._welcome.done()
+        self._fail(said, OtherVersion(self._broker.url, said, told=False) if is_silent else None)
 
     def _on_publish(
         self, _client: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any

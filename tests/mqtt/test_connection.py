@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
 from rsnotify.mqtt.connecting import Session, connect
@@ -320,6 +322,20 @@ async def test_a_broker_of_the_older_version_is_spoken_to_in_it(
         await publish(connection, "a/b", b"text")
         message = await inbox.next()
     assert (message.topic, message.payload) == ("a/b", b"text")
+
+
+async def test_a_broker_that_closes_the_websocket_is_spoken_to_in_the_older_version() -> None:
+    levels: list[int] = []
+
+    async def refuse(connection: ServerConnection) -> None:
+        levels.append((await connection.recv(decode=False))[8])
+        await connection.close(1002)
+
+    async with serve(refuse, "127.0.0.1", 0, subprotocols=[Subprotocol("mqtt")]) as server:
+        [(_, port)] = [each.getsockname() for each in server.sockets]
+        with pytest.raises(Unavailable):
+            await enter(f"ws+mqtt://127.0.0.1:{port}")
+    assert levels == [5, 4]
 
 
 async def test_a_broker_that_had_only_just_begun_is_spoken_to_in_the_newer_version(
