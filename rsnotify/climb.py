@@ -30,6 +30,7 @@ from rsnotify.backwards import Backwards
 from rsnotify.baseline import Baseline, Listed
 from rsnotify.coverage import EARLIEST, Change, Coverage
 from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.dating import postponed
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
 from rsnotify.intake import Intake
 from rsnotify.knowledge import LEAP, Knowledge
@@ -182,7 +183,8 @@ class Climb:
 
     def _undate(self, at: Instant) -> None:
         """Let no change of a wrong date outlive a crash that came before the progress over it."""
-        self._actions.append(Undate(max(at, self._knowledge.known or EARLIEST) + LEAP))
+        latest = max(at, self._knowledge.known or EARLIEST)
+        self._actions.append(Undate(postponed(latest, LEAP)))
 
     def go_on(self) -> None:
         """Go on with a baseline or a dump once most of the last document is applied.

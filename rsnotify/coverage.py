@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct, structs
 
 from rsnotify.datetimes import MICROSECOND, Instant
-from rsnotify.dating import by_place, ends
+from rsnotify.dating import by_place, ends, postponed
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
@@ -50,6 +50,8 @@ EARLIEST = datetime.min.replace(tzinfo=UTC)
 #: A document that is sent so much later than an instant has all of it, though it may be written a
 #: little late, and clocks differ a little.
 _WRITING = timedelta(seconds=1)
+#: So much later than it is, a time may be told that is rounded up.
+_ROUNDED = timedelta(seconds=1)
 
 #: What tells two changes of one instant apart.
 Key = tuple[str, str, str]
@@ -100,7 +102,7 @@ class Coverage(Struct, frozen=True):
             return False
         if not any(change.at == until for change in self.changes):
             return False  # the list begins there, and says that it is over
-        return self.sent is None or self.sent < ends(until) + _WRITING
+        return self.sent is None or self.sent < postponed(ends(until), _WRITING)
 
     def reaches(self, instant: Instant) -> bool:
         """Tell whether nothing between `instant` and the first entry can be missing."""
@@ -156,9 +158,19 @@ def _listed_coverage(
         from_ = min(certain or [change.at for change in changes])
         ordered = ordered and len(certain) == len(changes)
     elif from_ is not None and changes and ordered:
-        from_ = min(from_, changes[0].at)  # it is rounded up, or of a clock that was set since
+        from_ = _begins(from_, changes[0].at, sent)
     until = max((t for t in (document.until, latest, from_) if t is not None), default=None)
     return Coverage(from_, until, document.until is not None, ordered, changes, sent)
+
+
+def _begins(from_: Instant, first: Instant, sent: Instant | None) -> Instant:
+    """Return since when a list tells all, of which the first entry may lie before its `from`.
+
+    It may be rounded up, or of a clock that was set since. But an entry may also have the date of
+    something older, as the last modification of what was added later.
+    """
+    is_ahead = sent is not None and sent < from_
+    return min(from_, first) if is_ahead or from_ - first < _ROUNDED else from_
 
 
 def _by_place(changes: tuple[Change, ...]) -> tuple[tuple[Change, ...], bool]:

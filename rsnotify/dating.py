@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate, pairwise
-from operator import ne
+from operator import gt, ne
 
 from rsnotify.datetimes import MICROSECOND, Instant
 
@@ -13,6 +13,15 @@ _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 _STEP = timedelta(minutes=1)
 #: One in so many entries, at most, stands where a list goes back that is in order else.
 _RARE = 4
+_LATEST = datetime.max.replace(tzinfo=UTC)
+
+
+def postponed(instant: Instant, by: timedelta) -> Instant:
+    """Return the instant that is so much later, or the last one of the calendar.
+
+    The year 9999 is what some Sources write for "never".
+    """
+    return instant + by if instant < _LATEST - by else _LATEST
 
 
 def ends(instant: Instant) -> Instant:
@@ -21,8 +30,9 @@ def ends(instant: Instant) -> Instant:
     It may be a whole second of which no fraction is told, or a day of which no time is told.
     """
     if instant.microsecond:
-        return instant + MICROSECOND
-    return instant + (_SECOND if instant.hour or instant.minute or instant.second else _DAY)
+        return postponed(instant, MICROSECOND)
+    is_day = not (instant.hour or instant.minute or instant.second)
+    return postponed(instant, _DAY if is_day else _SECOND)
 
 
 def by_place(times: list[Instant]) -> list[Instant] | None:
@@ -36,9 +46,11 @@ def by_place(times: list[Instant]) -> list[Instant] | None:
         times: The datetimes of a list's entries, in its order.
 
     Returns:
-        Datetimes that are in order; None where so many are out of order that it tells nothing.
+        Datetimes that are in order; None where so many are out of order that it tells nothing, or
+        it goes back as often as on: the latest may come first, many of them of one second.
     """
-    if sum(later < earlier for earlier, later in pairwise(times)) > len(times) // _RARE:
+    back = sum(after < before for before, after in pairwise(times))
+    if back > len(times) // _RARE or back >= sum(map(gt, times[1:], times)):
         return None
     raised = list(accumulate(times, max))
     lowered = list(accumulate(_lowered(times), max))

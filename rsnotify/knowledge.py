@@ -19,6 +19,7 @@ from msgspec import Struct
 from rsnotify.actions import Progress
 from rsnotify.coverage import EARLIEST, Change, Coverage, Frontier
 from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.dating import postponed
 from rsnotify.held import Held
 
 #: How far ahead of what is known, and of the time, a fragment may be dated.
@@ -105,7 +106,7 @@ class Knowledge:
         Everything after it would be passed over as old, if it were wrong.
         """
         until = coverage.until
-        return until is not None and until > max(known.instant, today or EARLIEST) + LEAP
+        return until is not None and until > postponed(max(known.instant, today or EARLIEST), LEAP)
 
     def _join(self, known: Frontier, coverage: Coverage) -> list[Change]:
         fresh = known.fresh(coverage)

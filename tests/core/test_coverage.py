@@ -12,6 +12,7 @@ from rsnotify.coverage import (
     fragment_coverage,
     notification_coverage,
 )
+from rsnotify.datetimes import parse_datetime
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability, ChangeType
@@ -117,8 +118,8 @@ def test_few_entries_that_are_out_of_order_are_dated_by_their_place(
     assert [one.at for one in coverage.changes] == [at(second) for second in dated or told]
 
 
-def test_a_list_reaches_back_to_its_first_entry_though_its_from_is_later() -> None:
-    coverage = change_list_coverage(listed(change("a", at(1)), from_=at(900)))
+def test_a_list_that_begins_later_than_it_was_sent_reaches_back_to_its_first_entry() -> None:
+    coverage = change_list_coverage(listed(change("a", at(1)), from_=at(900)), at(9))
     assert (coverage.from_, coverage.ends) == (at(1), at(1))
 
 
@@ -193,3 +194,35 @@ def test_what_tells_of_documents_is_no_change_of_the_set() -> None:
     assert notification_coverage(document).until == at(1)
     with pytest.raises(WrongDocument):
         fragment_coverage(document)
+
+
+@pytest.mark.parametrize("sent", [None, at(9)])
+def test_an_entry_that_is_dated_by_something_older_does_not_let_a_list_reach_back(
+    sent: datetime | None,
+) -> None:
+    older = change("a", at(-99))
+    coverage = change_list_coverage(listed(older, from_=at(5)), sent)
+    assert not coverage.reaches(at(3))
+
+
+def test_a_list_of_which_the_beginning_is_rounded_up_reaches_back_to_its_first_entry() -> None:
+    coverage = change_list_coverage(listed(change("a", at(4.5)), from_=at(5)), at(9))
+    assert coverage.reaches(at(4.5))
+
+
+def test_a_list_with_the_latest_first_is_out_of_order_however_few_seconds_it_has() -> None:
+    later, earlier = [change(name, at(2)) for name in "abcde"], [change("a", at(1))]
+    coverage = change_list_coverage(listed(*later, *earlier, from_=at(0)))
+    assert not coverage.ordered
+    assert [one.at for one in coverage.changes] == [at(2)] * 5 + [at(1)]
+
+
+@pytest.mark.parametrize("sent", [None, START])
+@pytest.mark.parametrize("text", ["9999-12-31", "9999-12-31T23:59:59Z"])
+def test_what_is_dated_by_the_last_of_all_years_is_read_as_anything_else(
+    text: str, sent: datetime | None
+) -> None:
+    never = parse_datetime(text)
+    coverage = change_list_coverage(listed(change("a", never), from_=at(0)), sent)
+    assert coverage.until == never
+    assert coverage.running

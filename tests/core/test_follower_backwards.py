@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from random import Random
 
 import pytest
@@ -15,9 +15,11 @@ from rsnotify.model import Document
 from rsnotify.offer import Offer
 from rsnotify.vocabulary import Capability
 from tests.core.jumping import OFFER, JumpingSource
-from tests.core.world import BASE, PACE, Destination
+from tests.core.world import BASE, EPOCH, PACE, Destination
 
 HOUR, DAY, YEARS = timedelta(hours=1), timedelta(days=1), timedelta(days=30_000)
+#: To within a minute of the end of the calendar, as "never" may be written.
+NEVER = datetime(9999, 12, 31, 23, 59, tzinfo=UTC) - EPOCH
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def through(destination: Destination) -> datetime:
     return progress.through
 
 
-ahead = pytest.mark.parametrize("by", [HOUR, YEARS], ids=["an hour", "years"])
+ahead = pytest.mark.parametrize("by", [HOUR, YEARS, NEVER], ids=["an hour", "years", "never"])
 
 
 def make_dated_ahead(source: JumpingSource, destination: Destination, by: timedelta) -> None:
