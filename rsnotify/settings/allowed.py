@@ -69,7 +69,7 @@ def _name(kind: inspect.Type) -> str | None:
         case inspect.EnumType():
             return _one_of(str(one.value) for one in kind.cls)
         case inspect.LiteralType():
-            return _one_of(map(str, kind.values))
+            return _one_of(map(_shown, kind.values))
     if isinstance(kind, _ARRAYS):
         item = _named(kind.item_type)
         return "an array" + (f" of {_MANY.get(item, item)}" if item else "")
@@ -78,6 +78,11 @@ def _name(kind: inspect.Type) -> str | None:
 
 def _one_of(values: Iterable[str]) -> str:
     return "one of " + ", ".join(values)
+
+
+def _shown(value: str | int) -> str:
+    # What looks like a number is none without its quotes.
+    return f'"{value}"' if isinstance(value, str) and value.isdigit() else str(value)
 
 
 def _text(kind: inspect.StrType) -> str:
