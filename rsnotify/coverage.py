@@ -149,7 +149,7 @@ def _listed_coverage(
 ) -> Coverage:
     changes, ordered = _changes(document, package)
     if not ordered:
-        changes, ordered = _by_place(changes)
+        changes, ordered = _by_place(changes, sent)
     latest = max((change.at for change in changes), default=None)
     from_ = document.from_
     if from_ is None and changes:
@@ -173,9 +173,9 @@ def _begins(from_: Instant, first: Instant, sent: Instant | None) -> Instant:
     return min(from_, first) if is_ahead or from_ - first < _ROUNDED else from_
 
 
-def _by_place(changes: tuple[Change, ...]) -> tuple[tuple[Change, ...], bool]:
+def _by_place(changes: tuple[Change, ...], sent: Instant | None) -> tuple[tuple[Change, ...], bool]:
     """Date changes that are out of order by their place, where that tells something."""
-    times = by_place([change.at for change in changes])
+    times = by_place([change.at for change in changes], sent)
     if times is None:
         return changes, False
     return tuple(map(_dated, changes, times)), True

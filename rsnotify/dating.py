@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate, pairwise
-from operator import gt, ne
+from itertools import accumulate
+from operator import le
 
 from rsnotify.datetimes import MICROSECOND, Instant
 
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
-#: What is dated so much later than what stands behind it in a list was not merely written late.
+#: By how much the clock that dates changes may differ from the one that dates answers.
 _STEP = timedelta(minutes=1)
-#: One in so many entries, at most, stands where a list goes back that is in order else.
-_RARE = 4
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
@@ -35,34 +33,25 @@ def ends(instant: Instant) -> Instant:
     return postponed(instant, _DAY if is_day else _SECOND)
 
 
-def by_place(times: list[Instant]) -> list[Instant] | None:
-    """Let list order decide where few entries are dated as if they stood elsewhere (core §12.1).
+def by_place(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
+    """Let list order decide where entries are dated later than anything can be (core §12.1).
 
-    The clock of a Source may be set, and an entry have a wrong date. So an entry is as late as the
-    latest ahead of it; or what is far ahead of its time, as early as what stands behind it: as
-    fewer entries are dated anew.
+    The clock of a Source may have been ahead and been set, or one entry have a wrong date: it is as
+    late then as what stands behind it. Where a list is out of order by other dates, it was not put
+    in order, and its order tells nothing.
 
     Args:
         times: The datetimes of a list's entries, in its order.
+        sent: When it was sent, by the clock of the Source; None if that is not told.
 
     Returns:
-        Datetimes that are in order; None where so many are out of order that it tells nothing, or
-        it goes back as often as on: the latest may come first, many of them of one second.
+        Datetimes that are in order; None where order tells nothing.
     """
-    back = sum(after < before for before, after in pairwise(times))
-    if back > len(times) // _RARE or back >= sum(map(gt, times[1:], times)):
+    if sent is None:
         return None
-    raised = list(accumulate(times, max))
-    lowered = list(accumulate(_lowered(times), max))
-    return min(raised, lowered, key=lambda dated: sum(map(ne, dated, times)))
-
-
-def _lowered(times: list[Instant]) -> list[Instant]:
-    """Return instants, and in place of each that is far ahead of a later one, that one."""
-    lowered: list[Instant] = []
-    least = times[-1]
-    for time in reversed(times):
-        is_ahead = time - least > _STEP
-        least = least if is_ahead else min(least, time)
-        lowered.append(least if is_ahead else time)
-    return lowered[::-1]
+    present = postponed(sent, _STEP)
+    dated = list(
+        accumulate(reversed(times), lambda behind, time: behind if time > present else time)
+    )
+    dated.reverse()
+    return dated if all(map(le, dated, dated[1:])) else None

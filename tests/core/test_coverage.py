@@ -98,24 +98,34 @@ def test_of_a_list_out_of_order_no_entry_is_passed_over_as_old() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "dated"),
+    ("told", "sent", "dated"),
     [
-        ([1, 2, 900, 3, 4], [1, 2, 3, 3, 4]),  # one is far ahead
-        ([1, 2, 900, 901, 902, 3], [1, 2, 900, 901, 902, 902]),  # a clock was set back
-        ([900, 1, 2, 3, 4], [1, 1, 2, 3, 4]),
-        ([600, 1, 601, 602, 603], [600, 600, 601, 602, 603]),  # one is far behind
-        ([1, 3, 2, 4, 5, 6], [1, 3, 3, 4, 5, 6]),  # written a moment late
-        ([4, 3, 2, 1], None),  # newest first
-        ([2, 1], None),
+        ([1, 2, 900, 3, 4], 5, [1, 2, 3, 3, 4]),  # one entry has a wrong date
+        ([900, 901, 1, 2], 5, [1, 1, 1, 2]),  # a clock was ahead, and was set
+        ([1, 2, 900, 3, 4], 1000, None),  # perhaps it is right, and the list not in order
+        ([1, 2, 900, 3, 4], None, None),
+        ([1, 3, 2, 900, 4], 5, None),
+        ([4, 3, 2, 1], 5, None),  # newest first
     ],
 )
-def test_few_entries_that_are_out_of_order_are_dated_by_their_place(
-    told: list[int], dated: list[int] | None
+def test_entries_dated_later_than_their_list_was_sent_are_dated_by_their_place(
+    told: list[int], sent: int | None, dated: list[int] | None
 ) -> None:
     entries = [change(str(place), at(second)) for place, second in enumerate(told)]
-    coverage = change_list_coverage(listed(*entries, from_=at(0)))
+    coverage = change_list_coverage(
+        listed(*entries, from_=at(0)), None if sent is None else at(sent)
+    )
     assert coverage.ordered is (dated is not None)
     assert [one.at for one in coverage.changes] == [at(second) for second in dated or told]
+
+
+def test_a_list_in_the_order_of_its_uris_keeps_no_change_back() -> None:
+    a, b, c, d, e = (change(name, at(60 * place)) for place, name in enumerate("abcde", 1))
+    later = change("c", at(900))
+    frontier = Frontier.at(at(0))
+    frontier.learn(change_list_coverage(listed(a, b, c, d, e, from_=at(0)), at(301)))
+    new = change_list_coverage(listed(a, b, later, d, e, from_=at(0)), at(901))
+    assert later in {one.resource for one in frontier.fresh(new)}
 
 
 def test_a_list_that_begins_later_than_it_was_sent_reaches_back_to_its_first_entry() -> None:
