@@ -5,11 +5,13 @@ have been restored from a copy. Whatever it tells then lies before what is confi
 passed over as old, for years perhaps. But the list may also be an old copy, as a replica or a cache
 still has it. So
 
-- all entries of a list that ends before what was confirmed are taken for new. To whoever has
-  applied them, that is a look-up for each;
+- all entries of a list that ends before what was confirmed are taken for new, if it begins later,
+  or has more of them, than the last that did not. To whoever has applied them, that is a look-up
+  for each, or a request, where neither a hash nor a fraction of a second tells that it is the same;
 - where the list goes on like this, its time has gone back: at once, if the list itself shows it, or
-  lacks what the documents told at the very instant up to which it has all; else after
-  `Pace.stale` seconds, in which an old copy has become a new one.
+  lacks what the documents told at the very instant up to which it has all, or if it is the first
+  that a run reads, and was sent before that instant; else after `Pace.stale` seconds, in which an
+  old copy has become a new one.
 
 Then nothing is left that instants could be compared with, and everything is compared anew.
 """
@@ -17,15 +19,19 @@ Then nothing is left that instants could be compared with, and everything is com
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 from msgspec import Struct
 
-from rsnotify.coverage import Change, Coverage, Frontier
+from rsnotify.coverage import EARLIEST, Change, Coverage, Frontier
 from rsnotify.datetimes import Instant
+from rsnotify.dating import postponed
 from rsnotify.pace import Pace
 
 #: How much longer than the first time it waits at most until everything is compared again.
 _MOST = 64
+#: By how much the clocks of two servers of one Source may differ.
+_SKEW = timedelta(minutes=1)
 
 
 class _Read(Struct, frozen=True):
@@ -48,6 +54,7 @@ class Backwards:
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._read: _Read | None = None
+        self._front: _Read | None = None
         self._since: float | None = None
         self._is_sure = False
         self._next = 0.0
@@ -78,6 +85,7 @@ class Backwards:
         )
         self.begins, self.ends = coverage.from_, ends
         if not is_behind:
+            self._front = self._read
             self._since = None
             self._is_sure = _lacks_what_was_told(coverage, frontier)
             return self._is_sure
@@ -88,13 +96,22 @@ class Backwards:
     ) -> bool:
         told = bool(frontier.seen)  # else a Resource List may be later than the list of changes
         shown = coverage.latest >= frontier.instant
-        self._is_sure = self._is_sure or shown or (told and before is None)
+        sent = coverage.sent
+        is_back = sent is None or postponed(sent, _SKEW) < frontier.instant
+        self._is_sure = self._is_sure or shown or (told and before is None and is_back)
         is_new = before != self._read
         if before is not None and (
             (before.is_behind and is_new) or _is_beyond(coverage.from_, before.ends)
         ):
             self._since = now if self._since is None else self._since
-        return is_new and (told or shown or self._since is not None)
+        return is_new and self._goes_on(coverage) and (told or shown or self._since is not None)
+
+    def _goes_on(self, coverage: Coverage) -> bool:
+        """Whether a list may have what none had that was not behind: no old copy does."""
+        begins, front = coverage.from_ or EARLIEST, self._front
+        if front is None:
+            return True
+        return (begins, len(coverage.changes)) > (front.from_ or EARLIEST, front.size)
 
     def has_gone_back(self, now: float) -> bool:
         """Tell whether the time of the Source has gone back, and it is time to do something."""
@@ -106,7 +123,7 @@ class Backwards:
         """Hear that everything is compared anew, and nothing of before counts."""
         self._next = now + self._wait
         self._wait = min(2 * self._wait, _MOST * self._pace.repair)
-        self._read = self._since = None
+        self._read = self._front = self._since = None
         self._is_sure = False
 
 

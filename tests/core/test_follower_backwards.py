@@ -224,12 +224,16 @@ class Replicas(JumpingSource):
         return document
 
 
-def test_an_old_copy_of_a_list_does_not_let_everything_be_compared() -> None:
+def replicas() -> tuple[Replicas, Destination]:
     source = Replicas()
     for name in "ab":
         source.change(name)
     source.list_resources()
-    destination = copy_of(source)
+    return source, copy_of(source)
+
+
+def test_an_old_copy_of_a_list_does_not_let_everything_be_compared() -> None:
+    source, destination = replicas()
     for name in "abab":
         source.change(name)
         destination.poll()
@@ -241,6 +245,35 @@ def test_an_old_copy_of_a_list_does_not_let_everything_be_compared() -> None:
     destination.poll()
     assert destination.content == source.state
     assert destination.steps_back == 0
+    assert through(destination) == at
+
+
+def test_what_was_told_is_not_told_again_by_each_of_several_replicas() -> None:
+    source, destination = replicas()
+    before = len(destination.notes)
+    for number in range(20):
+        source.change("abcd"[number % 4])
+        source.is_old = number % 2 == 1
+        destination.poll()
+    source.is_old = False
+    destination.poll()
+    assert destination.content == source.state
+    assert sum(int(note.split()[0]) for note in destination.notes[before:]) == 20
+
+
+def test_a_run_that_begins_with_an_old_copy_does_not_compare_everything() -> None:
+    source, destination = replicas()
+    for name in "abc":
+        source.change(name)
+        destination.poll()
+    at = through(destination)
+    source.is_old = True
+    destination.restart()
+    destination.settle()
+    assert destination.steps_back == 0
+    source.is_old = False
+    destination.poll()
+    assert destination.content == source.state
     assert through(destination) == at
 
 
