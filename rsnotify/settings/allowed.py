@@ -80,7 +80,7 @@ def _one_of(values: Iterable[str]) -> str:
     return "one of " + ", ".join(values)
 
 
-def _shown(value: str | int) -> str:
+def _shown(value: str | int | None) -> str:
     # What looks like a number is none without its quotes.
     return f'"{value}"' if isinstance(value, str) and value.isdigit() else str(value)
 

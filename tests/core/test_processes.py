@@ -1,0 +1,38 @@
+"""Free ports, as programs and tests count on them."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+import pytest
+
+from rsnotify.commands import processes
+from rsnotify.commands.processes import free_port
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:
+    """Let these be tried first, one after another."""
+    choice, rest = random.choice, iter(ports)
+    monkeypatch.setattr(random, "choice", lambda every: next(rest, None) or choice(every))
+
+
+def test_a_port_is_given_once_though_it_was_used_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = free_port(), free_port()
+    with socket.create_server(("127.0.0.1", one)), socket.create_server(("127.0.0.1", other)):
+        pass
+    offer(monkeypatch, one, other)
+    assert free_port() not in (one, other)
+
+
+def test_a_port_that_somebody_listens_on_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        offer(monkeypatch, port)
+        assert free_port() != port
+
+
+def test_where_none_is_free_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PORTS", [free_port()] * 3)
+    with pytest.raises(processes.ProcessError, match="no port of this machine is free"):
+        free_port()
