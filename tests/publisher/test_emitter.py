@@ -7,6 +7,7 @@ import hashlib
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import cast
@@ -18,8 +19,10 @@ from rsnotify.datetimes import to_microseconds
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, parse_hub
+from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.emitter import Emitter
 from rsnotify_publisher.push.feed import Feed
+from rsnotify_publisher.push.feeding import Feeding
 from rsnotify_publisher.push.fragments import Fragment
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
@@ -371,3 +374,29 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
     emitting.cancel()
     assert done
     assert emitting.cancelled()
+
+
+async def test_the_moment_that_hubs_get_at_the_end_is_no_longer_where_all_is_slow(
+    tmp_path: Path,
+) -> None:
+    publisher = Publisher(
+        tmp_path, BASE, hubs=["http://127.0.0.1:1/"], options=replace(QUICK, grace=0.2)
+    )
+    async with publisher:
+        await publisher.aupdated(BASE + "a")
+    turns = 0
+
+    async def be_slow() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            threading.Event().wait(0.1)
+            await asyncio.sleep(0)
+
+    with publisher.source.open_journal() as journal:
+        recorder = Recorder(publisher.source.open_journal, lambda: None)
+        feeding = Feeding(publisher.source, journal, recorder)
+        slow = asyncio.create_task(be_slow())
+        await feeding.drain()
+        slow.cancel()
+    assert turns < 10

@@ -109,8 +109,10 @@ class Feeding:
     async def drain(self) -> None:
         """Give hubs that are there a moment to take what is left; the journal keeps the rest."""
         last = self._journal.state().last_change
-        for _ in range(round(self._source.options.grace / _LOOK_EVERY)):
-            if not self._changes.behind(last):
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._source.options.grace
+        while self._changes.behind(last):
+            if clock() >= until:
                 break
             await asyncio.sleep(_LOOK_EVERY)
 
