@@ -11,6 +11,7 @@ import typer
 from aiohttp import web
 
 from rsnotify.commands import complain, run
+from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.openfiles import allow_files
@@ -24,6 +25,9 @@ from rsnotify_publisher.publisher import Publisher
 #: Files that one set keeps open: its journal, three times, and connections to hubs.
 _FILES_OF_A_SET = 20
 _OTHER_FILES = 256
+#: Seconds in which hundreds of sets write their last documents, though the disk is busy.
+_TO_END = 90.0
+_LEFT = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
 
 
 def source(
@@ -184,7 +188,8 @@ def _publish(root: Path | None, settings: Configuration) -> None:
             published, folders = one_folder(root, base_url, settings)
         _allow_files(len(folders))
         app = server(published, folders)
-        run(lambda stop: _serve(app, Publishing(folders), listening, stop))
+        leaving = Leaving(lambda: _LEFT, _TO_END)
+        run(lambda stop: _serve(app, Publishing(folders), listening, stop), leaving)
 
 
 def _allow_files(sets: int) -> None:

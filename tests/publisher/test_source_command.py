@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,7 +17,15 @@ import pytest
 
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
-from tests.publisher.helpers import PORT, FakeHub, SourceProcess, Start, eventually, put
+from tests.publisher.helpers import (
+    PATIENCE,
+    PORT,
+    FakeHub,
+    SourceProcess,
+    Start,
+    eventually,
+    put,
+)
 
 
 def listed(process: SourceProcess) -> dict[str, Resource]:
@@ -322,6 +332,38 @@ def test_it_ends_in_order_when_asked(number: signal.Signals, folder: Path, sourc
     code, errors = process.end()
     assert code == 0
     assert "Traceback" not in errors
+
+
+STUCK = """
+import threading
+from rsnotify_publisher.folder import publishing
+from rsnotify.cli import main
+
+def close(publishers):
+    print("closing", flush=True)
+    threading.Event().wait()
+
+publishing.close_all = close
+main()
+"""
+
+
+def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path) -> None:
+    command = [sys.executable, "-c", STUCK, "source", str(folder), *PORT]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert "serving" in process.stdout.readline()
+            process.terminate()
+            assert process.stdout.readline() == "closing\n"
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert errors.splitlines()[-1].startswith("rsnotify: the Source has not ended")
 
 
 def test_destinations_are_told_of_the_hub_as_they_reach_it(folder: Path, source: Start) -> None:
