@@ -56,7 +56,7 @@ class Backwards:
         self._read: _Read | None = None
         self._front: _Read | None = None
         self._since: float | None = None
-        self._is_sure = False
+        self._is_sure = self._is_shown = False
         self._next = 0.0
         self._wait = pace.repair
         #: Where the list that was read last begins and ends.
@@ -87,8 +87,10 @@ class Backwards:
         if not is_behind:
             self._front = self._read
             self._since = None
-            self._is_sure = _lacks_what_was_told(coverage, frontier)
-            return self._is_sure
+            self._is_sure = False
+            lacks = _lacks_what_was_told(coverage, frontier)
+            self._is_shown = self._is_shown or lacks  # the next list need not show it again
+            return lacks
         return self._doubt(coverage, frontier, before, now)
 
     def _doubt(
@@ -117,14 +119,16 @@ class Backwards:
         """Tell whether the time of the Source has gone back, and it is time to do something."""
         if now < self._next:
             return False
-        return self._is_sure or (self._since is not None and now - self._since >= self._pace.stale)
+        if self._is_sure or self._is_shown:
+            return True
+        return self._since is not None and now - self._since >= self._pace.stale
 
     def begin_anew(self, now: float) -> None:
         """Hear that everything is compared anew, and nothing of before counts."""
         self._next = now + self._wait
         self._wait = min(2 * self._wait, _MOST * self._pace.repair)
         self._read = self._front = self._since = None
-        self._is_sure = False
+        self._is_sure = self._is_shown = False
 
 
 def _is_beyond(begins: Instant | None, end: Instant) -> bool:

@@ -356,14 +356,14 @@ class Climb:
 
     def _step_back(self, now: float) -> None:
         """Begin anew with what is held, as its instants tell nothing any more."""
-        confirmed = format_datetime(self._knowledge.confirmed)
-        ends = self._backwards.ends
+        confirmed, ends = self._knowledge.confirmed, self._backwards.ends
         assert ends is not None
         begins = min(self._backwards.begins or ends, ends)
-        told = format_datetime(ends)
+        how = f"its lists end at {format_datetime(ends)}, and told of {format_datetime(confirmed)}"
+        if ends >= confirmed:
+            how = "its lists lack what they told"
         self._note(
-            f"the time of the Source has gone back: its lists end at {told}, and told of "
-            f"{confirmed} before, so everything is compared",
+            f"the time of the Source has gone back: {how} before, so everything is compared",
             warning=True,
         )
         self.settled = False

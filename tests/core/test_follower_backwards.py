@@ -193,6 +193,25 @@ def test_a_source_that_was_restored_from_a_copy_is_compared(
     assert destination.steps_back == 1
 
 
+def test_a_source_that_was_restored_again_is_compared_as_soon_as_that_is_not_too_often(
+    source: JumpingSource, destination: Destination
+) -> None:
+    for _ in range(2):
+        kept = source.keep()
+        source.change("b")
+        source.change("e")
+        destination.poll()
+        source.restore(kept)
+        source.change("c")
+        source.list_resources()
+        destination.poll()
+    assert destination.steps_back == 1
+    assert destination.content != source.state
+    wait(destination, 2 * PACE.repair)
+    assert destination.steps_back == 2
+    assert destination.content == source.state
+
+
 def test_a_source_without_a_list_of_its_resources_is_followed_from_there_on(
     source: JumpingSource,
 ) -> None:
