@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 #: The way to a setting: names of tables and keys, and positions in arrays.
 Path = Sequence[str | int]
 
 _ARRAY_TABLE = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
-_TABLE = re.compile(r"\s*\[\s*([\w-]+)\s*\]\s*(#|$)")
+_TABLE = re.compile(r"\s*\[\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*\]\s*(#|$)")
 _KEY = re.compile(r"""\s*[{,]?\s*["']?([\w-]+)["']?\s*[=:]""")
 
 
@@ -37,7 +37,7 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
             table = (name, counts.get(name, 0))
             counts[name] = counts.get(name, 0) + 1
         elif match := _TABLE.match(line):
-            table = (match.group(1),)
+            table = _table(re.split(r"\s*\.\s*", match.group(1)), counts)
         elif match := _KEY.match(line):
             found.setdefault((*table, match.group(1)), number)
             continue
@@ -46,3 +46,9 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
         found.setdefault(table[:1], number)
         found.setdefault(table, number)
     return found
+
+
+def _table(names: Sequence[str], counts: Mapping[str, int]) -> tuple[str | int, ...]:
+    """Return the way to a table; one in an array of tables belongs to the last of them."""
+    first, *rest = names
+    return (first, counts[first] - 1, *rest) if first in counts else tuple(names)

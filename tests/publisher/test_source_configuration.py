@@ -123,6 +123,10 @@ SET = '[[set]]\nname = "{}"\nfolder = "{}"\n'
             SET.format("a", "t") + "options = {heartbeat = 0}",
             "heartbeat: it has to be a number above 0",
         ),
+        (
+            SET.format("a", "t") + SET.format("b", "i") + "[set.options]\nheartbeat = 0",
+            "line 8: [[set]] b: options: heartbeat: it has to be a number above 0",
+        ),
         (SET.format("a", "t") + 'options = {profile = "2.0"}', "2.0"),
         ("port = 70000\n" + SET.format("a", "t"), "line 1: port: it has to be a whole number from"),
         (SET.format("../a", "t"), "name"),
