@@ -39,9 +39,7 @@ class Counted:
 
     def __init__(self, config: Path) -> None:
         self._folder = next(
-            one
-            for one in Path("/proc").glob("[0-9]*")
-            if str(config).encode() in (one / "cmdline").read_bytes()
+            one for one in Path("/proc").glob("[0-9]*") if _runs_with(one, str(config))
         )
         self._began = time.monotonic()
 
@@ -60,6 +58,13 @@ class Counted:
         """Return how many seconds it has computed."""
         fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICK
+
+
+def _runs_with(process: Path, argument: str) -> bool:
+    try:
+        return argument.encode() in (process / "cmdline").read_bytes()
+    except OSError:  # it has just ended
+        return False
 
 
 class Copy:
