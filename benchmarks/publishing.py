@@ -35,12 +35,10 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Counted:
-    """Counts what the process has that runs with such a configuration."""
+    """Counts what a process has."""
 
-    def __init__(self, config: Path) -> None:
-        self._folder = next(
-            one for one in Path("/proc").glob("[0-9]*") if _runs_with(one, str(config))
-        )
+    def __init__(self, process: Process) -> None:
+        self._folder = Path(f"/proc/{process.pid}")
         self._began = time.monotonic()
 
     def show(self, when: str) -> None:
@@ -58,13 +56,6 @@ class Counted:
         """Return how many seconds it has computed."""
         fields = (self._folder / "stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICK
-
-
-def _runs_with(process: Path, argument: str) -> bool:
-    try:
-        return argument.encode() in (process / "cmdline").read_bytes()
-    except OSError:  # it has just ended
-        return False
 
 
 class Copy:
@@ -159,7 +150,7 @@ async def publish(folder: Path, hub: str, count: int) -> None:
     for when in ("the first time", "again"):
         print(f" {when}")
         async with started("source", *options, "--hub", hub, folder=folder) as source:
-            counted = Counted(config)
+            counted = Counted(source)
             ready = asyncio.create_task(all_serving(source, count))
             await answered(url + ".well-known/resourcesync", counted, "described")
             await answered(f"{url}s{count - 1}/capabilitylist.xml", counted, "the last set")

@@ -84,6 +84,11 @@ class Process:
         name = next(argument for argument in arguments if argument[0] != "-")
         return cls(name, process, log)
 
+    @property
+    def pid(self) -> int:
+        """Its number in the system."""
+        return self._process.pid
+
     async def lines(self) -> AsyncIterator[str]:
         """Yield what it prints, line by line, until it ends."""
         assert self._process.stdout is not None
