@@ -3,7 +3,7 @@
 Each batch is durable before the next, and the current set and its sum are brought along. What is
 printed is changes a second of the whole way through `Publisher.record`, and what of a processor
 each change takes. A thousand changes a batch are few for a set of a million: each change then lies
-in another page of the file.
+in another page of the file. There, single changes take longer at first, while the WAL still grows.
 """
 
 from __future__ import annotations

@@ -120,6 +120,7 @@ class Storage:
         What a change touches lies scattered over the file, so it pays to keep 64 MB of it at
         hand. It is brought home from the WAL after 32 MB instead of 2; where the file is large,
         after up to 128 MB, since of what is written home most time goes into the many places.
+        Until the WAL has that size for the first time, a flush has its new length to write, too.
 
         Args:
             memory: How much is kept at hand, in MiB; less than usual where there are many sets.
