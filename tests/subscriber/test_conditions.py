@@ -100,3 +100,33 @@ async def test_a_weak_validator_says_nothing_of_bytes(
         await destination.catch_up()
     assert conditions == [None, None]
     assert destination.equals_source()
+
+
+async def test_what_is_listed_as_modified_earlier_than_what_is_held_is_asked_for_without_one(
+    source: SmallSource, destination: Destination
+) -> None:
+    """A server may answer 304 to all that is no later than the date it is asked with."""
+    days = [2, 1]  # it is restored from a copy
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "If-Modified-Since" in request.headers:
+            return web.Response(status=304)
+        modified = "Fri, 02" if days[0] == 2 else "Thu, 01"
+        headers = {"Last-Modified": f"{modified} Jan 2026 00:00:00 GMT"}
+        return web.Response(body=b"of day %d" % days[0], headers=headers)
+
+    def list_it() -> None:
+        modified = datetime(2026, 1, days[0], tzinfo=UTC)
+        source.list_only(Resource(source.base + "a", lastmod=modified))
+        source.contents["a"] = b"of day %d" % days[0]
+
+    source.put("a", b"")
+    source.changes.clear()
+    source.answers[path_of("a")] = answer
+    list_it()
+    await destination.catch_up()
+    assert destination.equals_source()
+    days.pop(0)
+    list_it()
+    await destination.catch_up(selection=ANEW)
+    assert destination.equals_source()

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
+from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.model import Resource
 from rsnotify.ways import Place, Wanted, wanted, wanted_link
@@ -113,8 +114,8 @@ class Bringer:
             FetchError: No way gave what was announced; the error is that of its own place.
             OSError: It could not be written.
         """
-        since = held.validator if held is not None and wanted.entry.hash is None else None
-        if since is not None and wanted.places == (wanted.home,):
+        since = _condition(wanted, held)
+        if since is not None:
             home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
             return await self._member(wanted) or await self._fetcher.changed_content(home, since)
         return (
@@ -175,6 +176,17 @@ class Bringer:
             now = asyncio.get_running_loop().time()
             self._resting = {host: end for host, end in self._resting.items() if end > now}
             self._resting[_host(place)] = now + _REST
+
+
+def _condition(wanted: Wanted, held: Held | None) -> str | None:
+    """Return the header field that asks for content only if it is not what is held."""
+    entry = wanted.entry
+    if held is None or entry.hash is not None or wanted.places != (wanted.home,):
+        return None
+    if entry.lastmod and held.lastmod and to_microseconds(entry.lastmod) < held.lastmod:
+        # It was put back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
+        return None
+    return held.validator
 
 
 def _host(place: Place) -> str:
