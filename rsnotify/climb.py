@@ -78,6 +78,8 @@ class Climb:
         self._intake = Intake(knowledge, worklist, pace.hold)
         self._backwards = Backwards(pace)
         self._is_first = self._is_undated = True
+        #: The time by the clock of the Source, as far as it has told that.
+        self._today: Instant | None = None
         #: Where the Source's lists of changes begin and end, since its time has gone back.
         self._anew: tuple[Instant, Instant] | None = None
         self._pull: Pull | None = None
@@ -168,6 +170,7 @@ class Climb:
         Raises:
             DocumentError: It cannot be used.
         """
+        self._today = sent or self._today
         if self._pull is not None and fetch is self._pull.current:
             step = self._pull.read(document, self._knowledge.frontier, sent)
             self._step(fetch, step, now)
@@ -176,14 +179,17 @@ class Climb:
             if self._listed is None:
                 self._walk_on(self._baseline, now)
             else:
-                if self._is_undated:
+                if self._is_undated and self._today is not None:
                     self._undate(self._listed.at)
                     self._is_undated = False
                 self._actions.append(Compare(self._listed.resources, self._listed.at))
 
     def _undate(self, at: Instant) -> None:
-        """Let no change of a wrong date outlive a crash that came before the progress over it."""
-        latest = max(at, self._knowledge.known or EARLIEST)
+        """Let no change of a wrong date outlive a crash that came before the progress over it.
+
+        T may have waited for days while other changes were applied, so it is not enough to know.
+        """
+        latest = max(at, self._knowledge.known or EARLIEST, self._today or EARLIEST)
         self._actions.append(Undate(postponed(latest, LEAP)))
 
     def go_on(self) -> None:

@@ -15,7 +15,7 @@ from rsnotify.model import Document
 from rsnotify.offer import Offer
 from rsnotify.vocabulary import Capability
 from tests.core.jumping import OFFER, JumpingSource
-from tests.core.world import BASE, EPOCH, PACE, Destination
+from tests.core.world import BASE, EPOCH, PACE, PATIENT, Destination
 
 HOUR, DAY, YEARS = timedelta(hours=1), timedelta(days=1), timedelta(days=30_000)
 #: To within a minute of the end of the calendar, as "never" may be written.
@@ -224,6 +224,28 @@ def test_a_source_without_a_list_of_its_resources_is_followed_from_there_on(
     assert destination.content == source.state
     assert destination.steps_back == 1
     assert through(destination) <= source.today
+
+
+def test_what_was_applied_while_t_waited_for_days_is_not_removed_by_an_older_list(
+    source: JumpingSource,
+) -> None:
+    source.list_resources()
+    destination = Destination(source, Random(1), OFFER, PATIENT)
+    destination.lied_to = True
+    destination.settle()
+    source.change("a")
+    del source.state[BASE + "a"]  # T waits for it
+    source.pass_time(3 * DAY)
+    source.change("e")
+    wait(destination, PACE.poll)
+    assert destination.content[BASE + "e"] == source.state[BASE + "e"]
+    source.rotate()
+    source.change("b")
+    destination.restart()
+    wait(destination, PACE.poll)
+    assert source.lists[-1].at < source.history[-2].at
+    assert destination.content[BASE + "e"] == source.state[BASE + "e"]
+    assert destination.content[BASE + "b"] == source.state[BASE + "b"]
 
 
 class Replicas(JumpingSource):
