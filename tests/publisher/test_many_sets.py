@@ -22,6 +22,7 @@ from rsnotify_publisher import Publisher, SourceDescription
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.listening import Listening
 from rsnotify_publisher.folder.names import Names
+from rsnotify_publisher.folder.scan import Scanner
 from rsnotify_publisher.folder.serve import Folder, server
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.lookout import Lookout
@@ -286,6 +287,23 @@ async def test_one_watch_tells_each_of_its_own_folder(tmp_path: Path) -> None:
     await heard[folders[0]].of("within")  # it decides itself what of it is published
     assert "in-a" not in heard[folders[1]].names | heard[folders[2]].names
     listening.cancel()
+
+
+async def test_a_folder_that_cannot_be_looked_at_keeps_no_other_from_being_watched(
+    tmp_path: Path,
+) -> None:
+    heard = {tmp_path: Heard(), tmp_path / ("x" * 300): Heard()}
+    listening = asyncio.create_task(Listening(heard).run())
+    await asyncio.sleep(0)
+    (tmp_path / "one").write_text("1")
+    await heard[tmp_path].of("one")
+    listening.cancel()
+
+
+def test_a_folder_that_cannot_be_looked_at_ends_no_comparison(tmp_path: Path) -> None:
+    names = Names(tmp_path / ("x" * 300), BASE)
+    with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
+        assert list(Scanner(names, journal).compare(names.root)) == []
 
 
 # Serving

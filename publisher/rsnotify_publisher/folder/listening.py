@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Iterable, Mapping, Set
 from contextlib import aclosing
 from pathlib import Path
@@ -89,7 +90,8 @@ class Listening:
                     return
 
     def _folders(self) -> set[Path]:
-        return {folder for folder in self._listeners if folder.is_dir()}
+        # This raises nothing: one folder that cannot be looked at must not end the watch over all.
+        return {folder for folder in self._listeners if os.path.isdir(folder)}
 
     def _tell(self, changes: Iterable[tuple[Change, str]]) -> None:
         """Tell each what is of its folder; one may be in a hidden folder of another."""

@@ -69,7 +69,7 @@ class Scanner:
         Yields:
             Changes; and None where there is none, so that a caller can pause between files.
         """
-        if not self._names.root.is_dir():
+        if not os.path.isdir(self._names.root):
             _log.error("%s is gone; its resources stay as they are", self._names.root)
             return
         known = self._journal.validators(self._names.prefix(folder))

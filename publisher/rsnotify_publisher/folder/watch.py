@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
@@ -77,7 +78,7 @@ class Watcher:
         """Take what the system reports, soon."""
         for change, path in changes:
             self._report(path)
-            if change is Change.added and path.is_dir():
+            if change is Change.added and os.path.isdir(path):
                 # What was put into it before it was watched is not reported.
                 self._report_later(path)
 
