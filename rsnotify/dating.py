@@ -50,8 +50,10 @@ def by_place(times: list[Instant], sent: Instant | None) -> list[Instant] | None
     if sent is None:
         return None
     present = postponed(sent, _STEP)
-    dated = list(
-        accumulate(reversed(times), lambda behind, time: behind if time > present else time)
-    )
+
+    def date(behind: Instant, time: Instant) -> Instant:
+        return behind if time > present else time
+
+    dated = list(accumulate(reversed(times), date))
     dated.reverse()
     return dated if all(map(le, dated, dated[1:])) else None
