@@ -102,10 +102,13 @@ class Backwards:
         is_back = sent is None or postponed(sent, _SKEW) < frontier.instant
         self._is_sure = self._is_sure or shown or (told and before is None and is_back)
         is_new = before != self._read
-        if before is not None and (
+        goes_on = before is not None and (
             (before.is_behind and is_new) or _is_beyond(coverage.from_, before.ends)
-        ):
-            self._since = now if self._since is None else self._since
+        )
+        if not is_back:
+            self._since = None  # a quiet Source; what was confirmed was a later Resource List
+        elif goes_on and self._since is None:
+            self._since = now
         return is_new and self._goes_on(coverage) and (told or shown or self._since is not None)
 
     def _goes_on(self, coverage: Coverage) -> bool:
