@@ -300,6 +300,24 @@ async def test_a_folder_that_cannot_be_looked_at_keeps_no_other_from_being_watch
     listening.cancel()
 
 
+async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rsnotify_publisher.folder.listening._LOOK_AGAIN", 50)
+    busy, away = tmp_path / "busy", tmp_path / "away"
+    busy.mkdir()
+    heard = {busy: Heard(), away: Heard()}
+    listening = asyncio.create_task(Listening(heard).run())
+    await asyncio.sleep(0)
+    away.mkdir()
+    async with asyncio.timeout(PATIENCE):
+        while "one" not in heard[away].names:
+            for folder in (busy, away):
+                (folder / "one").write_text("1")
+            await asyncio.sleep(0.001)
+    listening.cancel()
+
+
 def test_a_folder_that_cannot_be_looked_at_ends_no_comparison(tmp_path: Path) -> None:
     names = Names(tmp_path / ("x" * 300), BASE)
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:

@@ -21,7 +21,7 @@ _log = logging.getLogger("rsnotify.source")
 # Milliseconds: how long a burst of reports is gathered, and the quiet that ends it sooner.
 _GATHER = 40
 _QUIET = 5
-# Milliseconds of quiet after which it is looked whether all folders are still there.
+# Milliseconds after which it is looked whether all folders are still there.
 _LOOK_AGAIN = 5_000
 # Seconds.
 _RETRY = Retry(first=0.2, most=60.0)
@@ -82,12 +82,16 @@ class Listening:
             yield_on_timeout=True,
             ignore_permission_denied=True,
         )
+        clock = asyncio.get_running_loop().time
+        due = clock() + _LOOK_AGAIN / 1000
         async with aclosing(watching):
             async for changes in watching:
                 if changes:
                     yield changes
-                elif self._folders() != there:
-                    return
+                if clock() >= due:  # where others are never quiet, too
+                    if self._folders() != there:
+                        return
+                    due = clock() + _LOOK_AGAIN / 1000
 
     def _folders(self) -> set[Path]:
         # This raises nothing: one folder that cannot be looked at must not end the watch over all.
