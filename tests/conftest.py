@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
 from tests.postgresql import PostgreSQL, running_postgresql
 
+# What a shell starts in the background may ignore interruptions, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("rsnotify", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("rsnotify")
