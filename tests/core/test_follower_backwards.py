@@ -178,9 +178,8 @@ def test_a_resource_list_of_a_wrong_date_is_found_out_by_the_next_changes(
     assert destination.steps_back == 1
 
 
-def test_a_source_that_was_restored_from_a_copy_is_compared(
-    source: JumpingSource, destination: Destination
-) -> None:
+def restore_what_was_followed(source: JumpingSource, destination: Destination) -> None:
+    """Let a Source lose two changes that a Destination has, and go on with another."""
     kept = source.keep()
     source.change("b")
     source.change("e")
@@ -189,6 +188,12 @@ def test_a_source_that_was_restored_from_a_copy_is_compared(
     source.change("c")
     source.list_resources()
     destination.poll()
+
+
+def test_a_source_that_was_restored_from_a_copy_is_compared(
+    source: JumpingSource, destination: Destination
+) -> None:
+    restore_what_was_followed(source, destination)
     assert destination.content == source.state
     assert destination.steps_back == 1
 
@@ -197,14 +202,7 @@ def test_a_source_that_was_restored_again_is_compared_as_soon_as_that_is_not_too
     source: JumpingSource, destination: Destination
 ) -> None:
     for _ in range(2):
-        kept = source.keep()
-        source.change("b")
-        source.change("e")
-        destination.poll()
-        source.restore(kept)
-        source.change("c")
-        source.list_resources()
-        destination.poll()
+        restore_what_was_followed(source, destination)
     assert destination.steps_back == 1
     assert destination.content != source.state
     wait(destination, 2 * PACE.repair)
