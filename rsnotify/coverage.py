@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 
 from msgspec import Struct, structs
 
@@ -20,6 +21,19 @@ from rsnotify.dating import by_place, ends, postponed
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
+
+
+class Check(Enum):
+    """How to decide whether a change still has to be applied to what is held."""
+
+    #: The datetimes decide: what is held as of a later change is left alone.
+    DATE = "date"
+    #: The datetimes may be wrong. If they say that the change is old, compare the entry with what
+    #: is held, and fetch the resource where the two contradict each other.
+    COMPARE = "compare"
+    #: Two facts contradict each other: fetch the resource itself, past caches and without a
+    #: condition, and keep what it is now.
+    FETCH = "fetch"
 
 
 class Change(Struct, frozen=True, gc=False):
@@ -31,6 +45,7 @@ class Change(Struct, frozen=True, gc=False):
         resource: The entry as it stood in the document.
         package: The URI of the dump package whose manifest had the entry, if it was one; the
             content is its member at `resource.path`.
+        check: How to decide whether the change still has to be applied.
     """
 
     uri: str
@@ -38,6 +53,7 @@ class Change(Struct, frozen=True, gc=False):
     at: Instant
     resource: Resource
     package: str | None = None
+    check: Check = Check.DATE
 
     @property
     def dated_by_lastmod(self) -> bool:
