@@ -30,6 +30,7 @@ from rsnotify_publisher.documents import (
     CHANNEL,
     DESCRIPTION,
     FRAMEWORK,
+    OPEN_PART,
     PARTS,
 )
 from rsnotify_publisher.library.openlist import OpenList
@@ -106,8 +107,10 @@ def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
         table[prefix + FRAMEWORK] = _offered(
             folder / FRAMEWORK, _XML | LIVE | _links(channel.topic, channel.hubs)
         )
-    table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip)}"] = _part(folder)
     fresh = _FreshList(source)
+    # The file may lag behind what changelist.xml had before it became an index.
+    table[prefix + OPEN_PART] = fresh.open_part
+    table[prefix + PARTS + r"{part:[\w-]+\.(?:xml|xml\.gz|zip)}"] = _part(folder)
     table[prefix + CHANGE_LIST] = fresh.change_list
     table[prefix + CHANNEL] = fresh.channel
     return table
@@ -174,6 +177,10 @@ class _FreshList:
 
     async def change_list(self, request: web.Request) -> web.StreamResponse:
         hold = self._hold(self._list.chunks)
+        return await answer(request, hold, _XML | LIVE, compressible=True)
+
+    async def open_part(self, request: web.Request) -> web.StreamResponse:
+        hold = self._hold(self._list.open_chunks)
         return await answer(request, hold, _XML | LIVE, compressible=True)
 
     async def channel(self, request: web.Request) -> web.StreamResponse:

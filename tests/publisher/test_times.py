@@ -1,0 +1,181 @@
+"""What documents say of time stays true, whoever records and whatever the clocks say.
+
+Destinations check the documents of a Source against each other and against the `Date` of answers.
+Ours must never give them a reason to doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import aiohttp
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant
+from rsnotify.model import Document, Resource
+from rsnotify.reading import read_document
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Publisher, application
+from tests.publisher.helpers import BASE, QUICK, serving
+from tests.publisher.published import read
+
+Clock = Callable[[], int]
+
+
+def steady() -> int:
+    return time.time_ns() // 1000
+
+
+def jumping(random: Random) -> Clock:
+    """A clock that is set back and ahead by up to an hour, again and again."""
+    return lambda: steady() + random.randrange(-3_600, 3_600) * 1_000_000
+
+
+class Reader:
+    """Reads the documents while they change, and keeps what it has read."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+        self.open: dict[Instant, tuple[Resource, ...]] = {}
+        self.baselines: list[Document] = []
+        #: What lies ahead of the `Date` of its answer: what, and by how much.
+        self.ahead: list[tuple[str, timedelta]] = []
+
+    async def get(self, name: str) -> Document:
+        async with self._session.get(self._url + "/" + name.removeprefix(BASE)) as answer:
+            body, date = await answer.read(), parsedate_to_datetime(answer.headers["Date"])
+        document = read_document(body, source=name)
+        told = [("at", document.at), ("completed", document.completed), ("until", document.until)]
+        told += [("from", document.from_)]
+        told += [("entry", entry.changed_at) for entry in document.resources]
+        for what, instant in told:
+            if instant is not None and instant > date + timedelta(seconds=1):
+                self.ahead.append((what, instant - date))
+        return document
+
+    async def look(self) -> None:
+        await self._look_at_changes(await self.get("changelist.xml"))
+        self.baselines.append(await self.get("resourcelist.xml"))
+
+    async def _look_at_changes(self, document: Document) -> None:
+        if document.index:
+            document = await self.get(document.resources[-1].uri)
+        assert document.from_ is not None
+        assert document.until is None
+        before = self.open.get(document.from_, ())
+        assert document.resources[: len(before)] == before, "what was read already is another"
+        self.open[document.from_] = document.resources
+
+
+def change_lists(publisher: Publisher) -> list[Document]:
+    """Return all Change Lists: those of the archive, and those of the open period."""
+    last, archive = read(publisher, "changelist.xml"), read(publisher, "changelist-archive.xml")
+    lists = [read(publisher, entry.uri) for entry in archive.resources]
+    if archive.index:
+        lists = [read(publisher, entry.uri) for part in lists for entry in part.resources]
+    return lists + ([read(publisher, one.uri) for one in last.resources] if last.index else [last])
+
+
+def check_joined(lists: list[Document], recorded: list[Resource], opened: set[Instant]) -> None:
+    """Check that lists tell each change once, in order, and begin only where another ends."""
+    told = [entry for document in lists for entry in document.resources]
+    assert [(one.uri, one.datetime) for one in told] == [(o.uri, o.datetime) for o in recorded]
+    for document in lists:
+        assert document.from_ is not None
+        for entry in document.resources:
+            assert entry.datetime is not None
+            assert document.from_ < entry.datetime
+            assert document.until is None or entry.datetime <= document.until
+    for one, other in pairwise(lists):
+        assert one.until == other.from_
+    assert opened <= {document.from_ for document in lists}
+
+
+def check_baseline(baseline: Document, recorded: list[Resource]) -> None:
+    """Check that a Resource List is the set as of `at`, but for what changed until `completed`."""
+    assert baseline.at is not None
+    assert baseline.completed is not None
+    state: dict[str, Resource] = {}
+    since: set[str] = set()
+    for change in recorded:
+        assert change.datetime is not None
+        if change.datetime > baseline.at:
+            if change.datetime <= baseline.completed:
+                since.add(change.uri)
+        elif change.change is ChangeType.DELETED:
+            state.pop(change.uri, None)
+        else:
+            state[change.uri] = change
+    listed = {entry.uri: entry.length for entry in baseline.resources if entry.uri not in since}
+    assert listed == {uri: one.length for uri, one in state.items() if uri not in since}
+
+
+def write(publisher: Publisher, name: str, random: Random, count: int) -> list[Resource]:
+    recorded = []
+    for number in range(count):
+        uri = f"{BASE}{name}{random.randrange(20)}"
+        if random.random() < 0.2:
+            recorded.append(publisher.deleted(uri))
+        else:
+            recorded.append(publisher.updated(uri, length=number))
+    return recorded
+
+
+@pytest.mark.parametrize("clocks", ["steady", "jumping"])
+@pytest.mark.parametrize("hosting", ["our application", "static files"])
+async def test_no_document_contradicts_another_or_the_clock(
+    tmp_path: Path, clocks: str, hosting: str
+) -> None:
+    random = Random(1)
+    options = replace(QUICK, rotate="60 changes", max_entries=25, grace=0)
+    publishers = [
+        Publisher(
+            tmp_path,
+            BASE,
+            options=options,
+            clock=steady if clocks == "steady" else jumping(Random(number)),
+        )
+        for number in range(3)
+    ]
+    try:
+        for publisher in publishers:
+            publisher.start()
+        app = application(publishers[0])
+        if hosting == "static files":
+            app = web.Application()
+            app.router.add_static("/", publishers[0].source.documents_folder)
+        async with serving(app) as url, aiohttp.ClientSession() as session:
+            assert await publishers[0].await_published(60)
+            reader = Reader(session, url)
+            writing = [
+                asyncio.to_thread(write, publisher, "abc"[n], Random(n), 150)
+                for n, publisher in enumerate(publishers)
+            ]
+            done = asyncio.gather(*writing)
+            while not done.done():
+                await reader.look()
+                await asyncio.sleep(random.random() / 100)
+            recorded = sorted(
+                (change for changes in done.result() for change in changes),
+                key=lambda change: change.datetime,  # type: ignore[arg-type,return-value]
+            )
+            await reader.look()
+    finally:
+        for publisher in publishers:
+            publisher.close()
+    check_joined(change_lists(publishers[0]), recorded, set(reader.open))
+    for baseline in reader.baselines:
+        if not baseline.index:
+            check_baseline(baseline, recorded)
+    if clocks == "steady":
+        assert reader.ahead == []
