@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
 from rsnotify_hub.log.channel import Channel
+from rsnotify_hub.log.contradicting import contradicts, overlaps
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.planning import Plan, plan
 from rsnotify_hub.log.recent import Recent
@@ -120,12 +121,26 @@ class TopicLog:
         if fragments[0].whole and state is not None and state.kept and not state.whole:
             # An error page, say: whoever follows the changes could do nothing with it.
             raise WrongDocument("this topic is about changes: a Change Notification was expected")
+        for fragment in fragments:
+            if state is not None and overlaps(state, fragment):
+                await self._check(fragment)
+        state = self.state
         try:
             added = await self._keep(plan(state, fragments))
         except Exception:
             self._doubtful = True
             raise
         self._statistics.duplicates += max(0, len(fragments) - added)
+
+    async def _check(self, fragment: Fragment) -> None:
+        """Begin the log anew if a fragment contradicts it, so that nobody is sent both."""
+        if await contradicts(fragment, self._topic, self._store):
+            log.warning(
+                "the Source of %s does not know changes any more that it had published; it was "
+                "restored, or lost its journal. The log of the topic begins anew",
+                self._topic,
+            )
+            await self._delete()
 
     async def _keep(self, planned: Plan) -> int:
         """Append, and hand on. Return how many entries are new."""

@@ -7,15 +7,17 @@ the hub has made durable. Between connections the feed keeps the place.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
 from rsnotify.digest import SetDigest
 from rsnotify.model import Resource
 from rsnotify_publisher.journal import State
 from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline
 
+_log = logging.getLogger("rsnotify.publisher")
 #: Seconds between two fragments with changes that also tell the digest of the set.
 _DIGEST_EVERY = 1.0
 
@@ -101,8 +103,17 @@ class Feed:
             through: What the hub says it has, at the start of this connection.
         """
         said = None if through is None else to_microseconds(through)
-        self._sent = resume_at(said, self.cursor, self._journal.state())
+        state = self._journal.state()
+        self._sent = resume_at(said, self.cursor, state)
         due = self._next_heartbeat()
+        if said is not None and said > state.reached:
+            _log.warning(
+                "the hub has changes until %s, and this journal ends at %s: it was restored from a "
+                "backup, or is not the one that was published before. Destinations that have the "
+                "later changes must compare what they hold with the Resource List",
+                *(format_datetime(from_microseconds(at)) for at in (said, state.reached)),
+            )
+            due = 0.0  # say so at once, by a fragment without these changes
         while True:
             self._news.clear()
             last = self._journal.last_change_at(self._sent)

@@ -1,0 +1,58 @@
+"""A Source that was restored from a backup, and publishes to a hub that knows more than it does."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from rsnotify.datetimes import format_datetime
+from tests.hub.helpers import TOPIC, Client, at, fragment, heard, seconds_of
+
+
+async def memory(hub: Client, since: float) -> tuple[int, list[float]]:
+    """Return what the change memory answers, and the seconds of its changes."""
+    query = {"topic": TOPIC, "since": format_datetime(at(since))}
+    async with hub.session.get(hub.url + "topics", params=query) as answer:
+        body = await answer.read()
+        return answer.status, seconds_of(body) if answer.status == 200 else []
+
+
+@pytest.mark.parametrize("lost", [fragment(1, 5), fragment(1, until=5), fragment(1, 2, 5)])
+async def test_nobody_is_sent_changes_that_the_source_does_not_know_any_more(
+    hub: Client, lost: bytes, caplog: pytest.LogCaptureFixture
+):
+    for number in range(3):
+        await hub.accepted(fragment(number, number + 1))
+    with caplog.at_level(logging.WARNING):
+        await hub.accepted(lost)
+    assert "does not know changes any more" in caplog.text
+    assert (await memory(hub, 0))[0] == 410
+    assert await memory(hub, 1) == (200, seconds_of(lost))
+    socket = await hub.websocket()
+    since = format_datetime(at(0))
+    await socket.send_json({"type": "subscribe", "topic": TOPIC, "since": since})
+    assert (await socket.receive_json())["type"] == "subscribed"
+    gap = await socket.receive_json()
+    assert (gap["type"], gap["from"]) == ("gap", format_datetime(at(1)))
+    assert seconds_of(await socket.receive_str()) == seconds_of(lost)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        [fragment(1, 2, 3, 4)],
+        [fragment(1, 2), fragment(2, 3), fragment(3, 4)],
+        [fragment(2, 3, 4)],
+        [fragment(3, until=3.5), fragment(3, 4)],
+        [fragment(3, 4), fragment(0, 1, until=1.5)],
+    ],
+)
+async def test_what_is_sent_again_contradicts_nothing(hub: Client, again: list[bytes]):
+    for number in range(3):
+        await hub.accepted(fragment(number, number + 1))
+    for one in again:
+        await hub.accepted(one)
+    assert await memory(hub, 0) == (200, [1, 2, 3, 4])
+    socket = await hub.listen(since=0)
+    assert sorted(set(await heard(socket, 4))) == [1, 2, 3, 4]
