@@ -13,6 +13,9 @@ from typing import BinaryIO
 
 from rsnotify.errors import ConfigurationError
 
+#: Seconds. Clocks of file systems tick this coarsely at worst (FAT: 2 s). A file that changed less
+#: than a tick ago may change again and keep its time of modification.
+TICK = 2.1
 _PIECE = 65_536
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -252,6 +253,7 @@ def test_no_request_leads_out_of_the_folder(folder: Path, tmp_path: Path, source
 
 def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
     (folder / "a.nt").write_bytes(b"0123456789")
+    os.utime(folder / "a.nt", (10**9, 10**9))
     (folder / "a.nt.gz").write_bytes(b"not what it seems")
     process = source(folder, *PORT)
     request = urllib.request.Request(
@@ -267,6 +269,20 @@ def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
     head = urllib.request.Request(process.url + "a.nt", method="HEAD")
     with urllib.request.urlopen(head) as answer:
         assert (answer.headers["Content-Length"], answer.read()) == ("10", b"")
+
+
+def test_a_file_that_changes_twice_within_a_tick_is_not_taken_for_the_first(
+    folder: Path, source: Start
+) -> None:
+    file, now = folder / "a", time.time_ns()
+    file.write_bytes(b"first")
+    os.utime(file, ns=(now, now))
+    process = source(folder, *PORT)
+    with urllib.request.urlopen(process.url + "a") as answer:
+        tag = answer.headers["ETag"]
+    file.write_bytes(b"other")
+    os.utime(file, ns=(now, now))
+    assert status(process, "a", **{"If-None-Match": tag}) == 200
 
 
 def without_privilege() -> list[str]:

@@ -11,11 +11,8 @@ from msgspec import Struct
 
 from rsnotify.datetimes import from_microseconds
 from rsnotify.model import Resource
+from rsnotify_publisher.files import TICK
 from rsnotify_publisher.folder.names import media_type
-
-# Clocks of file systems tick this coarsely at worst (FAT: 2 s). A file changed less than a
-# tick ago may change again without another time of modification.
-_TICK = 2.1
 
 
 class Look(Struct, frozen=True):
@@ -60,5 +57,5 @@ def look_at(path: Path, uri: str) -> Look:
         length=after.st_size,
         type=media_type(path),
     )
-    settled = time.time() - after.st_mtime > _TICK
+    settled = time.time() - after.st_mtime > TICK
     return Look(resource, validator_of(after) if settled else None)

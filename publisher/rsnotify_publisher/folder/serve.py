@@ -16,7 +16,7 @@ from rsnotify_publisher.discovery import link_header
 from rsnotify_publisher.folder.names import Names, media_type
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import LIVE, path_of, robots, routes
-from rsnotify_publisher.web.answers import Held, answer, hold_file
+from rsnotify_publisher.web.answers import Held, answer, hold_resource
 
 #: Seconds that who asks for a document waits for the first that are written.
 _PATIENCE = 30.0
@@ -94,7 +94,7 @@ def _files(folder: Folder) -> Handler:
         def hold() -> Held:
             if not names.is_published(path):
                 raise FileNotFoundError
-            return hold_file(path)
+            return hold_resource(path)
 
         return await answer(request, hold, headers | {hdrs.CONTENT_TYPE: media_type(path)})
 

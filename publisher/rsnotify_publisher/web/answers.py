@@ -22,6 +22,7 @@ from aiohttp import hdrs, web
 from msgspec import Struct
 
 from rsnotify.errors import StorageError
+from rsnotify_publisher.files import TICK
 from rsnotify_publisher.web.conditions import Version, accepts_gzip, decide
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -66,6 +67,22 @@ def hold_file(path: Path, *, is_gzip: bool = False) -> Held:
         return _read(file, start, stop)
 
     return Held(tag, status.st_mtime, status.st_size, read, file.close, is_gzip)
+
+
+def hold_resource(path: Path) -> Held:
+    """Open a file that others may write at any time.
+
+    Its entity tag is made of its size and its time of modification, which prove nothing while the
+    file system's clock has not moved on (RFC 9110 §8.8.1): until then each answer has a tag of its
+    own, so that no later request is answered by 304.
+
+    Raises:
+        OSError: It cannot be read, or is no file.
+    """
+    held = hold_file(path)
+    if time.time() - held.modified < TICK:
+        held.tag += f"-{time.time_ns():x}"
+    return held
 
 
 def hold_chunks(tag: str, modified: float, chunks: Sequence[bytes]) -> Held:
