@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import zipfile
 from pathlib import Path
 from random import Random
@@ -346,3 +347,22 @@ def test_a_disk_that_is_full_now_and_then_leaves_nothing_half(
     with source, source.publisher.source.open_journal() as journal:
         files = lambda: {str(p.relative_to(source.folder)) for p in source.folder.rglob("*.zip")}  # noqa: E731
         eventually(lambda: files() <= journal.files())
+
+
+def test_no_package_of_a_restored_source_has_the_name_of_one_that_caches_hold(
+    tmp_path: Path,
+) -> None:
+    options = replace(QUIET, rotate="4 changes", change_dump=True)
+    with Published(tmp_path / "state", options) as source:
+        source.update("before")
+        source.wait_written()
+    shutil.copytree(tmp_path / "state", tmp_path / "backup")
+    packages = []
+    for state in ("state", "backup"):
+        with Published(tmp_path / state, options) as source:
+            source.update(*range(6))
+            wait_packed(source)
+            packages.append(source.read("changedump.xml").resources)
+    lost, new = packages
+    assert lost[0].from_ == new[0].from_
+    assert {one.uri for one in lost}.isdisjoint({one.uri for one in new})

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from itertools import chain
 from shutil import rmtree
 
+from msgspec.structs import replace
+
 from rsnotify.datetimes import from_microseconds
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
@@ -21,6 +23,7 @@ from rsnotify_publisher.documents import (
     CAPABILITY_LIST,
     CHANGE_DUMP,
     RESOURCE_DUMP,
+    compact,
     stem,
 )
 from rsnotify_publisher.dumps import DumpWriter, Package
@@ -116,7 +119,8 @@ class Dumping:
                 links=self._documents.archives_link(Capability.RESOURCE_DUMP),
             )
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
-        volume = self._volume(Capability.RESOURCE_DUMP, at, end, parts, packages)
+        dump = Volume(Capability.RESOURCE_DUMP, at, end, 0, 0, (f"{own}.xml",))
+        volume = self._volume(dump, parts, packages)
         self._archives.replace(journal, volume)
 
     def _contents(self, journal: Journal, since: int) -> CheckedContents:
@@ -137,13 +141,11 @@ class Dumping:
                 (self._folder / name).unlink(missing_ok=True)
             raise
 
-    def _volume(
-        self, kind: str, begin: int, end: int, parts: list[str], packages: list[Package]
-    ) -> Volume:
-        own = f"{stem(kind, begin)}.xml"
-        files = (own, *parts, *(name for package in packages for name in package.files))
+    def _volume(self, volume: Volume, parts: list[str], packages: list[Package]) -> Volume:
+        """Add to a dump document what belongs to it."""
+        files = (*volume.files, *parts, *(name for package in packages for name in package.files))
         size = sum((self._folder / name).stat().st_size for name in files)
-        return Volume(kind, begin, end, sum(p.count for p in packages), size, files)
+        return replace(volume, entries=sum(p.count for p in packages), size=size, files=files)
 
     def _promise(self) -> int:
         return self._recorder.submit(Journal.promise).result().reached
@@ -232,7 +234,8 @@ class Dumping:
         captured, contents = self._captured, self._source.contents
         assert captured is not None
         assert contents is not None
-        own = stem(Capability.CHANGE_DUMP, closed.begin)
+        # Where the journal was restored from a backup, another list may begin at this instant.
+        own = f"{stem(Capability.CHANGE_DUMP, closed.begin)}-{compact(closed.end)}"
         from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
         self._archives.reclaim(own)
         packages = self._writer.change_packages(
@@ -251,5 +254,6 @@ class Dumping:
                 [package.entry for package in packages],
                 links=self._documents.archives_link(Capability.CHANGE_DUMP),
             )
-        volume = self._volume(Capability.CHANGE_DUMP, closed.begin, closed.end, parts, packages)
+        dump = Volume(Capability.CHANGE_DUMP, closed.begin, closed.end, 0, 0, (f"{own}.xml",))
+        volume = self._volume(dump, parts, packages)
         self._recorder.submit(lambda journal: journal.put(volume)).result()
