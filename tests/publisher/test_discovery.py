@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import urllib.request
 from html.parser import HTMLParser
 from pathlib import Path
@@ -48,6 +49,7 @@ async def test_every_resource_of_a_folder_leads_to_its_capability_list(
     folder: Path, source: Start
 ) -> None:
     (folder / "page.html").write_text("<html></html>")
+    os.utime(folder / "page.html", (10**9, 10**9))
     process = await asyncio.to_thread(source, folder, "--port", "0")
     leads = [("resourcesync", process.url + "capabilitylist.xml")]
     async with (
