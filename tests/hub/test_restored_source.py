@@ -38,6 +38,13 @@ async def test_nobody_is_sent_changes_that_the_source_does_not_know_any_more(
     assert seconds_of(await socket.receive_str()) == seconds_of(lost)
 
 
+async def test_changes_of_one_second_may_be_published_one_by_one(hub: Client):
+    other = fragment(2, 3).replace(b"data/3", b"data/another")
+    for one in (fragment(1, 2), fragment(2, 3), other):
+        await hub.accepted(one)
+    assert await memory(hub, 1) == (200, [2, 3, 3])
+
+
 @pytest.mark.parametrize(
     "again",
     [

@@ -43,7 +43,8 @@ def _lacks(fragment: Fragment, entries: Sequence[Entry]) -> bool:
     told = _changes([fragment])
     known = _changes(entry.fragment for entry in entries)
     assert fragment.from_ is not None
-    return any(fragment.from_ < one[0] <= fragment.until and one not in told for one in known)
+    # A Source of second granularity may publish the changes of its last second one by one.
+    return any(fragment.from_ < one[0] < fragment.until and one not in told for one in known)
 
 
 def _changes(fragments: Iterable[Fragment]) -> _Told:
