@@ -1,9 +1,9 @@
 """Reading sitemaps: bytes in, `Resource`s as they complete, the `Document` at the end.
 
-The reader streams: `feed` it chunks as they arrive, and it hands over the resources that
-each chunk completed, so memory does not grow with the document. Nothing that `feed` gave
-may be *applied* before `close` has returned: a truncated list looks sound until its end.
-Most callers want `read_document`, which observes that rule for them.
+The reader streams: `feed` takes chunks as they arrive and returns the resources that each chunk
+completed, so memory does not grow with the document. Nothing that `feed` returned may be
+*applied* before `close` has returned: a truncated list looks sound until its end. Most callers
+want `read_document`, which follows that rule for them.
 """
 
 from __future__ import annotations
