@@ -1,0 +1,79 @@
+"""Whether the part of a Change List that was read before is still what it was.
+
+A transaction that commits late, a Source restored from a backup or a second writer can insert an
+entry into the part of an open list that a Destination has read already. Its datetime is then older
+than what is synced, so that nothing else shows it. A fingerprint of that part is kept with the
+progress.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from msgspec import Struct
+
+from rsnotify.coverage import Change, Coverage
+from rsnotify.datetimes import Instant
+
+
+class Prefix(Struct, frozen=True, omit_defaults=True):
+    """A fingerprint of the entries of one list before an instant; their order does not count.
+
+    Args:
+        uri: The list.
+        from_: Its `from`.
+        before: Through here every change is known from lists, this one and those before it. More
+            entries may come with this very datetime, so they do not count.
+        count: How many entries are older.
+        sum: The sum of their checksums.
+        whole: The sum of the checksums of all entries.
+    """
+
+    uri: str
+    from_: Instant | None
+    before: Instant
+    count: int = 0
+    sum: int = 0
+    whole: int = 0
+
+    def is_extended_by(self, later: Prefix, coverage: Coverage) -> bool:
+        """Return whether a list still has the entries that it had when it was read before.
+
+        Args:
+            later: The fingerprint of the list now.
+            coverage: Its entries.
+        """
+        if (self.uri, self.from_) != (later.uri, later.from_):
+            return False
+        if self.before == later.before:
+            return (self.count, self.sum) == (later.count, later.sum)
+        return (self.count, self.sum) == _sum(coverage, self.before)
+
+    def is_same_as(self, later: Prefix) -> bool:
+        """Return whether a list has the same entries as before, and none more."""
+        return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
+
+
+def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None:
+    """Return the fingerprint of a list; None if the list covers nothing.
+
+    Args:
+        uri: The list.
+        coverage: Its entries.
+        confirmed: Through here the lists before it had all changes.
+    """
+    if coverage.until is None:
+        return None
+    before = max(coverage.until, confirmed)
+    count, total = _sum(coverage, before)
+    later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
+    return Prefix(uri, coverage.from_, before, count, total, total + later)
+
+
+def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:
+    checksums = [_checksum(change) for change in coverage.changes if change.at < before]
+    return len(checksums), sum(checksums)
+
+
+def _checksum(change: Change) -> int:
+    return crc32(f"{change.uri} {change.change} {change.resource.hash}".encode())
