@@ -15,7 +15,7 @@ from lxml import etree
 from msgspec import Struct
 
 from rsnotify.datetimes import parse_datetime
-from rsnotify.errors import InvalidDocument, MalformedDocument, WrongDocument
+from rsnotify.errors import InvalidDocument, MalformedDocument, TooLarge, WrongDocument
 from rsnotify.model import Document, Link, Resource
 from rsnotify.plainform import ATTRIBUTES
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS, ChangeType
@@ -170,7 +170,7 @@ class DocumentBuilder(_ParserTarget):
         self._elements -= 1
         if self._elements < 0:
             most = self._limits.entry_elements
-            raise self._invalid(f"it has more than {most} elements in one place")
+            raise self._too_large(f"it has more than {most} elements in one place")
         # In the order of how often each is met, as this is called for every element.
         entry = self._entry
         if self._skipped:
@@ -196,7 +196,7 @@ class DocumentBuilder(_ParserTarget):
     def _start_entry(self) -> dict[str, Any]:
         self._count += 1
         if self._count > self._limits.entries:
-            raise InvalidDocument(
+            raise TooLarge(
                 f"it has more than {self._limits.entries} entries; the Source has to divide it"
                 " and list the parts in an index (core §6.2)"
             )
@@ -208,7 +208,7 @@ class DocumentBuilder(_ParserTarget):
     def _start_skipped(self) -> None:
         self._skipped += 1
         if self._skipped > self._limits.depth:
-            raise self._invalid(f"it is nested deeper than {self._limits.depth} elements")
+            raise self._too_large(f"it is nested deeper than {self._limits.depth} elements")
 
     def _start_root(self, tag: str) -> None:
         if tag not in _ROOTS:
@@ -227,7 +227,7 @@ class DocumentBuilder(_ParserTarget):
     def _start_ln(self, attributes: dict[str, str]) -> None:
         links = self._document_links if self._entry is None else self._links
         if len(links) == self._limits.links:
-            raise self._invalid(f"it has more than {self._limits.links} links")
+            raise self._too_large(f"it has more than {self._limits.links} links")
         fields: dict[str, Any] = {}
         self._read(attributes, _LINK, fields, "rs:ln")
         if "href" not in fields or "rel" not in fields:
@@ -256,7 +256,7 @@ class DocumentBuilder(_ParserTarget):
             raise self._invalid(f"{element}/@{name}: {error}") from None
         if self._room < 0:
             most = self._limits.entry_length
-            raise self._invalid(f"it has attributes of more than {most} characters in one place")
+            raise self._too_large(f"it has attributes of more than {most} characters in one place")
 
     def data(self, text: str) -> None:
         """Take a piece of text."""
@@ -266,7 +266,7 @@ class DocumentBuilder(_ParserTarget):
         self._text_length += len(text)
         if self._text_length > self._uri_length:
             field = etree.QName(self._text_of).localname
-            raise self._invalid(f"its {field} is longer than {self._uri_length} characters")
+            raise self._too_large(f"its {field} is longer than {self._uri_length} characters")
 
     def end(self, tag: str) -> None:
         """Take the end of an element."""
@@ -322,10 +322,17 @@ class DocumentBuilder(_ParserTarget):
         inline = uri.startswith("data:")
         limit = self._limits.inline_length if inline else self._limits.uri_length
         if len(uri) > limit:
-            raise self._invalid(f"a URI is longer than {limit} characters")
+            raise self._too_large(f"a URI is longer than {limit} characters")
 
     def _invalid(self, reason: str) -> InvalidDocument:
-        return InvalidDocument(reason, entry=self._count if self._entry is not None else None)
+        return InvalidDocument(reason, entry=self._number)
+
+    def _too_large(self, reason: str) -> TooLarge:
+        return TooLarge(reason, entry=self._number)
+
+    @property
+    def _number(self) -> int | None:
+        return self._count if self._entry is not None else None
 
     def close(self) -> Document:
         """Return the document without its resources."""

@@ -28,7 +28,7 @@ from rsnotify.baseline import Baseline, Listed
 from rsnotify.coverage import EARLIEST, Change
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.dating import postponed
-from rsnotify.errors import NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import NotFound, RsnotifyError, TooLarge, Unavailable
 from rsnotify.intake import Intake
 from rsnotify.knowledge import LEAP, Knowledge
 from rsnotify.ladder import change_ways, resource_ways
@@ -269,8 +269,9 @@ class Climb:
             doublings = {self._pace.baseline_after << n for n in range(16)}
             self._need_baseline = self._need_baseline or self.failures in doublings
         costly = 0.0
-        if self._baseline is not None and self._baseline.by_dump and self._baseline.error:
-            # Packages are large: for one that is broken not all are downloaded again and again.
+        by_dump = self._baseline is not None and self._baseline.by_dump and self._baseline.error
+        if by_dump or isinstance(error, TooLarge):
+            # What is large is not downloaded again and again where it is broken.
             costly = self._pace.poll * 2.0 ** min(self.failures, 16)
         self._pull = self._baseline = self._listed = self._waiting = None
         self._worklist.release()

@@ -46,9 +46,7 @@ _ATTRIBUTE = re.compile(r' ([a-z]++)="([^"]*+)"')
 # No "<" within a tag or a text, so that nothing can begin or end there unseen.
 _EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
 _TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
-_COMPLETE = re.compile(
-    rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>"
-)
+_COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
 #: What the end of every entry begins with, and the end of the document.
 _END = b"</url"
 #: Bytes that are kept while no entry ends in them.
@@ -117,11 +115,13 @@ class PlainForm:
             self._on_xml(opening[0])
             self._pending = [beginning[opening.end() :]]
             self._size -= opening.end()
-        elif tags > 1 or len(beginning) > _LONGEST_OPENING:
-            self.close()
-        elif tags == 1 and not _BEGINNING.match(beginning):
+        elif tags > 1 or len(beginning) > _LONGEST_OPENING or not self._may_begin(beginning):
             self.close()
         return self._begun
+
+    @staticmethod
+    def _may_begin(beginning: bytes) -> bool:
+        return b">" not in beginning or _BEGINNING.match(beginning) is not None
 
     def _take(self, end: int) -> None:
         """Take entry after entry.

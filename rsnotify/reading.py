@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from lxml import etree
 
 from rsnotify.building import DEFAULT_LIMITS, DocumentBuilder, Limits
-from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
+from rsnotify.errors import DocumentError, MalformedDocument, TooLarge
 from rsnotify.model import Document, Resource
 from rsnotify.parsing import safe_parser
 from rsnotify.plainform import PlainForm
@@ -52,7 +52,10 @@ class SitemapReader:
         """
         self._bytes += len(chunk)
         if self._bytes > self._limits.document_bytes:
-            raise InvalidDocument(f"it is larger than {self._limits.document_bytes} bytes")
+            raise TooLarge(
+                f"it is larger than {self._limits.document_bytes} bytes; the Source has to divide it"
+                " and list the parts in an index (core §6.2)"
+            )
         try:
             for start in range(0, len(chunk), _SLICE):
                 self._plain.feed(chunk[start : start + _SLICE])

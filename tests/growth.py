@@ -1,4 +1,4 @@
-"""Telling linear time from quadratic and exponential time, on a machine that does other work too."""
+"""Telling linear time from quadratic and exponential, on a machine that does other work too."""
 
 from __future__ import annotations
 
