@@ -53,8 +53,8 @@ class SitemapReader:
         self._bytes += len(chunk)
         if self._bytes > self._limits.document_bytes:
             raise TooLarge(
-                f"it is larger than {self._limits.document_bytes} bytes; the Source has to divide it"
-                " and list the parts in an index (core §6.2)"
+                f"it is larger than {self._limits.document_bytes} bytes; the Source has to divide"
+                " it and list the parts in an index (core §6.2)"
             )
         try:
             for start in range(0, len(chunk), _SLICE):
