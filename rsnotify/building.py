@@ -156,6 +156,7 @@ class DocumentBuilder(_ParserTarget):
         self._text: list[str] = []
         self._text_length = 0
         self._skipped = 0
+        self._texts = 0
         #: What the entry may still have, or what stands outside of entries.
         self._room = limits.entry_length
         self._elements = limits.entry_elements
@@ -258,8 +259,14 @@ class DocumentBuilder(_ParserTarget):
             most = self._limits.entry_length
             raise self._too_large(f"it has attributes of more than {most} characters in one place")
 
+    @property
+    def progress(self) -> object:
+        """A value that is another one after each element or piece of text."""
+        return self._count, self._elements, self._texts
+
     def data(self, text: str) -> None:
         """Take a piece of text."""
+        self._texts += 1
         if self._text_of is None or self._skipped:
             return
         self._text.append(text)

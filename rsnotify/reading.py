@@ -22,6 +22,9 @@ __all__ = ["DEFAULT_LIMITS", "Limits", "SitemapReader", "read_document", "with_r
 
 # libxml2 refuses a single piece of input beyond 10 MB; smaller ones also stay in the cache.
 _SLICE = 65_536
+#: Bytes that the parser may take without coming upon an element or a text. It refuses a tag, a
+#: comment or the like for its size only once it has all of it.
+_TOKEN_BYTES = 10_000_000
 
 
 class SitemapReader:
@@ -39,7 +42,8 @@ class SitemapReader:
         self._bytes = 0
         self._target = DocumentBuilder(limits)
         self._parser = safe_parser(self._target)
-        self._plain = PlainForm(self._target.plain_entry, self._parser.feed)
+        self._plain = PlainForm(self._target.plain_entry, self._parse)
+        self._unseen = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
         """Read on.
@@ -64,6 +68,13 @@ class SitemapReader:
         completed = self._target.completed
         self._target.completed = []
         return completed
+
+    def _parse(self, data: bytes) -> None:
+        before = self._target.progress
+        self._parser.feed(data)
+        self._unseen = self._unseen + len(data) if self._target.progress == before else 0
+        if self._unseen > _TOKEN_BYTES:
+            raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
 
     def close(self) -> Document:
         """Say that the input ended.
