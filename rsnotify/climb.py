@@ -274,10 +274,11 @@ class Climb:
     def _is_hopeless(self, fetch: Fetch, error: RsnotifyError) -> bool:
         """Tell whether to look elsewhere rather than to try the same again.
 
-        What tells of the past, and packages, are no better a moment later. What tells of the
-        present may be; and where the Source is merely out of reach, so is all else.
+        What tells of the past, packages, and what is too large are no better a moment later.
+        What tells of the present may be; and where the Source is merely out of reach, so is all
+        else.
         """
-        tried = self.failures + 1 >= self._pace.baseline_after
+        tried = self.failures + 1 >= self._pace.baseline_after or isinstance(error, TooLarge)
         first = self._pull is not None and self._pull.at_first
         if isinstance(error, Unavailable):
             return tried and error.retry_after is None and not first
@@ -294,7 +295,8 @@ class Climb:
             # After a few tries go where the truth is. Counted in doublings, so that a list
             # that stays broken does not cost a baseline each time.
             doublings = {self._pace.baseline_after << n for n in range(16)}
-            self._need_baseline = self._need_baseline or self.failures in doublings
+            too_large = isinstance(error, TooLarge) and self.failures == 1
+            self._need_baseline = self._need_baseline or too_large or self.failures in doublings
         costly = 0.0
         by_dump = self._baseline is not None and self._baseline.by_dump and self._baseline.error
         if by_dump or isinstance(error, TooLarge):
