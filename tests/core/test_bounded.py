@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from rsnotify.reading import read_document
 from tests.core.test_linear import OPENING
 
 #: How a document begins, and what then comes without end.
@@ -107,3 +108,19 @@ def test_what_does_not_end_is_refused_with_little_memory(what: str, how: str) ->
     assert int(size) <= 101_000_000
     # Inline content is in memory until the document has been read.
     assert int(peak) <= (150 if what == "inline content" else 80) * MIB
+
+
+@pytest.mark.parametrize(
+    ("entries", "content"), [(50_000, 850), (48, 998_000)], ids=["many entries", "inline content"]
+)
+def test_a_document_as_large_as_the_specification_allows_is_read(
+    entries: int, content: int
+) -> None:
+    link = f'<rs:ln rel="a" href="data:,{"b" * content}"/>'
+    entry = f"<url><loc>http://e.example/%d</loc>{link}</url>\n"
+    pieces = [OPENING, *(entry % number for number in range(entries)), "</urlset>"]
+    data = "".join(pieces).encode()
+    assert 45_000_000 < len(data) < 50_000_000
+    document = read_document([data])
+    assert len(document.resources) == entries
+    assert len(document.resources[-1].links[0].href) == len("data:,") + content
