@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from lxml import etree
 
-from rsnotify.building import DEFAULT_LIMITS, DocumentBuilder, Limits
+from rsnotify.building import DocumentBuilder
 from rsnotify.errors import DocumentError, MalformedDocument, TooLarge
+from rsnotify.limits import DEFAULT_LIMITS, Limits
 from rsnotify.model import Document, Resource
 from rsnotify.parsing import safe_parser
 from rsnotify.plainform import PlainForm
