@@ -26,7 +26,7 @@ from resync.sitemap import Sitemap
 
 from rsnotify.datetimes import format_datetime
 from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import SitemapReader, read_document
+from rsnotify.reading import Limits, SitemapReader, read_document
 from rsnotify.vocabulary import Capability, ChangeType, Rel
 from rsnotify.writing import closing, entry, opening, write_document
 
@@ -118,7 +118,7 @@ def our_streaming(count: int) -> Callable[[], object]:
 
     def work() -> None:
         head = Document(Capability.RESOURCE_LIST, at=_BEGIN)
-        reader = SitemapReader()
+        reader = SitemapReader(Limits(document_bytes=sys.maxsize, entries=sys.maxsize))
         read = len(reader.feed(opening(head)))
         for chunk in _chunks(map(entry, resources(count, None))):
             read += len(reader.feed(chunk))

@@ -1,4 +1,4 @@
-"""From the elements of a document to the model: what the XML parser calls for each.
+"""Build the model from the elements of a document: what the XML parser calls for each.
 
 What is refused follows from one rule, that nothing is lost silently: a DOCTYPE (entities
 expand in attributes even when they are not resolved), a root of another namespace (it would
@@ -12,11 +12,11 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from lxml import etree
-from msgspec import Struct
 
 from rsnotify.datetimes import parse_datetime
-from rsnotify.errors import InvalidDocument, MalformedDocument, WrongDocument
-from rsnotify.model import Attributes, Document, Link, Resource
+from rsnotify.errors import InvalidDocument, MalformedDocument, TooLarge, WrongDocument
+from rsnotify.limits import Limits
+from rsnotify.model import Document, Link, Resource
 from rsnotify.plainform import ATTRIBUTES
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS, ChangeType
 
@@ -38,27 +38,6 @@ if TYPE_CHECKING:
     _ParserTarget = etree.ParserTarget[Document]
 else:
     _ParserTarget = object
-
-
-class Limits(Struct, frozen=True):
-    """How much one document may hold before it is refused (a defence, not the standard's limit).
-
-    Args:
-        document_bytes: Bytes of XML, after any inflation.
-        uri_length: Characters of a URI; a `data:` link may be longer, up to `inline_length`.
-        inline_length: Characters of a `data:` URI.
-        links: `rs:ln` elements in one entry, or on top of the document.
-        depth: Nested elements below one that is passed over.
-    """
-
-    document_bytes: int = 1_000_000_000
-    uri_length: int = 8_192
-    inline_length: int = 1_000_000
-    links: int = 1_000
-    depth: int = 100
-
-
-DEFAULT_LIMITS = Limits()
 
 
 def _integer(text: str) -> int:
@@ -144,7 +123,13 @@ class DocumentBuilder(_ParserTarget):
         self._links: list[Link] = []
         self._text_of: str | None = None
         self._text: list[str] = []
+        self._text_length = 0
         self._skipped = 0
+        self._texts = 0
+        #: What the entry may still have, or what stands outside of entries.
+        self._room = limits.entry_length
+        self._elements = limits.entry_elements
+        self._outside = (0, 0)
 
     def doctype(self, name: str | None, public: str | None, system: str | None) -> None:
         """Refuse a DOCTYPE."""
@@ -152,6 +137,10 @@ class DocumentBuilder(_ParserTarget):
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         """Take the start of an element."""
+        self._elements -= 1
+        if self._elements < 0:
+            most = self._limits.entry_elements
+            raise self._too_large(f"it has more than {most} elements in one place")
         # In the order of how often each is met, as this is called for every element.
         entry = self._entry
         if self._skipped:
@@ -159,11 +148,12 @@ class DocumentBuilder(_ParserTarget):
         elif entry is not None and tag in _TEXTS and self._text_of is None:
             self._text_of = tag
             self._text = []
+            self._text_length = 0
         elif entry is not None and tag == _MD:
             self._read(attributes, _RESOURCE_MD, entry, "rs:md")
         elif tag == self._entry_tag and entry is None:
-            self._entry = {}
-            self._count += 1
+            self._elements += 1  # counted among the entries
+            self._start_entry()
         elif self._root is None:
             self._start_root(tag)
         elif tag == _LN:
@@ -173,10 +163,22 @@ class DocumentBuilder(_ParserTarget):
         else:
             self._start_unknown(tag)
 
+    def _start_entry(self) -> dict[str, Any]:
+        self._count += 1
+        if self._count > self._limits.entries:
+            raise TooLarge(
+                f"it has more than {self._limits.entries} entries; the Source has to divide it"
+                " and list the parts in an index (core §6.2)"
+            )
+        self._outside = (self._room, self._elements)
+        self._room, self._elements = self._limits.entry_length, self._limits.entry_elements
+        self._entry = {}
+        return self._entry
+
     def _start_skipped(self) -> None:
         self._skipped += 1
         if self._skipped > self._limits.depth:
-            raise self._invalid(f"it is nested deeper than {self._limits.depth} elements")
+            raise self._too_large(f"it is nested deeper than {self._limits.depth} elements")
 
     def _start_root(self, tag: str) -> None:
         if tag not in _ROOTS:
@@ -195,13 +197,13 @@ class DocumentBuilder(_ParserTarget):
     def _start_ln(self, attributes: dict[str, str]) -> None:
         links = self._document_links if self._entry is None else self._links
         if len(links) == self._limits.links:
-            raise self._invalid(f"it has more than {self._limits.links} links")
+            raise self._too_large(f"it has more than {self._limits.links} links")
         fields: dict[str, Any] = {}
         self._read(attributes, _LINK, fields, "rs:ln")
         if "href" not in fields or "rel" not in fields:
             raise self._invalid("an rs:ln lacks its href or rel (core §7)")
         self._check_length(fields["href"])
-        links.append(Link(**fields))
+        links.append(Link(**_settled(fields)))
 
     def _read(
         self,
@@ -210,25 +212,37 @@ class DocumentBuilder(_ParserTarget):
         into: dict[str, Any],
         element: str,
     ) -> None:
-        foreign: Attributes = ()
         name = ""
         try:
             for name, value in attributes.items():
+                self._room -= len(name) + len(value)
                 known = table.get(name) or table.get(name.removeprefix(_RS))
                 if known is not None:
                     field, convert = known
                     into[field] = convert(value) if convert is not None else value
                 elif name[0] == "{":
-                    foreign += ((name, value),)
+                    into.setdefault("attributes", []).append((name, value))
         except ValueError as error:
             raise self._invalid(f"{element}/@{name}: {error}") from None
-        if foreign:
-            into["attributes"] = into.get("attributes", ()) + foreign
+        if self._room < 0:
+            most = self._limits.entry_length
+            raise self._too_large(f"it has attributes of more than {most} characters in one place")
+
+    @property
+    def progress(self) -> object:
+        """A value that is another one after each element or piece of text."""
+        return self._count, self._elements, self._texts
 
     def data(self, text: str) -> None:
         """Take a piece of text."""
-        if self._text_of is not None and not self._skipped:
-            self._text.append(text)
+        self._texts += 1
+        if self._text_of is None or self._skipped:
+            return
+        self._text.append(text)
+        self._text_length += len(text)
+        if self._text_length > self._uri_length:
+            field = etree.QName(self._text_of).localname
+            raise self._too_large(f"its {field} is longer than {self._uri_length} characters")
 
     def end(self, tag: str) -> None:
         """Take the end of an element."""
@@ -241,11 +255,10 @@ class DocumentBuilder(_ParserTarget):
 
     def plain_entry(self, values: Sequence[str | None], links: Sequence[dict[str, str]]) -> None:
         """Take an entry that needed no parser, as `PlainForm` gives it."""
-        self._count += 1
-        self._entry = entry = {}
+        entry = self._start_entry()
         field = ""
         try:
-            for (field, convert), value in zip(_PLAIN, values, strict=True):
+            for (field, convert), value in zip(_PLAIN, values, strict=False):
                 if value is not None:
                     entry[field] = convert(value) if convert is not None else value
         except ValueError as error:
@@ -277,17 +290,25 @@ class DocumentBuilder(_ParserTarget):
         if self._links:
             entry["links"] = tuple(self._links)
             self._links = []
-        self.completed.append(Resource(**entry))
+        self.completed.append(Resource(**_settled(entry)))
         self._entry = None
+        self._room, self._elements = self._outside
 
     def _check_length(self, uri: str) -> None:
         inline = uri.startswith("data:")
         limit = self._limits.inline_length if inline else self._limits.uri_length
         if len(uri) > limit:
-            raise self._invalid(f"a URI is longer than {limit} characters")
+            raise self._too_large(f"a URI is longer than {limit} characters")
 
     def _invalid(self, reason: str) -> InvalidDocument:
-        return InvalidDocument(reason, entry=self._count if self._entry is not None else None)
+        return InvalidDocument(reason, entry=self._number)
+
+    def _too_large(self, reason: str) -> TooLarge:
+        return TooLarge(reason, entry=self._number)
+
+    @property
+    def _number(self) -> int | None:
+        return self._count if self._entry is not None else None
 
     def close(self) -> Document:
         """Return the document without its resources."""
@@ -295,8 +316,15 @@ class DocumentBuilder(_ParserTarget):
             capability=self._document.pop("capability", None),
             index=self._entry_tag == _SITEMAP + "sitemap",
             links=tuple(self._document_links),
-            **self._document,
+            **_settled(self._document),
         )
+
+
+def _settled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Turn the attributes that were collected into a value."""
+    if "attributes" in fields:
+        fields["attributes"] = tuple(fields["attributes"])
+    return fields
 
 
 # lxml looks at it for each document anew, which takes a fifth of the time for a fragment.

@@ -28,7 +28,7 @@ from rsnotify.baseline import Baseline, Listed
 from rsnotify.coverage import EARLIEST, Change
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.dating import postponed
-from rsnotify.errors import NotFound, RsnotifyError, Unavailable
+from rsnotify.errors import NotFound, RsnotifyError, TooLarge, Unavailable
 from rsnotify.intake import Intake
 from rsnotify.knowledge import LEAP, Knowledge
 from rsnotify.ladder import change_ways, resource_ways
@@ -274,10 +274,11 @@ class Climb:
     def _is_hopeless(self, fetch: Fetch, error: RsnotifyError) -> bool:
         """Tell whether to look elsewhere rather than to try the same again.
 
-        What tells of the past, and packages, are no better a moment later. What tells of the
-        present may be; and where the Source is merely out of reach, so is all else.
+        What tells of the past, packages, and what is too large are no better a moment later.
+        What tells of the present may be; and where the Source is merely out of reach, so is all
+        else.
         """
-        tried = self.failures + 1 >= self._pace.baseline_after
+        tried = self.failures + 1 >= self._pace.baseline_after or isinstance(error, TooLarge)
         first = self._pull is not None and self._pull.at_first
         if isinstance(error, Unavailable):
             return tried and error.retry_after is None and not first
@@ -294,10 +295,12 @@ class Climb:
             # After a few tries go where the truth is. Counted in doublings, so that a list
             # that stays broken does not cost a baseline each time.
             doublings = {self._pace.baseline_after << n for n in range(16)}
-            self._need_baseline = self._need_baseline or self.failures in doublings
+            too_large = isinstance(error, TooLarge) and self.failures == 1
+            self._need_baseline = self._need_baseline or too_large or self.failures in doublings
         costly = 0.0
-        if self._baseline is not None and self._baseline.by_dump and self._baseline.error:
-            # Packages are large: for one that is broken not all are downloaded again and again.
+        by_dump = self._baseline is not None and self._baseline.by_dump and self._baseline.error
+        if by_dump or isinstance(error, TooLarge):
+            # What is large is not downloaded again and again where it is broken.
             costly = self._pace.poll * 2.0 ** min(self.failures, 16)
         self._pull = self._baseline = self._listed = self._waiting = None
         self._worklist.release()

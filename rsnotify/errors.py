@@ -5,6 +5,7 @@
     │   ├── MalformedDocument        not well-formed, truncated, or a refused construct (DOCTYPE)
     │   ├── WrongDocument            well-formed, but not the ResourceSync document expected here
     │   └── InvalidDocument          a ResourceSync document that breaks a rule of the specification
+    │       └── TooLarge                 more than is read of one document
     ├── FetchError               a URI could not be fetched
     │   ├── NotFound                 the server says 404
     │   │   └── Gone                     the server says 410
@@ -82,6 +83,10 @@ class WrongDocument(DocumentError):
 
 class InvalidDocument(DocumentError):
     """A ResourceSync document that breaks a rule it cannot be used without."""
+
+
+class TooLarge(InvalidDocument):
+    """More than is read of one document. To read it once more would cost as much again."""
 
 
 class FetchError(RsnotifyError):

@@ -8,8 +8,11 @@ import re
 from collections.abc import Iterable
 from urllib.parse import urljoin
 
-_LINK = re.compile(r'<([^>]*)>((?:\s*;\s*[^\s=;,]+(?:\s*=\s*(?:"(?:[^"\\]|\\.)*"|[^\s";,]*))?)*)')
-_PARAMETER = re.compile(r';\s*([^\s=;,]+)(?:\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";,]*)))?')
+# A header may come from anybody. Every repetition is possessive, so that no character is looked at
+# more than a few times.
+_QUOTED = r'"((?:[^"\\]++|\\.)*+)"'
+_PARAMETER = re.compile(rf';\s*+([^\s=;,]++)(?:\s*+=\s*+(?:{_QUOTED}|([^\s";,]*+)))?+')
+_LINK = re.compile(rf"<([^<>]*+)>((?:\s*+{_PARAMETER.pattern})*+)")
 
 
 def resolve(base: str, uri: str) -> str:
@@ -35,7 +38,7 @@ def parse_links(headers: Iterable[str]) -> list[tuple[str, str]]:
     """
     found = []
     for header in headers:
-        for target, parameters in _LINK.findall(header):
+        for target, parameters, *_ in _LINK.findall(header):
             for name, quoted, token in _PARAMETER.findall(parameters):
                 if name.lower() == "rel":
                     relations = re.sub(r"\\(.)", r"\1", quoted) or token

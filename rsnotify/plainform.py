@@ -1,15 +1,20 @@
-"""A short way past the XML parser, for entries in the very form in which rsnotify writes them.
+"""Read entries in the form that rsnotify writes without calling an XML parser for them.
 
-Most of what a Destination reads are entries of one form: `<url>`, `loc`, `lastmod` and `rs:md`
-without white space, escapes or other elements. A pattern reads these several times as quickly as
-a parser calls back for each element. Everything else goes to the parser, in order.
+Most of what a Destination reads are entries of one form: `<url>`, `loc`, `lastmod`, `rs:md` and
+`rs:ln` without escapes or other elements. One regular expression reads such an entry several
+times as fast as a parser that calls back for each element. Everything else goes to the parser, in
+document order.
 
-Why this reads what the parser alone would read: the document must begin as rsnotify begins
-one, so that encoding and prefixes are known. From there each piece is either a plain entry, or
-elements that are complete in themselves, which the parser checks; the first piece that is
-neither ends the short way for good, and what is left goes to the parser. So a plain entry is
-never taken from within a comment, an attribute or another element. `tests/core/test_plainform.py`
-compares the two on any document.
+Why the result is what the parser alone would give: the document must begin as rsnotify begins
+one, so that its encoding and prefixes are known. From there on each piece is either a plain entry
+or a sequence of elements that are complete in themselves, which the parser checks. The first
+piece that is neither ends the shortcut, and the parser reads the rest. So a plain entry is never
+taken from within a comment, an attribute or another element. `tests/core/test_plainform.py`
+compares the two readers on arbitrary documents.
+
+Why it takes linear time: text is matched only once the end of an entry has arrived, and then up
+to that end, so no byte is matched in two calls; and every repetition is possessive, so that no
+expression looks at a byte again after a mismatch.
 """
 
 from __future__ import annotations
@@ -19,29 +24,34 @@ from collections.abc import Callable, Sequence
 
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS
 
-_OPENING = re.compile(
-    r"<\?xml version=([\"'])1\.0\1 encoding=([\"'])(?:UTF|utf)-8\2 ?\?>\s*"
-    rf'<urlset xmlns="{re.escape(SITEMAP_NS)}" xmlns:rs="{re.escape(RS_NS)}">'
-)
+_DECLARATION = rb"<\?xml version=([\"'])1\.0\1 encoding=([\"'])(?:UTF|utf)-8\2 ?+\?>"
+_ROOT = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'.encode()
+_BEGINNING = re.compile(_DECLARATION)
+_OPENING = re.compile(_DECLARATION + rb"[ \t\r\n]*+" + re.escape(_ROOT))
+#: Bytes within which it is clear whether a document begins as ours.
+_LONGEST_OPENING = 512
 #: The attributes of `rs:md` that a plain entry may have, in the order in which they are written.
 ATTRIBUTES = ("change", "datetime", "hash", "length", "path", "type")
-# Of ASCII what needs no escape; a byte beyond ASCII never matches.
-_VALUE = r"[ !#-%'-;=?-~]*"
+# The part of ASCII that needs no escape; a byte beyond ASCII never matches.
+_VALUE = r"[ !#-%'-;=?-~]*+"
+_SPACE = r"[ \t\r\n]*+"
 _ENTRY = re.compile(
-    r"<url><loc>([!#-%'-;=?-~]+)</loc>(?:<lastmod>([0-9TZ:.-]+)</lastmod>)?(?:<rs:md"
-    + "".join(rf'(?: {name}="({_VALUE})")?' for name in ATTRIBUTES)
-    + rf' ?/>)?((?:<rs:ln(?: [a-z]+="{_VALUE}")+ ?/>)*)</url>(\n?)'
+    rf"<url>{_SPACE}<loc>([!#-%'-;=?-~]++)</loc>{_SPACE}"
+    rf"(?:<lastmod>([0-9TZ:.-]++)</lastmod>{_SPACE})?+(?:<rs:md"
+    + "".join(rf'(?: {name}="({_VALUE})")?+' for name in ATTRIBUTES)
+    + rf' ?+/>{_SPACE})?+((?:<rs:ln(?: [a-z]++="{_VALUE}")++ ?+/>{_SPACE})*+)</url>{_SPACE}'
 )
-_LINKS = len(ATTRIBUTES) + 3
-_LINK = re.compile(r"<rs:ln([^<>]*)/>")
-_ATTRIBUTE = re.compile(r' ([a-z]+)="([^"]*)"')
-# No "<" within a tag or a text, so that nothing here can begin or end unseen.
-_EMPTY = r"<rs:(?:md|ln) [^<>]*/>"
-_TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*</\1>"
-_COMPLETE = re.compile(rf"\s+|{_EMPTY}|<url>(?:\s+|{_EMPTY}|{_TEXT})*</url>")
-#: How much is kept back while it is not clear what it is.
+_LINK = re.compile(r"<rs:ln([^<>]*+)(?<=/)>")
+_ATTRIBUTE = re.compile(r' ([a-z]++)="([^"]*+)"')
+# No "<" within a tag or a text, so that nothing can begin or end there unseen.
+_EMPTY = r"<rs:(?:md|ln) [^<>]*+(?<=/)>"
+_TEXT = r"<(loc|lastmod|changefreq|priority)>[^<]*+</\1>"
+_COMPLETE = re.compile(rf"(?:[ \t\r\n]++|{_EMPTY})++|<url>(?:[ \t\r\n]++|{_EMPTY}|{_TEXT})*+</url>")
+#: What the end of every entry begins with, and the end of the document.
+_END = b"</url"
+#: Bytes that are kept while no entry ends in them.
 _MOST_PENDING = 65_536
-#: How many more entries may be others than plain before the short way is a detour.
+#: How many more entries may be others than plain before the shortcut costs more than it saves.
 _PATIENCE = 100
 
 #: Takes the URI, the `lastmod` and the `ATTRIBUTES` of one entry, as they are written, if at all;
@@ -60,7 +70,11 @@ class PlainForm:
     def __init__(self, on_entry: OnEntry, on_xml: Callable[[bytes], None]) -> None:
         self._on_entry = on_entry
         self._on_xml = on_xml
-        self._pending = b""
+        #: What has come since the last entry; no entry may end in it, as only `feed` gives one.
+        self._pending: list[bytes] = []
+        self._size = 0
+        #: The last bytes of what is pending.
+        self._seam = b""
         self._begun = False
         self._left = False
         self._lines = 0
@@ -71,55 +85,74 @@ class PlainForm:
         if self._left:
             self._on_xml(chunk)
             return
-        data = self._pending + chunk
-        # One byte, one character: a match says where it ends in the bytes.
-        text = data.decode("latin-1")
-        at = self._take(text, data, 0 if self._begun else self._begin(text, data))
-        self._pending = data[at:]
-        if self._is_other(self._pending):
+        self._pending.append(chunk)
+        self._size += len(chunk)
+        if not self._begun and not self._begin():
+            return
+        unseen = self._seam + chunk
+        end = unseen.rfind(_END + b">") + len(_END) + 1
+        if end > len(_END):
+            self._take(end - len(unseen))
+            unseen = unseen[end:]
+        self._seam = unseen[-len(_END) :]
+        # Of an end that is cut the rest comes later. Any other is one that only the parser reads.
+        unread = _END in unseen[:-1] or self._size > _MOST_PENDING
+        if unread or self._detours > _PATIENCE:
             self.close()
 
-    def _is_other(self, pending: bytes) -> bool:
-        """Whether more bytes cannot make it plain; nothing complete may be kept back."""
-        if not self._begun:
-            return pending.count(b">") > 1
-        stuck = b"</url" in pending or len(pending) > _MOST_PENDING
-        return stuck or self._detours > _PATIENCE
-
     def close(self) -> None:
-        """Leave the short way: hand on what was kept back."""
+        """End the shortcut: hand on what was kept back."""
         self._left = True
-        self._hand_on(self._pending)
-        self._pending = b""
+        self._hand_on(b"".join(self._pending))
+        self._pending = []
 
-    def _begin(self, text: str, data: bytes) -> int:
-        opening = _OPENING.match(text)
-        if opening is None:
-            return 0
-        self._begun = True
-        self._on_xml(data[: opening.end()])
-        return opening.end()
+    def _begin(self) -> bool:
+        """Tell whether the document has begun as ours; leave where it cannot any more."""
+        beginning = b"".join(self._pending)
+        tags = beginning.count(b">")
+        if opening := _OPENING.match(beginning):
+            self._begun = True
+            self._on_xml(opening[0])
+            self._pending = [beginning[opening.end() :]]
+            self._size -= opening.end()
+        elif tags > 1 or len(beginning) > _LONGEST_OPENING or not self._may_begin(beginning):
+            self.close()
+        return self._begun
 
-    def _take(self, text: str, data: bytes, at: int) -> int:
-        """Take piece after piece from a place on the top level; return where that ends."""
-        for_parser = at
-        while self._begun:
+    @staticmethod
+    def _may_begin(beginning: bytes) -> bool:
+        return b">" not in beginning or _BEGINNING.match(beginning) is not None
+
+    def _take(self, end: int) -> None:
+        """Take entry after entry.
+
+        Args:
+            end: Where the last one ends, counted from the end of what is pending.
+        """
+        data = b"".join(self._pending)
+        end += len(data)
+        # One byte, one character: a match says where it ends in the bytes.
+        text = data[:end].decode("latin-1")
+        at = for_parser = 0
+        while at < end:
             plain = _ENTRY.match(text, at)
-            links = () if plain is None else _links(plain[_LINKS])
-            if plain is not None and links is not None:
+            if plain is not None and (links := _links(plain[9])) is not None:
                 self._hand_on(data[for_parser:at])
-                *values, _, line_end = plain.groups()
-                self._on_entry(values, links)
-                at = for_parser = plain.end()
-                self._lines += len(line_end)
+                self._on_entry(plain.groups(), links)
+                for_parser = plain.end()
+                self._lines += text.count("\n", at, for_parser)
                 self._detours -= 1
+                at = for_parser
             elif complete := _COMPLETE.match(text, at):
                 at = complete.end()
                 self._detours += complete[0].startswith("<url>")
             else:
                 break
         self._hand_on(data[for_parser:at])
-        return at
+        self._pending = [data[at:]]
+        self._size = len(data) - at
+        if at < end:
+            self.close()
 
     def _hand_on(self, xml: bytes) -> None:
         if xml:

@@ -1,9 +1,9 @@
 """Reading sitemaps: bytes in, `Resource`s as they complete, the `Document` at the end.
 
-The reader streams: `feed` it chunks as they arrive, and it hands over the resources that
-each chunk completed, so memory does not grow with the document. Nothing that `feed` gave
-may be *applied* before `close` has returned: a truncated list looks sound until its end.
-Most callers want `read_document`, which observes that rule for them.
+The reader streams: `feed` takes chunks as they arrive and returns the resources that each chunk
+completed, so memory does not grow with the document. Nothing that `feed` returned may be
+*applied* before `close` has returned: a truncated list looks sound until its end. Most callers
+want `read_document`, which follows that rule for them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from lxml import etree
 
-from rsnotify.building import DEFAULT_LIMITS, DocumentBuilder, Limits
-from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
+from rsnotify.building import DocumentBuilder
+from rsnotify.errors import DocumentError, MalformedDocument, TooLarge
+from rsnotify.limits import DEFAULT_LIMITS, Limits
 from rsnotify.model import Document, Resource
 from rsnotify.parsing import safe_parser
 from rsnotify.plainform import PlainForm
@@ -22,6 +23,9 @@ __all__ = ["DEFAULT_LIMITS", "Limits", "SitemapReader", "read_document", "with_r
 
 # libxml2 refuses a single piece of input beyond 10 MB; smaller ones also stay in the cache.
 _SLICE = 65_536
+#: Bytes that the parser may take without coming upon an element or a text. It refuses a tag, a
+#: comment or the like for its size only once it has all of it.
+_TOKEN_BYTES = 10_000_000
 
 
 class SitemapReader:
@@ -39,7 +43,8 @@ class SitemapReader:
         self._bytes = 0
         self._target = DocumentBuilder(limits)
         self._parser = safe_parser(self._target)
-        self._plain = PlainForm(self._target.plain_entry, self._parser.feed)
+        self._plain = PlainForm(self._target.plain_entry, self._parse)
+        self._unseen = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
         """Read on.
@@ -52,7 +57,10 @@ class SitemapReader:
         """
         self._bytes += len(chunk)
         if self._bytes > self._limits.document_bytes:
-            raise InvalidDocument(f"it is larger than {self._limits.document_bytes} bytes")
+            raise TooLarge(
+                f"it is larger than {self._limits.document_bytes} bytes; the Source has to divide"
+                " it and list the parts in an index (core §6.2)"
+            )
         try:
             for start in range(0, len(chunk), _SLICE):
                 self._plain.feed(chunk[start : start + _SLICE])
@@ -61,6 +69,13 @@ class SitemapReader:
         completed = self._target.completed
         self._target.completed = []
         return completed
+
+    def _parse(self, data: bytes) -> None:
+        before = self._target.progress
+        self._parser.feed(data)
+        self._unseen = self._unseen + len(data) if self._target.progress == before else 0
+        if self._unseen > _TOKEN_BYTES:
+            raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
 
     def close(self) -> Document:
         """Say that the input ended.

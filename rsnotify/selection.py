@@ -88,9 +88,9 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         return change if self._wants_change(change, held) else None
 
     def _wants_uri(self, uri: str) -> bool:
-        if self.only and not any(_compiled(one).fullmatch(uri) for one in self.only):
+        if self.only and not any(_fits(uri, one) for one in self.only):
             return False
-        return not any(_compiled(one).fullmatch(uri) for one in self.excluded)
+        return not any(_fits(uri, one) for one in self.excluded)
 
     def _wants_collection(self, resource: Resource) -> bool:
         return not self.collections or any(
@@ -107,8 +107,31 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         return not kinds.isdisjoint(self.changes)
 
 
+def _fits(uri: str, pattern: str) -> bool:
+    # Not by a regular expression: with several `*` it takes a power of the length of a URI,
+    # which is anybody's.
+    return any(_consists_of(uri, pieces) for pieces in _alternatives(pattern))
+
+
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _alternatives(pattern: str) -> tuple[list[str], ...]:
+    """Return what a pattern may stand for, each as the pieces between any characters."""
     whole = pattern + "*" if pattern.endswith("/") else pattern
-    text = ".*".join(map(re.escape, whole.split("*")))
-    return re.compile(text if "://" in whole else f"(?:.*/)?{text}", re.DOTALL)
+    return tuple(one.split("*") for one in ((whole,) if "://" in whole else (whole, f"*/{whole}")))
+
+
+def _consists_of(text: str, pieces: list[str]) -> bool:
+    """Tell whether a text is these pieces, in order, with any characters between them."""
+    first, *others = pieces
+    if not others:
+        return text == first
+    *middle, last = others
+    at, end = len(first), len(text) - len(last)
+    if at > end or not (text.startswith(first) and text.endswith(last)):
+        return False
+    for piece in middle:
+        at = text.find(piece, at, end)  # the first place leaves most room for the others
+        if at < 0:
+            return False
+        at += len(piece)
+    return True

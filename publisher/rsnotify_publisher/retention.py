@@ -40,7 +40,7 @@ _UNITS = {
     for factor, units in table.items()
     for unit in units
 }
-_PARTS = re.compile(r",\s+|\s+or\s+|\s+and\s+")
+_PARTS = re.compile(r", | or | and ")
 _LIMIT = re.compile(r"(\d+(?:[,_]\d{3})*(?:\.\d+)?)\s*([A-Za-z]+)")
 
 
@@ -170,7 +170,7 @@ def parse_retention(text: str) -> Retention:
 
 def _limits(name: str, text: str, example: str) -> dict[str, int]:
     limits: dict[str, int] = {}
-    for part in _PARTS.split(text.strip()):
+    for part in _PARTS.split(" ".join(text.split())):
         match = _LIMIT.fullmatch(part.strip())
         kind, factor = _UNITS.get(match[2].lower(), (None, 0)) if match else (None, 0)
         if match is None or kind is None:

@@ -10,7 +10,7 @@ Path = Sequence[str | int]
 
 _ARRAY_TABLE = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
 _TABLE = re.compile(r"\s*\[\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*\]\s*(#|$)")
-_KEY = re.compile(r"""\s*[{,]?\s*["']?([\w-]+)["']?\s*[=:]""")
+_KEY = re.compile(r"""\s*+[{,]?\s*+["']?([\w-]++)["']?\s*+[=:]""")
 
 
 def line_of(text: str, path: Path) -> int | None:
@@ -37,7 +37,7 @@ def _lines(text: str) -> dict[tuple[str | int, ...], int]:
             table = (name, counts.get(name, 0))
             counts[name] = counts.get(name, 0) + 1
         elif match := _TABLE.match(line):
-            table = _table(re.split(r"\s*\.\s*", match.group(1)), counts)
+            table = _table([name.strip() for name in match.group(1).split(".")], counts)
         elif match := _KEY.match(line):
             found.setdefault((*table, match.group(1)), number)
             continue

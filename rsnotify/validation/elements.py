@@ -1,4 +1,4 @@
-"""From bytes to the elements of a document, each with its line.
+"""Read the elements of a document, each with its line.
 
 Expat reads here, and not lxml as elsewhere: it alone knows the line of every element while
 it streams (libxml2 counts to 65,535 in some of its structures, and a target parser tells no
@@ -120,6 +120,10 @@ class ElementReader:
         self._entry: Entry | None = None
         self._entries = 0
         self._links = 0
+        #: What the entry may still have, or what stands outside of entries.
+        self._room = limits.entry_length
+        self._elements = limits.entry_elements
+        self._outside = (0, 0)
         self._text_of = ""
         self._text_line = 0
         self._text: list[str] = []
@@ -186,6 +190,9 @@ class ElementReader:
         raise _Stop
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
+        self._elements -= 1
+        if self._elements < 0:
+            raise self._beyond(f"more than {self._limits.entry_elements} elements in one place")
         if self._within:
             self._within += 1
             if self._within > self._limits.depth:
@@ -196,6 +203,14 @@ class ElementReader:
             self._start_below_root(name, attributes)
         else:
             self._start_in_entry(self._entry, name, attributes)
+
+    def _element(self, attributes: dict[str, str]) -> Element:
+        """Make an element that is kept, if there is room for it."""
+        self._room -= sum(len(name) + len(value) for name, value in attributes.items())
+        if self._room < 0:
+            most = self._limits.entry_length
+            raise self._beyond(f"attributes of more than {most} characters in one place")
+        return Element(attributes, self._line)
 
     def _start_root(self, name: str) -> None:
         namespace, local = _split(name)
@@ -209,6 +224,8 @@ class ElementReader:
         namespace, local = _split(name)
         if (namespace, local) == (SITEMAP_NS, self._entry_name):
             self._entries += 1
+            self._outside = (self._room, self._elements + 1)
+            self._room, self._elements = self._limits.entry_length, self._limits.entry_elements
             self._entry = Entry(self._line, local, self._entries)
             self._links = 0
             if any(_PART not in attribute for attribute in attributes):
@@ -216,10 +233,10 @@ class ElementReader:
             return
         self._within = 1
         if (namespace, local) == (RS_NS, "md"):
-            self._listener.head(Element(attributes, self._line))
+            self._listener.head(self._element(attributes))
         elif (namespace, local) == (RS_NS, "ln"):
             self._count_link()
-            self._listener.link(Element(attributes, self._line))
+            self._listener.link(self._element(attributes))
         else:
             self._start_unknown(name)
 
@@ -230,10 +247,10 @@ class ElementReader:
             if entry.md is not None:
                 self._broken("md-repeated", "rs:md")
             else:
-                entry.md = Element(attributes, self._line)
+                entry.md = self._element(attributes)
         elif (namespace, local) == (RS_NS, "ln"):
             self._count_link()
-            entry.links.append(Element(attributes, self._line))
+            entry.links.append(self._element(attributes))
         elif namespace == SITEMAP_NS and local in _TEXTS:
             self._start_text(entry, local)
         else:
@@ -277,6 +294,7 @@ class ElementReader:
                 self._text_of = ""
         elif entry is not None:
             self._entry = None
+            self._room, self._elements = self._outside
             self._listener.entry(entry)
 
 

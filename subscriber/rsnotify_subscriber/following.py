@@ -31,7 +31,7 @@ from rsnotify.actions import (
 )
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant
-from rsnotify.errors import FetchError, RsnotifyError, Unavailable
+from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable
 from rsnotify.follower import Follower
 from rsnotify.ladder import resource_ways
 from rsnotify.model import Document
@@ -61,8 +61,9 @@ from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: How often the lists are tried before catching up is given up.
+#: How often the lists are tried before catching up is given up; what is too large once more.
 TRIES = 5
+_TRIES_OF_TOO_LARGE = 2
 #: Seconds between two savings of a progress that moved without a change being applied.
 _SAVE = 1.0
 #: How much later a comparison has to be to be stored: a digest may be compared every few seconds.
@@ -367,10 +368,14 @@ class Following:
         follower = self._follower
         if follower.level:
             self._end(None)
-        elif follower.failures >= TRIES:
+        elif follower.failures >= self._tries:
             self._end(follower.error)
         elif follower.stuck:
             self._end(self._stuck())
+
+    @property
+    def _tries(self) -> int:
+        return _TRIES_OF_TOO_LARGE if isinstance(self._follower.error, TooLarge) else TRIES
 
     def _stuck(self) -> RsnotifyError:
         failing = self._follower.failing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from random import Random
 
@@ -20,6 +21,7 @@ from rsnotify.selective import EVERYTHING, asked_by
 from rsnotify.vocabulary import ChangeType
 from tests.core.test_follower_properties import STEPS, play
 from tests.core.world import BASE, EPOCH, OFFER, Destination, Source
+from tests.growth import check_growth
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
@@ -51,6 +53,22 @@ def test_a_pattern_matches_the_whole_uri_or_what_is_behind_a_slash(
 ) -> None:
     assert Selection(only=(pattern,)).wants(Resource(uri)) is matches
     assert Selection(excluded=(pattern,)).wants(Resource(uri)) is not matches
+
+
+@given(st.text("ab*/:", min_size=1, max_size=8), st.text("ab/:", max_size=12))
+@example("a*a", "a")
+@example("://*a*a", "://aa")
+def test_a_star_stands_for_any_characters(pattern: str, uri: str) -> None:
+    whole = pattern + "*" if pattern.endswith("/") else pattern
+    form = ".*".join(map(re.escape, whole.split("*")))
+    form = form if "://" in whole else f"(?:.*/)?{form}"
+    matches = re.fullmatch(form, uri) is not None
+    assert Selection(only=(pattern,)).wants(Resource(uri)) is matches
+
+
+def test_however_many_stars_a_pattern_has_a_long_uri_takes_no_longer() -> None:
+    selection = Selection(only=("*/a*a*a*a*a*a*b",))
+    check_growth(lambda length: selection.wants(Resource("/a" * length)), 10_000)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
+from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, TooLarge
 from rsnotify_hub.log.contents import is_text, is_xml, read_content
 from rsnotify_hub.log.fragments import Fragment
+from tests.growth import check_growth
 from tests.hub.helpers import at, fragment
 
 NOW = at(1000)
@@ -128,3 +131,18 @@ def test_xml_is_known_by_its_media_type(content_type: str, xml: bool):
 def test_a_content_is_text_where_nobody_can_take_it_for_anything_else(body: bytes, text: bool):
     assert is_text(read(body, "application/json")) is text
     assert is_text(read(fragment(0, 1)))
+
+
+@pytest.mark.parametrize("begin", [b"<!--", b"<a b='", b"<"])
+def test_what_does_not_end_is_read_no_further(begin: bytes):
+    with pytest.raises(TooLarge, match="more than"):
+        read(b"<a>" + begin + b"a" * 30_000_000)
+
+
+@pytest.mark.parametrize("repeated", [b"<a/>", b"&#48;", b"<!---->", b" ", b"<a b='c'>", b"]"])
+def test_reading_a_content_takes_time_in_proportion(repeated: bytes):
+    def work(length: int) -> None:
+        with suppress(DocumentError):
+            read(b"<a>" + repeated * (length // len(repeated)))
+
+    check_growth(work, 500_000)

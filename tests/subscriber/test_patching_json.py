@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from typing import Any
 
@@ -123,6 +124,14 @@ def test_copies_of_copies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch
     double = [{"op": "copy", "from": "/a", "path": "/a/-"}]
     with pytest.raises(PatchError, match="more work"):
         apply_patch(b'{"a": ["xxxxxxxxxxxxxxxx"]}', encoded(double * 60))
+
+
+def test_a_patch_of_many_operations_ends_in_seconds() -> None:
+    patch = encoded([{"op": "add", "path": "/a/-", "value": 1}] * 400_000)
+    begun = time.thread_time()
+    with pytest.raises(PatchError, match="more work"):
+        apply_patch(b'{"a": []}', patch)
+    assert time.thread_time() - begun < 10
 
 
 @pytest.mark.parametrize("text", [b"[NaN]", b"{", b"\xff"])

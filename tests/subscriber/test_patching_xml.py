@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
@@ -270,6 +271,30 @@ def test_a_patch_cannot_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PatchError, match="more work"):
         patched(before, '<replace sel="doc/a[999]"><a/></replace>' * 25)
     assert patched(before, '<replace sel="doc/a[999]"><a/></replace>' * 15) == before
+
+
+MANY = 300_000
+ATTRIBUTES = "".join(f" a{number}=''" for number in range(MANY))
+NAMESPACES = "".join(f" xmlns:a{number}='b'" for number in range(MANY))
+
+
+@pytest.mark.parametrize(
+    ("before", "operation"),
+    [
+        (f"<doc>{'x' * 9_000_000}</doc>", '<add sel="/doc">y</add>'),
+        (f"<doc>{'x' * 900_000}</doc>", '<add sel="/doc" type="namespace::p">urn:y</add>'),
+        ("<doc/>", '<add sel="/doc" pos="before"><!--x--></add>'),
+        (f"<doc>{'<a/>' * MANY}</doc>", '<add sel="/doc/a[299999]">y</add>'),
+        (f"<doc{ATTRIBUTES}/>", '<replace sel="/doc/@a299999">y</replace>'),
+        (f"<doc{NAMESPACES}/>", '<add sel="/doc">y</add>'),
+    ],
+    ids=["text", "prefixes", "comments", "elements", "attributes", "namespaces"],
+)
+def test_a_patch_of_many_operations_ends_in_seconds(before: str, operation: str) -> None:
+    begun = time.thread_time()
+    with pytest.raises(PatchError, match="more work"):
+        patched(before, operation * MANY)
+    assert time.thread_time() - begun < 10
 
 
 # Any tree and any operation, against a model of lists: [name, attributes, children], where a

@@ -10,7 +10,7 @@ from __future__ import annotations
 from xml.parsers import expat
 
 from rsnotify.datetimes import Instant, from_microseconds
-from rsnotify.errors import MalformedDocument
+from rsnotify.errors import MalformedDocument, TooLarge
 from rsnotify.reading import DEFAULT_LIMITS, Limits
 from rsnotify.vocabulary import SITEMAP_NS
 from rsnotify_hub.log.fragments import Fragment, check_content_type, read_fragment
@@ -20,6 +20,10 @@ _ALWAYS = from_microseconds(0)
 
 #: Between the namespace and the name of an element; no URI holds it.
 _PART = " "
+#: How much is parsed at a time, so that other threads get their turn in between; and how long a
+#: tag or comment may be, as Expat reads one again with each piece.
+_PIECE = 262_144
+_TOKEN_BYTES = 10_000_000
 
 
 def read_content(
@@ -75,6 +79,7 @@ def is_sitemap(body: bytes) -> bool:
     Raises:
         MalformedDocument: It is not well-formed, which is looked for to the end of what is no
             sitemap; or it declares entities, which could grow without bound.
+        TooLarge: One of its tags or comments is.
     """
     parser = expat.ParserCreate(namespace_separator=_PART)
     parser.StartDoctypeDeclHandler = _refuse_declarations
@@ -86,8 +91,11 @@ def is_sitemap(body: bytes) -> bool:
 
     parser.StartElementHandler = start
     try:
-        # At once: a long token that comes in pieces is read again with each of them.
-        parser.Parse(body, True)
+        for at in range(0, len(body), _PIECE):
+            parser.Parse(body[at : at + _PIECE], False)
+            if at - parser.CurrentByteIndex > _TOKEN_BYTES:
+                raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
+        parser.Parse(b"", True)
     except _IsSitemap:
         return True
     except expat.ExpatError as error:

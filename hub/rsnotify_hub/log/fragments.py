@@ -28,8 +28,14 @@ from rsnotify.writing import write_document
 #: What a merged fragment is sent as.
 MERGED_CONTENT_TYPE = "application/xml"
 
-#: What a log has was held against the limits of the settings when it came.
-_KEPT = Limits(document_bytes=sys.maxsize, links=sys.maxsize)
+#: The fragments of a log were checked against the limits of the settings when they came.
+_KEPT = Limits(
+    document_bytes=sys.maxsize,
+    entries=sys.maxsize,
+    entry_length=sys.maxsize,
+    entry_elements=sys.maxsize,
+    links=sys.maxsize,
+)
 
 _DECLARED_ENCODING = re.compile(rb"""\s*<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)["']""")
 

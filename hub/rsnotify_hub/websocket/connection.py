@@ -186,7 +186,8 @@ class Connection(asyncio.Protocol):
             return  # the protocol answers
         if frame.opcode is not Opcode.CONT:
             self._is_text = frame.opcode is Opcode.TEXT
-        self._parts.append(frame.data if isinstance(frame.data, bytes) else bytes(frame.data))
+        if frame.data:  # or else nothing would bound how many there are
+            self._parts.append(bytes(frame.data))
         if frame.fin and not self.has_ended:
             self._pass_on(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
 

@@ -7,13 +7,12 @@ it may neither fill the memory nor say two things at once: see `_fault` and `_ch
 from __future__ import annotations
 
 import io
-import lzma
 import stat
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from rsnotify.errors import ContentMismatch, MalformedDocument
 from rsnotify.model import Document
@@ -22,7 +21,10 @@ from rsnotify.reading import read_document
 #: Where a package has its manifest (core §11.2, §13.2).
 MANIFEST = "manifest.xml"
 #: Bytes of the directory of a package. All of it is read at once; 50,000 members need 5 MB.
-_DIRECTORY_BYTES = 32_000_000
+_DIRECTORY_BYTES = 16_000_000
+#: The methods of compression that can be undone in pieces of bounded size (and the only ones in
+#: ISO/IEC 21320-1). Of the others zipfile inflates all that it has read at once.
+_METHODS = (ZIP_STORED, ZIP_DEFLATED)
 #: Honest documents inflate up to 73 times, bombs 1,000 times.
 _INFLATION = 200
 #: What may inflate as much as it likes, in bytes.
@@ -30,8 +32,8 @@ _SMALL = 1_000_000
 _PIECE = 131_072
 _LOCAL_HEADER = 30
 #: What reading a damaged ZIP raises.
-_DAMAGE = (BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError,
-           ValueError, OverflowError, IndexError, OSError)  # fmt: skip
+_DAMAGE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError,
+           OverflowError, IndexError, OSError)  # fmt: skip
 
 
 class _BoundedFile(io.BufferedReader):
@@ -120,6 +122,8 @@ def _fault(info: ZipInfo) -> str | None:
         return "is a folder"
     if info.flag_bits & 0x1:
         return "is encrypted"
+    if info.compress_type not in _METHODS:
+        return "is compressed by another method than deflate"
     if info.file_size > max(_SMALL, _INFLATION * info.compress_size):
         return "inflates beyond measure"
     return None

@@ -22,6 +22,8 @@ from rsnotify.retry import LONGEST_WISH
 PER_HOST = 32
 #: Requests at a time.
 MOST = 100
+#: Large documents that are read at a time, as each is in memory until it has been read.
+_LARGE_DOCUMENTS = 3
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
 
 
@@ -59,6 +61,9 @@ class Connections:
         most: Requests at a time, over all hosts; who asks for more waits for a turn.
         per_host: Requests to one host at a time.
         tls: Whose certificates are trusted; those of the system where it is left out.
+
+    Attributes:
+        large: Is held while a large document is read (`receiving.receive`).
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Connections:
 
     async def __aenter__(self) -> Connections:
         self._room = asyncio.Semaphore(self._most)
+        self.large = asyncio.Semaphore(_LARGE_DOCUMENTS)
         self._anywhere = self._session()
         self._guarded = self._session(socket_factory=guarded_socket)
         return self

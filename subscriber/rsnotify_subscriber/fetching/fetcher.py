@@ -6,7 +6,6 @@ hash and length agree with what was announced.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,15 +15,15 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant
-from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument, Unavailable
+from rsnotify.errors import ContentMismatch, DocumentError, Unavailable
 from rsnotify.links import parse_links, resolve
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader, with_resources
 from rsnotify_subscriber.fetching.contents import Collector, Content
 from rsnotify_subscriber.fetching.digests import Digester
-from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
 from rsnotify_subscriber.fetching.kept import Kept
 from rsnotify_subscriber.fetching.rate import Rate
+from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,
@@ -113,7 +112,7 @@ class Fetcher:
             if kept is not None and response.status == 304:
                 return kept.document, sent_at(response)
             check_status(uri, response)
-            document = dated(await _read(uri, response), response)
+            document = dated(await self._read(uri, response), response)
             self._kept.put(uri, document, validator(response))
             return document, sent_at(response)
 
@@ -132,9 +131,22 @@ class Fetcher:
             if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
                 return Page(links, text=await _text(uri, response))
             try:
-                return Page(links, document=dated(await _read(uri, response), response))
+                return Page(links, document=dated(await self._read(uri, response), response))
             except DocumentError as error:
                 return Page(links, error=error)
+
+    async def _read(self, uri: str, response: aiohttp.ClientResponse) -> Document:
+        reader = SitemapReader()
+        resources: list[Resource] = []
+
+        def take(piece: bytes) -> None:
+            resources.extend(reader.feed(piece))
+
+        try:
+            await receive(uri, response, self._sessions.large, take)
+            return with_resources(reader.close(), resources)
+        except DocumentError as error:
+            raise error.at(uri) from None
 
     async def content(
         self, resource: Resource, *, most: int | None = None, moment: Instant | None = None
@@ -240,19 +252,6 @@ class Fetcher:
     def _new_file(self) -> Path:
         self._files += 1
         return self._folder / str(self._files)
-
-
-async def _read(uri: str, response: aiohttp.ClientResponse) -> Document:
-    reader = SitemapReader()
-    resources: list[Resource] = []
-    try:
-        async for chunk in inflated_if_gzip(body(uri, response)):
-            resources += reader.feed(chunk)
-        return with_resources(reader.close(), resources)
-    except DocumentError as error:
-        raise error.at(uri) from None
-    except (zlib.error, ContentMismatch) as error:
-        raise MalformedDocument(f"its compression is damaged: {error}", source=uri) from None
 
 
 async def _text(uri: str, response: aiohttp.ClientResponse) -> str:

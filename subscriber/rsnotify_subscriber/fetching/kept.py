@@ -1,4 +1,7 @@
-"""Documents that are kept in memory, so that a poll that finds nothing new costs a 304."""
+"""Documents that are kept in memory, so that a poll that finds nothing new costs a 304.
+
+How much memory they take is counted in entries. One with inline content counts as several.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from rsnotify.model import Document
 
 #: Documents with more entries than this are read anew each time rather than kept.
 _LARGEST = 10_000
+#: Characters of content in a link that take about as much memory as an entry.
+_ENTRY = 2_000
 
 
 class KeptDocument(Struct, frozen=True):
@@ -18,10 +23,12 @@ class KeptDocument(Struct, frozen=True):
     Args:
         document: The document.
         condition: The header field that asks for it only if it has changed.
+        entries: How many entries it counts as.
     """
 
     document: Document
     condition: tuple[str, str]
+    entries: int
 
 
 class Kept:
@@ -59,10 +66,16 @@ class Kept:
         """
         before = self._kept.pop(uri, None)
         if before is not None:
-            self._entries -= len(before.document.resources)
-        if condition is not None and len(document.resources) <= min(_LARGEST, self._most_entries):
-            self._kept[uri] = KeptDocument(document, condition)
-            self._entries += len(document.resources)
+            self._entries -= before.entries
+        entries = _weight(document)
+        if condition is not None and entries <= min(_LARGEST, self._most_entries):
+            self._kept[uri] = KeptDocument(document, condition, entries)
+            self._entries += entries
         while len(self._kept) > self._most_documents or self._entries > self._most_entries:
             _, oldest = self._kept.popitem(last=False)
-            self._entries -= len(oldest.document.resources)
+            self._entries -= oldest.entries
+
+
+def _weight(document: Document) -> int:
+    content = sum(len(link.href) for one in document.resources for link in one.links)
+    return len(document.resources) + content // _ENTRY

@@ -68,6 +68,11 @@ class Sessions:
         if self._shared is None:
             await self._connections.__aexit__(*exception)
 
+    @property
+    def large(self) -> asyncio.Semaphore:
+        """What is held while a large document is read."""
+        return self._connections.large
+
     def trusts(self, host: str | None) -> bool:
         """Tell whether this host may be dialled at any address."""
         return self._allow_private_addresses or (host is not None and host == self._named_host)

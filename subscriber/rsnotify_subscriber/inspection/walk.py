@@ -7,25 +7,18 @@ are never fetched. What cannot be had or read stands in the tree as that.
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rsnotify.errors import (
-    ContentMismatch,
-    DocumentError,
-    FetchError,
-    MalformedDocument,
-    SeveralSets,
-)
+from rsnotify.errors import DocumentError, FetchError, SeveralSets
 from rsnotify.links import resolve
 from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify_subscriber.discovery import ROBOTS_PATH, find
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
-from rsnotify_subscriber.fetching.responses import body, check_status
+from rsnotify_subscriber.fetching.receiving import receive
+from rsnotify_subscriber.fetching.responses import check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.inspection.findings import Finding, Named, Tally
 
@@ -105,19 +98,20 @@ class _Walk:
 
     async def _read(self, uri: str, tally: Tally) -> tuple[Document, int]:
         reader, size = SitemapReader(), 0
+
+        def take(piece: bytes) -> None:
+            nonlocal size
+            size += len(piece)
+            for resource in reader.feed(piece):
+                tally.add(resource)
+
         async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
             check_status(uri, response)
             try:
-                async for chunk in inflated_if_gzip(body(uri, response)):
-                    size += len(chunk)
-                    for resource in reader.feed(chunk):
-                        tally.add(resource)
-                head = reader.close()
-            except (zlib.error, ContentMismatch) as error:
-                raise MalformedDocument(f"its compression is damaged: {error}") from None
+                await receive(uri, response, self._sessions.large, take)
             finally:
                 self._bytes += size
-        return head, size
+        return reader.close(), size
 
     async def _look_below(self, found: Finding, head: Document, entries: list[Resource]) -> None:
         if found.index:

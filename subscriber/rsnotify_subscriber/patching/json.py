@@ -68,7 +68,7 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def _charge(budget: Budget, value: Any, operation: Any) -> None:
-    budget.spend()
+    budget.begin()
     if isinstance(operation, dict) and operation.get("op") in ("copy", "test"):
         place = "from" if operation["op"] == "copy" else "path"
         _weigh(budget, resolve_pointer(value, str(operation.get(place))))

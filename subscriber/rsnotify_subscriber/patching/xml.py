@@ -45,6 +45,7 @@ def xml_patch(before: bytes, patch: bytes) -> bytes:
     tree, budget = Tree(before), Budget()
     for element in parse(patch, "invalid-diff-format"):
         if is_element(element):
+            budget.begin()
             _Operation(tree, element, budget).apply()
     return tree.write()
 

@@ -145,6 +145,7 @@ class Examiner:
                     raise IsPackage
                 begun = True
                 checked.add(validator.feed(chunk))
+                await asyncio.sleep(0)
         except (zlib.error, ContentMismatch) as error:
             detail = f"its compression is damaged: {error}"
             checked.add([broken("not-well-formed", None, "document", detail)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.model import Document, Resource
+from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.fetching.kept import Kept
 
@@ -49,3 +49,15 @@ def test_a_document_without_a_validator_takes_the_place_of_the_one_before() -> N
     kept.put("a", document(1), CONDITION)
     kept.put("a", document(2), None)
     assert kept.get("a") is None
+
+
+def test_inline_content_counts_as_the_memory_that_it_takes() -> None:
+    kept = Kept(documents=100, entries=1_000)
+    content = Link("alternate", "data:," + "x" * 1_000_000)
+    inline = Document(Capability.CHANGE_LIST, (Resource("https://a.example/", links=(content,)),))
+    for number in range(50):
+        kept.put(str(number), inline, CONDITION)
+    assert len(kept) == 1
+    kept.put("49", document(1), CONDITION)
+    kept.put("50", document(999), CONDITION)
+    assert len(kept) == 2

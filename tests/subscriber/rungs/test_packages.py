@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import struct
+import tracemalloc
 import zipfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -178,4 +179,19 @@ def test_a_manifest_with_a_doctype_is_refused(tmp_path: Path) -> None:
     package = opened(tmp_path, built(lambda it: it.writestr("manifest.xml", evil)))
     with pytest.raises(MalformedDocument, match="DOCTYPE"):
         package.manifest()
+    package.close()
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_method_that_inflates_without_bound_is_not_used(method: int, tmp_path: Path) -> None:
+    data = bytearray(built(lambda it: it.writestr(NAME, bytes(100_000_000), method)))
+    for mark, place in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
+        struct.pack_into("<L", data, data.index(mark) + place, 100)  # it says that it is small
+    package = opened(tmp_path, bytes(data))
+    tracemalloc.start()
+    with pytest.raises(ContentMismatch, match="another method"):
+        list(package.pieces("/" + NAME))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
     package.close()

@@ -1,0 +1,110 @@
+"""What makes a reader spin or grow: published or fetched after a ping, it stops no hub."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub.attacks.helpers import Answer, raw_server, response
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
+from tests.hub.processes import Process, hub_process
+from tests.wild.test_hostile_documents import DATA, ENTRY, HEAD
+
+XML = "Content-Type: application/xml"
+IMAGE = '<image:image xmlns:image="urn:i"><image:loc>a:b</image:loc></image:image>'
+FOREIGN = "<rs:md xmlns:x='urn:x' x:y='z'/>"
+BODIES = {
+    "blanks": f"{HEAD}<url>{' ' * 300}",
+    "many blanks": f"{HEAD}<url>{' ' * 900_000}",
+    "an indented entry": f"{HEAD}\n{' ' * 8}<url>\n{' ' * 16}{IMAGE}\n{' ' * 8}</url></urlset>",
+    "a comment": f"{HEAD}<url>{' ' * 300}<!-- -->{' ' * 300}</url></urlset>",
+    "a location": f"{HEAD}<url><loc>{'x' * 900_000}",
+    "a tag": f"{HEAD}{ENTRY}<rs:md{' ' * 900_000}",
+    "attributes": f"{HEAD}{ENTRY}{FOREIGN * 25_000}</url></urlset>",
+    "links": f"{HEAD}{ENTRY}" + f'<rs:ln rel="a" href="{DATA}"/>',
+    "references": f"{HEAD}{ENTRY}<lastmod>{'&#48;' * 150_000}</lastmod></url></urlset>",
+    "entries": f"{HEAD}{'<url><loc>a:b</loc></url>' * 30_000}</urlset>",
+    "other XML": "<a>" * 300_000,
+    "other XML of one tag": "<a b='" + "x" * 900_000,
+}
+
+
+@pytest.fixture(params=["closed", "open_topics"])
+async def served(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple]:
+    config = tmp_path / "hub.toml"
+    config.write_text(
+        'open_topics = ["http://127.0.0.1/"]' if request.param == "open_topics" else ""
+    )
+    async with hub_process(tmp_path / "data", "--config", str(config)) as (hub, process):
+        yield hub, process
+
+
+async def ends(process: Process) -> None:
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(PATIENCE):
+        assert await process.wait() == 0
+
+
+async def test_what_is_published_does_not_stop_a_hub(served: tuple[Client, Process]):
+    hub, process = served
+    other = TOPIC + "?other"
+    socket = await hub.listen(topic=other)
+    for second, (name, body) in enumerate(BODIES.items()):
+        hostile = asyncio.create_task(hub.publish(body.encode()))
+        sent = fragment(second, second + 1)
+        await hub.accepted(sent, topic=other)
+        assert await socket.receive_str(timeout=PATIENCE) == sent.decode(), name
+        async with asyncio.timeout(PATIENCE):
+            assert (await hostile)[0] == 400, name
+    await socket.close()
+    await ends(process)
+
+
+async def test_what_is_fetched_after_a_ping_does_not_stop_a_hub(
+    served: tuple[Client, Process], callback: Callback
+):
+    hub, process = served
+    socket = await hub.listen(topic=TOPIC)
+    callback.headers = {"Content-Type": "application/xml"}
+    for second, (name, body) in enumerate(BODIES.items()):
+        callback.document = body.encode()
+        topic = callback.url + f"?{second}"
+        hostile = asyncio.create_task(hub.form(mode="publish", url=topic))
+        sent = fragment(second, second + 1)
+        await hub.accepted(sent)
+        assert await socket.receive_str(timeout=PATIENCE) == sent.decode(), name
+        async with asyncio.timeout(PATIENCE):
+            assert (await hostile)[0] == 502, name
+    await socket.close()
+    await ends(process)
+
+
+async def test_a_topic_that_does_not_end_is_cut_off(served: tuple[Client, Process]):
+    hub, process = served
+    sent = 0
+
+    async def endless(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        nonlocal sent
+        writer.write(f"HTTP/1.1 200 OK\r\n{XML}\r\n\r\n{HEAD}".encode())
+        while True:
+            writer.write(b"<url><loc>a:b</loc></url>\n" * 10_000)
+            sent += 260_000
+            await writer.drain()
+
+    async def packed(head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        bomb = gzip.compress(HEAD.encode() + b" " * 10_000_000)
+        writer.write(response(bomb, XML, "Content-Encoding: gzip"))
+        await writer.drain()
+
+    answers: list[Answer] = [endless, packed]
+    for answer in answers:
+        async with raw_server(answer) as server, asyncio.timeout(PATIENCE):
+            assert (await hub.form(mode="publish", url=server.url()))[0] == 502
+    assert sent < 80_000_000  # of which the system keeps some
+    await hub.accepted(fragment(0, 1))
+    await ends(process)
