@@ -42,6 +42,7 @@ class Wanted(Struct, frozen=True):
             at `entry.path`, if there is one, and a patch at the `path` of its link.
         patches: Documents that make it from the version before.
         alternate: The link by which it was chosen, if it is not that of `loc`.
+        at: The datetime of the change that announced it; None where no change did.
     """
 
     entry: Resource
@@ -51,6 +52,7 @@ class Wanted(Struct, frozen=True):
     package: str | None = None
     patches: tuple[Link, ...] = ()
     alternate: Link | None = None
+    at: Instant | None = None
 
 
 def wanted(
@@ -73,7 +75,7 @@ def wanted(
     alternate = preferred(resource, prefer)
     if alternate is not None:
         entry = _as_linked(resource, alternate)
-        return _linked(entry, alternate, change.package, alternate=alternate)
+        return _linked(entry, alternate, change.package, alternate=alternate, at=change.at)
     home = Place(resource.uri)
     return Wanted(
         resource,
@@ -82,6 +84,7 @@ def wanted(
         inline=tuple(link.href for link in _links(resource, Rel.DUPLICATE) if _is_data(link)),
         package=change.package,
         patches=_links(resource, Rel.PATCH),
+        at=change.at,
     )
 
 
@@ -142,7 +145,12 @@ def _as_linked(resource: Resource, link: Link) -> Resource:
 
 
 def _linked(
-    entry: Resource, link: Link, package: str | None, *, alternate: Link | None = None
+    entry: Resource,
+    link: Link,
+    package: str | None,
+    *,
+    alternate: Link | None = None,
+    at: Instant | None = None,
 ) -> Wanted:
     home = Place(link.href)
     return Wanted(
@@ -152,6 +160,7 @@ def _linked(
         inline=(link.href,) if _is_data(link) else (),
         package=package,
         alternate=alternate,
+        at=at,
     )
 
 

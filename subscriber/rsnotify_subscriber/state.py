@@ -32,14 +32,15 @@ from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
 T = TypeVar("T")
 
 _UPSERT = """
-INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
+INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
     changed_at = excluded.changed_at, change = excluded.change, hash = excluded.hash,
-    length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator
+    length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator,
+    fetched_at = excluded.fetched_at
 """
 _KEEP = "INSERT INTO {facts} VALUES "
 _KEEP_EVEN = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 _FIND = """
-SELECT uri, changed_at, change, hash, length, lastmod, validator FROM {resources}
+SELECT uri, changed_at, change, hash, length, lastmod, validator, fetched_at FROM {resources}
     WHERE uri IN
 """
 _UNLISTED = """
@@ -170,7 +171,7 @@ class State:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
             self._database.execute(
                 "UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,"
-                " validator = NULL"
+                " validator = NULL, fetched_at = NULL"
             )
             self._sum_up()
 

@@ -24,9 +24,14 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {facts} (name text PRIMARY KEY, value bytea NOT NULL);
 CREATE TABLE IF NOT EXISTS {resources} (
     uri text COLLATE "C" PRIMARY KEY, changed_at bigint NOT NULL, change text NOT NULL,
-    hash text, length bigint, lastmod bigint, validator text);
+    hash text, length bigint, lastmod bigint, validator text, fetched_at bigint);
 CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change = 'deleted';
 CREATE TEMPORARY TABLE rsnotify_seen (uri text COLLATE "C" PRIMARY KEY);
+"""
+# Asked before, since to alter a table waits for everybody who is reading it.
+_HAS_FETCHED_AT = """
+SELECT FROM information_schema.columns
+    WHERE table_schema = ? AND table_name = 'resources' AND column_name = 'fetched_at'
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
 # What was killed this moment holds its lock until the server has noticed.
@@ -143,6 +148,8 @@ class PostgreSQLDatabase:
             with writer.transaction():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     self.execute(statement)
+                if self.execute(_HAS_FETCHED_AT, (schema,)).fetchone() is None:
+                    self.execute("ALTER TABLE {resources} ADD COLUMN fetched_at bigint")
         except BaseException:
             reader.close()
             raise

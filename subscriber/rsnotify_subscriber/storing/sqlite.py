@@ -17,7 +17,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS resources (
     uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
-    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT) WITHOUT ROWID;
+    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
 _TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
@@ -85,15 +85,16 @@ class SQLiteDatabase:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.executescript(_SCHEMA)
-        self._bring_up_to_date()
+        self._migrate()
         # Of no use after a restart, since a baseline then begins anew.
         self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
 
-    def _bring_up_to_date(self) -> None:
-        """Add to a state of an earlier version what it has not yet."""
+    def _migrate(self) -> None:
+        """Add the columns that a state of an earlier version lacks, in the order they came."""
         columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
-        if "validator" not in columns:
-            self.connection.execute("ALTER TABLE resources ADD COLUMN validator TEXT")
+        for name, kind in (("validator", "TEXT"), ("fetched_at", "INTEGER")):
+            if name not in columns:
+                self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
         """Run a statement on the connection that writes."""
