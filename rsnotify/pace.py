@@ -31,6 +31,8 @@ class Pace(Struct, frozen=True):
             changes could not be read, a baseline.
         repair: Between two comparisons of everything, at least, because the digest that the Source
             tells is another (docs/audit.md). Where that does not help, they become rarer.
+        compare: Between two comparisons with the Resource List while no digest of the Source shows
+            that the copy is complete: some Sources never list their deletions.
         stale: How long a Change List may be an old copy. One that goes on and after so long still
             ends before what was told already shows that the time of the Source has gone back.
         spread: Within which time after a fragment what it names is asked for, by chance, so that
@@ -50,6 +52,7 @@ class Pace(Struct, frozen=True):
     lag_tries: int = 8
     baseline_after: int = 3
     repair: float = 300.0
+    compare: float = 86_400.0
     stale: float = 300.0
     spread: float | None = None
     rate: float | None = None

@@ -36,7 +36,10 @@ class Status(Struct, frozen=True):
             milliseconds; None if there were none.
         push: Whether changes arrive by push.
         way: The hubs from which they arrive now, the best first; the scheme of each URI says how.
-        level: Whether nothing is known to be missing.
+        level: Whether the copy is what the Source's documents say, as far as they can tell.
+        doubts: Why it may not be, in sentences; empty while `level` is true.
+        compared: When the copy was last compared with the whole set, by the clock here; None if
+            it never was.
         baseline: Whether a baseline is under way.
         in_step: Whether what is held was what the Source said of its whole set, when that was last
             compared (docs/audit.md); None if it was not.
@@ -54,6 +57,8 @@ class Status(Struct, frozen=True):
     push: PushState = PushState.OFF
     way: tuple[str, ...] = ()
     level: bool = False
+    doubts: tuple[str, ...] = ()
+    compared: Instant | None = None
     baseline: bool = False
     in_step: bool | None = None
     difference: str | None = None

@@ -1,0 +1,87 @@
+"""What a list of changes says of each resource in the end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsnotify.coverage import Change, Check
+from rsnotify.model import Resource
+from rsnotify.reduction import reduce
+from rsnotify.vocabulary import ChangeType
+
+NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
+CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
+
+
+def change(
+    name: str, kind: ChangeType, hours: float, *, dated: bool = True, hash: str | None = None
+) -> Change:
+    """Make a change; without `dated` its only datetime is a `lastmod`."""
+    at = NINE + timedelta(hours=hours)
+    resource = Resource(name, change=kind, hash=hash, **{"datetime" if dated else "lastmod": at})
+    return Change(name, kind, at, resource)
+
+
+def test_the_last_entry_counts_in_a_list_in_chronological_order() -> None:
+    entries = [change("a", CREATED, 0), change("b", CREATED, 1), change("a", DELETED, 2)]
+    reduced = reduce(entries, ordered=True)
+    assert {uri: one.change for uri, one in reduced.latest.items()} == {"a": DELETED, "b": CREATED}
+    assert {one.check for one in reduced.latest.values()} == {Check.DATE}
+    assert reduced.since["a"] == NINE
+
+
+def test_the_first_entry_counts_in_a_list_that_begins_with_the_newest() -> None:
+    entries = [change("a", UPDATED, 2, dated=False), change("a", CREATED, 0, dated=False)]
+    reduced = reduce(entries, ordered=False)
+    assert reduced.latest["a"].change is UPDATED
+    assert reduced.latest["a"].check is Check.COMPARE
+    assert not reduced.ambiguous
+
+
+def test_a_file_put_back_with_its_old_lastmod_is_ambiguous() -> None:
+    entries = [
+        change("b", CREATED, 0),
+        change("a", DELETED, 2),
+        change("a", CREATED, 1, dated=False),
+    ]
+    reduced = reduce(entries, ordered=False)
+    assert reduced.ambiguous == {"a"}
+    assert reduced.latest["a"].check is Check.FETCH
+
+
+def test_a_later_change_settles_what_was_ambiguous_before() -> None:
+    entries = [
+        change("a", DELETED, 2),
+        change("a", CREATED, 1, dated=False),
+        change("a", UPDATED, 3),
+    ]
+    reduced = reduce(entries, ordered=False)
+    assert not reduced.ambiguous
+    assert reduced.latest["a"].change is UPDATED
+
+
+def test_two_different_entries_of_one_datetime_are_ambiguous_where_the_list_has_no_order() -> None:
+    entries = [change("b", CREATED, 5), change("a", DELETED, 2), change("a", UPDATED, 2)]
+    assert reduce(entries, ordered=False).ambiguous == {"a"}
+    assert not reduce(sorted(entries, key=lambda one: one.at), ordered=True).ambiguous
+
+
+def test_datetimes_that_may_be_wrong_are_compared_also_in_an_ordered_list() -> None:
+    reduced = reduce([change("a", UPDATED, 0)], ordered=True, compare=True)
+    assert reduced.latest["a"].check is Check.COMPARE
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(ChangeType)), max_size=20),
+    st.randoms(),
+)
+def test_any_order_of_unique_datetimes_gives_the_same_state(steps: list, random) -> None:  # type: ignore[no-untyped-def]
+    entries = [change(name, kind, hours) for hours, (name, kind) in enumerate(steps)]
+    expected = {uri: one.at for uri, one in reduce(entries, ordered=True).latest.items()}
+    random.shuffle(entries)
+    reduced = reduce(entries, ordered=False)
+    assert {uri: one.at for uri, one in reduced.latest.items()} == expected
+    assert not reduced.ambiguous
