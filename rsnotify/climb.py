@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import structs
-
 from rsnotify.actions import (
     Action,
     BeginBaseline,
@@ -26,9 +24,8 @@ from rsnotify.actions import (
     Sweep,
     Undate,
 )
-from rsnotify.backwards import Backwards
 from rsnotify.baseline import Baseline, Listed
-from rsnotify.coverage import EARLIEST, Change, Coverage
+from rsnotify.coverage import EARLIEST, Change
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.dating import postponed
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
@@ -38,6 +35,7 @@ from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.provisional import Provisional
 from rsnotify.pull import Pull, Step
 from rsnotify.schedule import Schedule
 from rsnotify.vocabulary import ChangeType
@@ -55,6 +53,7 @@ class Climb:
         offer: What the Source offers.
         knowledge: What is known, shared with the pushing half.
         worklist: Where changes are owed.
+        provisional: What was pushed and no list has confirmed.
         actions: Where what is to be done is put.
         schedule: Where the next climb is put.
         pace: How much at once.
@@ -65,6 +64,7 @@ class Climb:
         offer: Offer,
         knowledge: Knowledge,
         worklist: Worklist,
+        provisional: Provisional,
         actions: list[Action],
         schedule: Schedule,
         pace: Pace,
@@ -75,8 +75,8 @@ class Climb:
         self._actions = actions
         self._schedule = schedule
         self._pace = pace
-        self._intake = Intake(knowledge, worklist, pace.hold)
-        self._backwards = Backwards(pace)
+        self._intake = Intake(knowledge, worklist, provisional, pace)
+        self._backwards = self._intake.backwards
         self._is_first = self._is_undated = True
         #: The time by the clock of the Source, as far as it has told that.
         self._today: Instant | None = None
@@ -141,6 +141,7 @@ class Climb:
         if resources and (pointless or self._need_baseline):
             self._begin_baseline()
         elif changes:
+            self._intake.begin(now)
             self._pull = Pull(self._offer, self._intake.packages)
             self._actions.append(self._pull.current)
         else:
@@ -279,8 +280,9 @@ class Climb:
 
     def _step(self, asked: Fetch, step: Step, now: float) -> None:
         if step.coverage is not None:
-            coverage = self._judged(asked, step.coverage, now)
-            new = self._intake.take(asked, coverage, more=step.fetch is not None)
+            present = self._pull is not None and self._pull.tells_present(asked)
+            more = step.fetch is not None
+            new = self._intake.take(asked, step.coverage, now, present=present, more=more)
             if new:
                 self._note(f"{new} changes from the {asked.rung} {asked.uri}")
         if step.fetch is not None:
@@ -296,13 +298,6 @@ class Climb:
             if step.coverage is not None and step.coverage.closed and asked.package is None:
                 self._actions.append(Discover())  # core §12.1: a closed list has a successor
             self._end_pull(now)
-
-    def _judged(self, asked: Fetch, coverage: Coverage, now: float) -> Coverage:
-        """Pass over nothing of a list that ends before what is confirmed."""
-        if self._pull is None or not self._pull.tells_present(asked):
-            return coverage
-        anew = self._backwards.look(coverage, self._knowledge.frontier, now)
-        return structs.replace(coverage, ordered=False) if anew else coverage
 
     def _ask(self, asked: Fetch, fetch: Fetch) -> None:
         if fetch.rung is not asked.rung:
@@ -343,6 +338,7 @@ class Climb:
 
     def _end_pull(self, now: float) -> None:
         self._pull = None
+        self._intake.end(now)
         self._worklist.release()
         if self._backwards.has_gone_back(now) and not self._worklist.handed_out:
             self._step_back(now)
@@ -374,6 +370,7 @@ class Climb:
         )
         self.settled = False
         self._backwards.begin_anew(now)
+        self._intake.forget()
         self._worklist.forget()
         self._need_baseline = bool(resource_ways(self._offer))
         self._baselines = 0
@@ -463,8 +460,7 @@ class Climb:
             change = Change(uri, ChangeType.DELETED, baseline.at, Resource(uri))
             self._worklist.add(change, since=EARLIEST)
             self._intake.news = True
-        for change in self._knowledge.baseline(baseline.at):
-            self._worklist.add(change)
+        self._intake.compared(baseline.at, now)
         self._walked = baseline.walked or self._walked
         self._anew = None
         self._end_baseline(baseline, now)

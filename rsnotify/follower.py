@@ -80,6 +80,7 @@ from rsnotify.model import Document, Resource
 from rsnotify.notices import Look, Notices
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.provisional import Provisional
 from rsnotify.schedule import Schedule
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import carries
@@ -117,8 +118,15 @@ class Follower:
         self._knowledge = Knowledge(progress, pace.hold)
         self._worklist = Worklist(pace.retry, random)
         self._schedule = Schedule(pace, random)
+        self._provisional = Provisional(grace=pace.poll, patience=pace.stale)
         self._climb = Climb(
-            offer, self._knowledge, self._worklist, self._actions, self._schedule, pace
+            offer,
+            self._knowledge,
+            self._worklist,
+            self._provisional,
+            self._actions,
+            self._schedule,
+            pace,
         )
         self._audit = Audit(pace, self._note, incomparable)
         self._notices = Notices(self._knowledge)
@@ -260,6 +268,7 @@ class Follower:
         except DocumentError as error:
             return self.fragment_unreadable(error, now)
         joined = self._knowledge.push(coverage, today)
+        self._provisional.add(joined, now)
         until = None if coverage.from_ is None else coverage.until
         self._audit.hear(document, until, self._knowledge.known)
         # One time for all: they are of one host, and its connections can be used again.

@@ -13,8 +13,9 @@ from heapq import heappop, heappush
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rsnotify.coverage import Change
+from rsnotify.coverage import Change, Check
 from rsnotify.datetimes import Instant
 from rsnotify.retry import Retry
 
@@ -62,7 +63,10 @@ class Worklist:
         parked: bool = False,
         due: float | None = None,
     ) -> None:
-        """Owe a change. It supersedes an earlier one of its resource, and waits no longer.
+        """Add a change. It supersedes an earlier one of its resource, and waits no longer.
+
+        To fetch the resource supersedes every change, whatever its datetime. If another change
+        comes before that is done, it is compared, as the datetime of what is held may be wrong.
 
         Args:
             change: The change.
@@ -81,7 +85,9 @@ class Worklist:
         if since < owed.since:
             owed.since = since
             heappush(self._since, (since, change.uri))
-        if change.at >= owed.change.at:
+        if change.at >= owed.change.at or change.check is Check.FETCH:
+            if change.check is Check.DATE and owed.change.check is not Check.DATE:
+                change = replace(change, check=Check.COMPARE)
             if owed.attempts and not owed.handed_out:
                 self._line_up(change.uri, False, due)  # not to wait out the old failure
             self._failing -= owed.attempts > 0
