@@ -41,8 +41,8 @@ class Held(Struct, frozen=True):
         validator: The header field that asks for the content only if it has changed. It is kept
             only if no later version can have the same.
         fetched_at: When the Source's own server last gave the content or said that it is still
-            that, by the clock of that server, in microseconds since 1970; None if it does not
-            say, or the content came another way.
+            that, by the clock of that server, in microseconds since 1970; 0 if it does not say,
+            None if the content came another way.
     """
 
     uri: str
@@ -95,7 +95,7 @@ class Held(Struct, frozen=True):
             return same
         if entry.length not in (None, self.length) or self.hash is None:
             return False
-        if self._is_fetched_after(postponed(change.at, _SECOND)):
+        if self._is_fetched_after(change.at, by=_SECOND):
             return True
         lastmod = None if entry.lastmod is None else to_microseconds(entry.lastmod)
         if lastmod is not None and self.lastmod is not None and entry.lastmod is not None:
@@ -117,10 +117,10 @@ class Held(Struct, frozen=True):
             and self.changed_at == to_microseconds(change.at)
         )
 
-    def _is_fetched_after(self, instant: Instant) -> bool:
+    def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
         """Return whether the content was had after all that an instant may stand for."""
         return self.fetched_at is not None and (
-            self.fetched_at >= to_microseconds(dating.ends(instant))
+            self.fetched_at >= to_microseconds(postponed(dating.ends(instant), by))
         )
 
     def is_as_listed(self, resource: Resource) -> bool:
@@ -132,10 +132,10 @@ class Held(Struct, frozen=True):
             return same is True
         if self.lastmod != to_microseconds(resource.lastmod):
             return False
-        if self.fetched_at is not None and not resource.lastmod.microsecond:
+        is_unit = self.fetched_at and not resource.lastmod.microsecond
+        if is_unit and not self._is_fetched_after(resource.lastmod):
             # Within that second, or day, it may have changed again after it was fetched.
-            if not self._is_fetched_after(resource.lastmod):
-                return False
+            return False
         return resource.length in (None, self.length)
 
 

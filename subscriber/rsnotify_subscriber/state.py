@@ -8,7 +8,7 @@ that can be in the same database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -23,8 +23,10 @@ from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
 from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.spellings import other_spellings
 from rsnotify_subscriber.storing.database import Place, Row
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
 from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
@@ -47,8 +49,29 @@ _UNLISTED = """
 SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
     AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
 """
+_UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
 #: How many resources are looked up by one query.
 _PART = 500
+
+
+class Intent(Struct, frozen=True, array_like=True):
+    """What a handler was about to be called with.
+
+    Args:
+        batch: The number of the commit that follows.
+        uris: What the handler gets.
+        refused: What it could not take before.
+    """
+
+    batch: int = 0
+    uris: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    def unfinished(self, committed: int) -> set[str]:
+        """Return what may be applied and is not committed, after the commit of this number."""
+        if self.batch < committed:
+            return set()
+        return {*self.refused, *(self.uris if self.batch > committed else ())}
 
 
 class Identity(Struct, frozen=True):
@@ -108,6 +131,51 @@ class State:
             self._latest: int = latest or 0
             #: The sum over what is held, as of the last commit.
             self.sum = usable(kept, count) or sum_up(self._database.execute)
+        self._doubt_unfinished()
+
+    def _doubt_unfinished(self) -> None:
+        """Let what was about to be applied when the process died count as held, content unknown.
+
+        Then whatever the Source tells of it is applied: a version, or that it is gone.
+        """
+        committed = self._fact("batch", int) or 0
+        with self._storage():
+            kept = self._database.intent()
+        intent = _intent(kept)
+        self._batch = self._kept_batch = committed
+        unfinished = intent.unfinished(committed)
+        if unfinished:
+            self._batch = max(committed, intent.batch) + 1
+            unknown = [Held(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
+            self._transact(lambda: self._write(unknown, None))
+
+    def intend(self, uris: Sequence[str], refused: Collection[str]) -> None:
+        """Keep which resources are about to be applied, until the next commit.
+
+        It outlives the process, so that the next one knows of what was applied and not committed.
+        It is not flushed on its own: where power fails, single changes are told again by the
+        lists from T on.
+
+        Args:
+            uris: The resources.
+            refused: Those that a handler failed to apply before, and which may be applied in part.
+        """
+        self._batch += 1
+        with self._storage():
+            self._database.intend(
+                msgspec.json.encode(Intent(self._batch, tuple(uris), tuple(refused)))
+            )
+
+    def unknown(self) -> list[str]:
+        """Return the resources of which a crash left it unknown what is there.
+
+        A baseline settles them, and so does whatever the Source tells of them.
+        """
+        if not self.sum.unhashed:
+            return []
+        with self._storage():
+            rows = self._database.read(_UNKNOWN)
+        return [uri for (uri,) in rows]
 
     @property
     def resources(self) -> int:
@@ -134,13 +202,16 @@ class State:
         return self._database.is_local
 
     def find(self, uri: str) -> Held | None:
-        """Look up how a resource is held, as of the last commit."""
+        """Return how a resource is held as of the last commit, as `find_all`."""
         return self.find_all([uri]).get(uri)
 
     def find_all(self, uris: Sequence[str]) -> dict[str, Held]:
-        """Look up how resources are held, as of the last commit."""
+        """Return how resources are held as of the last commit, by the URIs that were asked for.
+
+        A resource that is held under another spelling of its URI (RFC 3986 §6.2.2) is found too.
+        """
         with self._storage():
-            return _look_up(self._database.read, uris)
+            return _look_up_equivalent(self._database.read, uris)
 
     def progress(self) -> Progress | None:
         """Return the progress that was last committed."""
@@ -162,7 +233,9 @@ class State:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
         if before is not None and before.prefer != identity.prefer:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
-            self._database.execute("UPDATE {resources} SET validator = NULL")  # of another URI
+            # They are those of another URI.
+            query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
+            self._database.execute(query)
 
     def distrust(self) -> None:
         """Let everything come anew, as if what is held were not what the Source has."""
@@ -228,6 +301,8 @@ class State:
             self._latest = max(self._latest, *(one.changed_at for one in held))
         if progress is not None:
             facts["progress"] = progress
+        if self._batch != self._kept_batch:
+            facts["batch"] = self._kept_batch = self._batch
         if facts:
             self._keep(**facts)
         if progress is not None:
@@ -283,16 +358,18 @@ class State:
         moment = to_microseconds(at)
 
         def look() -> None:
-            all_held = _look_up(self._database.execute, [one.uri for one in entries])
+            all_held = _look_up_equivalent(self._database.execute, [one.uri for one in entries])
+            seen.update(one.uri for one in all_held.values())  # as it is spelled here
             for resource in entries:
                 held = all_held.get(resource.uri)
                 entry = described(resource, self._prefer)
                 if held is None or (held.changed_at <= moment and not held.is_as_listed(entry)):
                     differing.append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
-            self._database.executemany(query, [(one.uri,) for one in entries])
+            self._database.executemany(query, [(uri,) for uri in seen])
 
         entries = list(resources)
+        seen = {one.uri for one in entries}
         self._transact(look)
         return differing
 
@@ -395,6 +472,34 @@ def _look_up(
         marks = ", ".join("?" * len(part))
         found.update((row[0], Held(*row)) for row in query(f"{_FIND}({marks})", part))
     return found
+
+
+def _look_up_equivalent(
+    query: Callable[[str, Sequence[object]], Iterable[Row]], uris: Sequence[str]
+) -> dict[str, Held]:
+    """Look up resources; those that are not held like this, also by other spellings."""
+    found = _look_up(query, uris)
+    spellings: dict[str, list[str]] = {}
+    for uri in uris:
+        held = found.get(uri)
+        if (held is None or not held.is_there) and (others := other_spellings(uri)):
+            spellings[uri] = others
+    if spellings:
+        others_held = _look_up(query, sorted({one for some in spellings.values() for one in some}))
+        for uri, others in spellings.items():
+            candidates = [others_held[one] for one in others if one in others_held]
+            if uri in found:
+                candidates = [one for one in candidates if one.is_there]
+            if candidates:
+                found[uri] = max(candidates, key=lambda one: (one.is_there, one.changed_at))
+    return found
+
+
+def _intent(kept: bytes | None) -> Intent:
+    try:
+        return Intent() if kept is None else msgspec.json.decode(kept, type=Intent)
+    except msgspec.DecodeError:
+        return Intent()  # it was being written, and nothing of it was begun
 
 
 def read_identity(folder: Path) -> Identity | None:

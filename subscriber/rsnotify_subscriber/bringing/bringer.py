@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
-from rsnotify.datetimes import from_microseconds, to_microseconds
+from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.dating import ends, postponed
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.model import Resource
@@ -224,7 +224,7 @@ class Bringer:
 def _condition(wanted: Wanted, held: Held | None) -> str | None:
     """Return the header field that asks for content only if it is not what is held."""
     entry = wanted.entry
-    if held is None or held.validator is None or held.fetched_at is None:
+    if held is None or held.validator is None or not held.fetched_at:
         return None
     if entry.hash is not None or wanted.places != (wanted.home,):
         return None
@@ -233,13 +233,16 @@ def _condition(wanted: Wanted, held: Held | None) -> str | None:
     if entry.lastmod and held.lastmod and to_microseconds(entry.lastmod) < held.lastmod:
         # It was put back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
         return None
-    if wanted.at is not None:
-        # RFC 9110 §8.8.2.2: both versions may have been made within the unit of the validator.
-        fetched = from_microseconds(held.fetched_at)
-        over = postponed(ends(wanted.at), _AROUND)
-        if wanted.at <= postponed(fetched, _AROUND) and fetched <= over:
-            return None
+    if wanted.at is not None and _is_around(wanted.at, from_microseconds(held.fetched_at)):
+        return None  # RFC 9110 §8.8.2.2: the validator may be that of both versions
     return held.validator
+
+
+def _is_around(made: Instant, fetched: Instant) -> bool:
+    over = ends(made)
+    if over - made > _AROUND:
+        return False  # of a whole day, the age that the answer itself had tells more
+    return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)
 
 
 def _host(place: Place) -> str:

@@ -149,4 +149,3 @@ def _is_held(answer: Content | Unchanged, held: Held | None) -> bool:
     if isinstance(answer, Unchanged):
         return True
     return held is not None and agree(answer.hashes, held.hash) is True
-

@@ -29,7 +29,7 @@ class Content(Struct, frozen=True):
         data: The content, unless it is in the file already.
         validator: A header field that asks for it only if it has changed, if there is one.
         fetched_at: When its own server sent it, by the clock of that server, in microseconds
-            since 1970; None if it came another way, or the server does not say.
+            since 1970; 0 if it does not say, None if the content came another way.
         modified: The latest time that it can be of, as the answer shows; None if it does not.
         doubt: Why it may not be what was announced; empty if nothing contradicts.
     """
@@ -63,10 +63,12 @@ class Unchanged(Struct, frozen=True):
     Args:
         fetched_at: When it was sent, as for `Content`.
         modified: The latest time that the content can be of, as for `Content`.
+        doubt: As for `Content`.
     """
 
-    fetched_at: int | None = None
+    fetched_at: int
     modified: Instant | None = None
+    doubt: str = ""
 
 
 class Collector:

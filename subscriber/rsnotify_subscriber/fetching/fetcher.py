@@ -282,9 +282,9 @@ class Fetcher:
         return self._folder / str(self._files)
 
 
-def _fetched_at(response: aiohttp.ClientResponse) -> int | None:
+def _fetched_at(response: aiohttp.ClientResponse) -> int:
     sent = sent_at(response)
-    return None if sent is None else to_microseconds(sent)
+    return 0 if sent is None else to_microseconds(sent)
 
 
 async def _read(uri: str, response: aiohttp.ClientResponse) -> Document:

@@ -56,6 +56,18 @@ class Database(Protocol):
     def savepoint(self) -> AbstractContextManager[object]:
         """Undo what is done inside, and nothing else, if an exception passes through."""
 
+    def intend(self, record: bytes) -> None:
+        """Keep a record, in place of the last, so that it outlives the process.
+
+        It need not outlive a power failure: nothing waits for the disk.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+
+    def intent(self) -> bytes | None:
+        """Return the record that was last kept, if there is one; it may be damaged."""
+
     def incoming(self) -> Path:
         """Make an empty folder for temporary content.
 

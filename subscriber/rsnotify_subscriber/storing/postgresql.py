@@ -33,6 +33,11 @@ _HAS_FETCHED_AT = """
 SELECT FROM information_schema.columns
     WHERE table_schema = ? AND table_name = 'resources' AND column_name = 'fetched_at'
 """
+_INTEND = """
+INSERT INTO {facts} SELECT 'intent', ?
+    WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value
+"""
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
 # What was killed this moment holds its lock until the server has noticed.
 _PATIENCE = "SET lock_timeout = '1s'"
@@ -173,6 +178,15 @@ class PostgreSQLDatabase:
     def savepoint(self) -> AbstractContextManager[Any]:
         """Undo what is done inside if an exception passes through."""
         return self.connection.transaction()
+
+    def intend(self, record: bytes) -> None:
+        """Keep a record, committed without waiting for the server's disk."""
+        self.execute(_INTEND, (record,))
+
+    def intent(self) -> bytes | None:
+        """Return the record that was last kept, if there is one."""
+        row = self.execute("SELECT value FROM {facts} WHERE name = 'intent'").fetchone()
+        return None if row is None else row[0]
 
     def incoming(self) -> Path:
         """Make a folder for temporary content, which `close` removes."""

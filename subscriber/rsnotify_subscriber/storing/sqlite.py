@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from io import FileIO
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -20,6 +22,8 @@ CREATE TABLE IF NOT EXISTS resources (
     hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
+#: How long the record is that a file begins with; what follows is left of a longer one.
+_LENGTH = struct.Struct(">Q")
 _TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
 
 
@@ -71,6 +75,7 @@ class SQLiteDatabase:
         self.name = str(path)
         self._folder = path.parent
         self._lock = lock
+        self._intent: FileIO | None = None
         self._reader, self.connection = (
             sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
         )
@@ -120,6 +125,24 @@ class SQLiteDatabase:
         finally:
             self.connection.execute("RELEASE handler")
 
+    def intend(self, record: bytes) -> None:
+        """Keep a record in a file of its own: a commit would wait for the disk."""
+        if self._intent is None:
+            self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
+        self._intent.seek(0)
+        self._intent.write(_LENGTH.pack(len(record)) + record)
+
+    def intent(self) -> bytes | None:
+        """Return the record that was last kept, if there is one."""
+        try:
+            kept = (self._folder / "applying").read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(kept) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(kept)
+        return kept[_LENGTH.size : _LENGTH.size + length]
+
     def incoming(self) -> Path:
         """Make the folder of temporary content, without what an earlier run left there."""
         folder = self._folder / "incoming"
@@ -129,6 +152,8 @@ class SQLiteDatabase:
 
     def close(self) -> None:
         """Close the file and release its folder."""
+        if self._intent is not None:
+            self._intent.close()
         self._reader.close()
         self.connection.close()
         self._lock.release()
