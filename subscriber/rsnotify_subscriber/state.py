@@ -26,10 +26,11 @@ from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.spellings import other_spellings
-from rsnotify_subscriber.storing.database import Place, Row
+from rsnotify_subscriber.lookups import look_up, look_up_equivalent
+from rsnotify_subscriber.storing.database import Place
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
 from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
+from rsnotify_subscriber.unfinished import decode_intent, encode_intent
 
 T = TypeVar("T")
 
@@ -41,37 +42,11 @@ INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPD
 """
 _KEEP = "INSERT INTO {facts} VALUES "
 _KEEP_EVEN = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-_FIND = """
-SELECT uri, changed_at, change, hash, length, lastmod, validator, fetched_at FROM {resources}
-    WHERE uri IN
-"""
 _UNLISTED = """
 SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
     AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
 """
 _UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
-#: How many resources are looked up by one query.
-_PART = 500
-
-
-class Intent(Struct, frozen=True, array_like=True):
-    """What a handler was about to be called with.
-
-    Args:
-        batch: The number of the commit that follows.
-        uris: What the handler gets.
-        refused: What it could not take before.
-    """
-
-    batch: int = 0
-    uris: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-
-    def unfinished(self, committed: int) -> set[str]:
-        """Return what may be applied and is not committed, after the commit of this number."""
-        if self.batch < committed:
-            return set()
-        return {*self.refused, *(self.uris if self.batch > committed else ())}
 
 
 class Identity(Struct, frozen=True):
@@ -141,7 +116,7 @@ class State:
         committed = self._fact("batch", int) or 0
         with self._storage():
             kept = self._database.intent()
-        intent = _intent(kept)
+        intent = decode_intent(kept)
         self._batch = self._kept_batch = committed
         unfinished = intent.unfinished(committed)
         if unfinished:
@@ -153,8 +128,8 @@ class State:
         """Keep which resources are about to be applied, until the next commit.
 
         It outlives the process, so that the next one knows of what was applied and not committed.
-        It is not flushed on its own: where power fails, single changes are told again by the
-        lists from T on.
+        That of a single change does not outlive a power failure, as a flush takes longer than all
+        else that is done for it: such a change is told again by the lists from T on.
 
         Args:
             uris: The resources.
@@ -162,9 +137,8 @@ class State:
         """
         self._batch += 1
         with self._storage():
-            self._database.intend(
-                msgspec.json.encode(Intent(self._batch, tuple(uris), tuple(refused)))
-            )
+            record = encode_intent(self._batch, uris, refused)
+            self._database.intend(record, durably=len(uris) > 1)
 
     def unknown(self) -> list[str]:
         """Return the resources of which a crash left it unknown what is there.
@@ -211,7 +185,7 @@ class State:
         A resource that is held under another spelling of its URI (RFC 3986 §6.2.2) is found too.
         """
         with self._storage():
-            return _look_up_equivalent(self._database.read, uris)
+            return look_up_equivalent(self._database.read, uris)
 
     def progress(self) -> Progress | None:
         """Return the progress that was last committed."""
@@ -294,7 +268,7 @@ class State:
         facts: dict[str, object] = {}
         total = self.sum
         if held:
-            before = _look_up(self._database.execute, [one.uri for one in held])
+            before = look_up(self._database.execute, [one.uri for one in held])
             total = sum_after(total, before, held)
             self._database.executemany(_UPSERT, map(msgspec.structs.astuple, held))
             facts["sum"] = str(total)
@@ -302,6 +276,7 @@ class State:
         if progress is not None:
             facts["progress"] = progress
         if self._batch != self._kept_batch:
+            self._database.settle()
             facts["batch"] = self._kept_batch = self._batch
         if facts:
             self._keep(**facts)
@@ -358,7 +333,7 @@ class State:
         moment = to_microseconds(at)
 
         def look() -> None:
-            all_held = _look_up_equivalent(self._database.execute, [one.uri for one in entries])
+            all_held = look_up_equivalent(self._database.execute, [one.uri for one in entries])
             seen.update(one.uri for one in all_held.values())  # as it is spelled here
             for resource in entries:
                 held = all_held.get(resource.uri)
@@ -461,45 +436,6 @@ async def opened(place: Path | Place, worker: Executor) -> AsyncIterator[State]:
         yield state
     finally:
         await asyncio.shield(loop.run_in_executor(worker, state.close))
-
-
-def _look_up(
-    query: Callable[[str, Sequence[object]], Iterable[Row]], uris: Sequence[str]
-) -> dict[str, Held]:
-    found: dict[str, Held] = {}
-    for begin in range(0, len(uris), _PART):
-        part = uris[begin : begin + _PART]
-        marks = ", ".join("?" * len(part))
-        found.update((row[0], Held(*row)) for row in query(f"{_FIND}({marks})", part))
-    return found
-
-
-def _look_up_equivalent(
-    query: Callable[[str, Sequence[object]], Iterable[Row]], uris: Sequence[str]
-) -> dict[str, Held]:
-    """Look up resources; those that are not held like this, also by other spellings."""
-    found = _look_up(query, uris)
-    spellings: dict[str, list[str]] = {}
-    for uri in uris:
-        held = found.get(uri)
-        if (held is None or not held.is_there) and (others := other_spellings(uri)):
-            spellings[uri] = others
-    if spellings:
-        others_held = _look_up(query, sorted({one for some in spellings.values() for one in some}))
-        for uri, others in spellings.items():
-            candidates = [others_held[one] for one in others if one in others_held]
-            if uri in found:
-                candidates = [one for one in candidates if one.is_there]
-            if candidates:
-                found[uri] = max(candidates, key=lambda one: (one.is_there, one.changed_at))
-    return found
-
-
-def _intent(kept: bytes | None) -> Intent:
-    try:
-        return Intent() if kept is None else msgspec.json.decode(kept, type=Intent)
-    except msgspec.DecodeError:
-        return Intent()  # it was being written, and nothing of it was begun
 
 
 def read_identity(folder: Path) -> Identity | None:

@@ -303,3 +303,92 @@ def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(stat
     state.undate(SECOND, entirely=True)
     assert state.progress() is None
     assert state.resources == 2
+
+
+def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_content(
+    place: Path | PostgreSQLState, state: State
+) -> None:
+    state.intend(["a", "b"], ())
+    state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
+    state.intend(["b", "c"], ())
+    state.close()  # before the commit
+    again = State(place)
+    assert again.unknown() == ["b", "c"]
+    assert again.resources == 3
+    assert again.sum.digest() is None
+    assert again.find("b") == held("b", datetime(1970, 1, 1, tzinfo=UTC))
+    # Whatever is told of them is news.
+    listed = [Resource("a", hash=sha(1)), Resource("b", hash=sha(2))]
+    again.begin_baseline()
+    assert [one.uri for one in again.compare(listed, SECOND)] == ["b"]
+    assert again.sweep(SECOND) == ["c"]
+    again.commit([held("b", SECOND, hash=sha(2)), held("c", SECOND, ChangeType.DELETED)], None)
+    assert again.unknown() == []
+    assert str(again.sum) == summed_up(("a", 1), ("b", 2))
+    again.close()
+    last = State(place)
+    assert last.unknown() == []
+    last.close()
+
+
+def test_what_a_handler_refused_stays_in_doubt(place: Path | PostgreSQLState, state: State) -> None:
+    state.intend(["a", "bad"], ())
+    state.intend(["a", "bad"], {"bad"})
+    state.commit([held("a", SECOND, hash=sha(1))], None)
+    state.intend(["b"], {"bad"})
+    state.commit([held("b", SECOND, hash=sha(2))], None)
+    state.close()
+    again = State(place)
+    assert again.unknown() == ["bad"]
+    again.close()
+
+
+def test_a_record_that_was_being_written_at_a_crash_says_nothing(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.intend(["a" * 100, "b"], ())
+    state.close()
+    path = tmp_path / "applying"
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        State(tmp_path).close()
+        path.write_bytes(whole[:length] + b"\0" * 100)
+        State(tmp_path).close()
+
+
+def test_a_state_of_an_earlier_version_goes_on(place: Path | PostgreSQLState, state: State) -> None:
+    for column in ("fetched_at", "validator"):
+        if isinstance(place, PostgreSQLState) and column == "validator":
+            break  # there was none without it
+        state._database.execute(f"ALTER TABLE {{resources}} DROP COLUMN {column}")
+    values = ("u", 1, "updated", A, 5, None)
+    marks = "?, ?, ?, ?, ?, ?" + (", NULL" if isinstance(place, PostgreSQLState) else "")
+    state._database.execute(f"INSERT INTO {{resources}} VALUES ({marks})", values)
+    state.close()
+    again = State(place)
+    assert again.find("u") == Held("u", 1, "updated", A, 5)
+    again.commit([Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)], None)
+    assert again.find("u") == Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)
+    again.close()
+
+
+def test_a_resource_is_found_by_another_spelling_of_its_uri(state: State) -> None:
+    tilde, encoded = "http://a.example/~b", "http://a.example/%7eb"
+    state.commit([held(tilde, SECOND, hash=A)], None)
+    assert state.find("HTTP://A.example/%7Eb") == held(tilde, SECOND, hash=A)
+    state.begin_baseline()
+    assert state.compare([Resource(encoded, hash=A)], SECOND) == []
+    assert state.sweep(SECOND) == []
+    state.commit([held(encoded, PRECISE, ChangeType.DELETED)], None)
+    found = state.find(encoded)
+    assert found is not None
+    assert found.uri == tilde  # what is there counts, not the tombstone of an earlier version
+
+
+def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(state: State) -> None:
+    second = to_microseconds(SECOND + timedelta(hours=3))
+    listed = [Resource("u", lastmod=SECOND + timedelta(hours=3))]
+    for fetched_at, differs in ((second, True), (second + 10**6, False), (0, False), (None, False)):
+        one = Held("u", 0, "updated", A, 5, second, None, fetched_at)
+        state.commit([one], None)
+        assert bool(state.compare(listed, PRECISE + timedelta(days=1))) is differs

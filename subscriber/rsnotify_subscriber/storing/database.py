@@ -56,10 +56,20 @@ class Database(Protocol):
     def savepoint(self) -> AbstractContextManager[object]:
         """Undo what is done inside, and nothing else, if an exception passes through."""
 
-    def intend(self, record: bytes) -> None:
+    def intend(self, record: bytes, *, durably: bool) -> None:
         """Keep a record, in place of the last, so that it outlives the process.
 
-        It need not outlive a power failure: nothing waits for the disk.
+        Args:
+            record: The record.
+            durably: Whether it should outlive a power failure too; it is on the disk when the next
+                transaction is committed, and nearly always before. If not, nothing waits for it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+
+    def settle(self) -> None:
+        """Wait until the record is on the disk, where it was to be kept durably.
 
         Raises:
             OSError: It cannot be written.

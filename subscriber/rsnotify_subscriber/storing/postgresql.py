@@ -35,7 +35,7 @@ SELECT FROM information_schema.columns
 """
 _INTEND = """
 INSERT INTO {facts} SELECT 'intent', ?
-    WHERE set_config('synchronous_commit', 'off', true) IS NOT NULL
+    WHERE set_config('synchronous_commit', ?, true) IS NOT NULL
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
@@ -179,9 +179,12 @@ class PostgreSQLDatabase:
         """Undo what is done inside if an exception passes through."""
         return self.connection.transaction()
 
-    def intend(self, record: bytes) -> None:
-        """Keep a record, committed without waiting for the server's disk."""
-        self.execute(_INTEND, (record,))
+    def intend(self, record: bytes, *, durably: bool) -> None:
+        """Keep a record; unless it is to be durable, without waiting for the server's disk."""
+        self.execute(_INTEND, (record, "on" if durably else "off"))
+
+    def settle(self) -> None:
+        """Do nothing: a record that is to be durable was committed so."""
 
     def intent(self) -> bytes | None:
         """Return the record that was last kept, if there is one."""

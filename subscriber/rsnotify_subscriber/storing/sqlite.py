@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from io import FileIO
 from pathlib import Path
@@ -76,6 +78,8 @@ class SQLiteDatabase:
         self._folder = path.parent
         self._lock = lock
         self._intent: FileIO | None = None
+        self._flusher: ThreadPoolExecutor | None = None
+        self._flushing: Future[None] | None = None
         self._reader, self.connection = (
             sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
         )
@@ -125,12 +129,25 @@ class SQLiteDatabase:
         finally:
             self.connection.execute("RELEASE handler")
 
-    def intend(self, record: bytes) -> None:
-        """Keep a record in a file of its own: a commit would wait for the disk."""
+    def intend(self, record: bytes, *, durably: bool) -> None:
+        """Keep a record in a file of its own: a commit would wait for the disk.
+
+        It is flushed while the handler flushes what it writes, so that both share the time.
+        """
         if self._intent is None:
             self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
         self._intent.seek(0)
         self._intent.write(_LENGTH.pack(len(record)) + record)
+        if durably:
+            if self._flusher is None:
+                self._flusher = ThreadPoolExecutor(1, "rsnotify-intent")
+            self._flushing = self._flusher.submit(os.fsync, self._intent.fileno())
+
+    def settle(self) -> None:
+        """Wait until the record is on the disk."""
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.result()
 
     def intent(self) -> bytes | None:
         """Return the record that was last kept, if there is one."""
@@ -152,6 +169,8 @@ class SQLiteDatabase:
 
     def close(self) -> None:
         """Close the file and release its folder."""
+        if self._flusher is not None:
+            self._flusher.shutdown()
         if self._intent is not None:
             self._intent.close()
         self._reader.close()
