@@ -44,6 +44,8 @@ from rsnotify.worklist import Worklist
 #: How often in a row all resources are compared before a hole is left open. Twice, as the
 #: Resource List may have been replaced by a newer one while it was read.
 _BASELINES = 2
+#: How much sooner than usual everything is compared after that has failed.
+_SOONER = 24
 
 
 class Climb:
@@ -56,7 +58,8 @@ class Climb:
         provisional: What was pushed and no list has confirmed.
         actions: Where what is to be done is put.
         schedule: Where the next climb is put.
-        pace: How much at once.
+        pace: How much at once, and how often everything is compared.
+        compared: When everything was compared last.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Climb:
         actions: list[Action],
         schedule: Schedule,
         pace: Pace,
+        compared: float,
     ) -> None:
         self._offer = offer
         self._knowledge = knowledge
@@ -91,6 +95,11 @@ class Climb:
         self._need_baseline = False
         self._lag_tries = 0
         self._dump_is_new = False
+        self._is_routine = False
+        self._next_comparison = compared + pace.compare
+        self._still_listed: set[str] = set()
+        #: When everything was compared last.
+        self.compared = compared
         #: Whether the last climb came to its end, and nothing has cast doubt on that since.
         self.settled = False
         #: How often in a row the Source's lists could not be followed, and why at last.
@@ -106,6 +115,11 @@ class Climb:
     def baselining(self) -> bool:
         """Whether a baseline is under way."""
         return self._baseline is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the Change List ends before what it said earlier."""
+        return self._backwards.is_behind
 
     @property
     def offer(self) -> Offer:
@@ -138,7 +152,9 @@ class Climb:
             # All there is to know is then what is told of changes.
             self._knowledge.skip(EARLIEST)
         pointless = self._knowledge.known is None or not changes
-        if resources and (pointless or self._need_baseline):
+        needed = pointless or self._need_baseline
+        if resources and (needed or self._is_comparison_due(now)):
+            self._is_routine = not needed
             self._begin_baseline()
         elif changes:
             self._intake.begin(now)
@@ -148,6 +164,14 @@ class Climb:
             self._note("the Source offers nothing that can be followed", warning=True)
             self._actions.append(Discover())
             self._schedule.soon(now + self._pace.retry.most)
+
+    def _is_comparison_due(self, now: float) -> bool:
+        """Return whether everything has to be compared though no document shows a reason.
+
+        Some Sources never list what they delete, other than by leaving it out of the Resource List.
+        """
+        due = max(self._next_comparison, self.compared + self._pace.compare)
+        return now >= due
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
         """Begin, now or later, as something may be missing; only when none is under way.
@@ -176,7 +200,7 @@ class Climb:
             step = self._pull.read(document, self._knowledge.frontier, sent)
             self._step(fetch, step, now)
         elif self._baseline is not None and fetch is self._baseline.current:
-            self._listed = self._baseline.read(document)
+            self._listed = self._baseline.read(document, sent)
             if self._listed is None:
                 self._walk_on(self._baseline, now)
             else:
@@ -260,6 +284,9 @@ class Climb:
         return tried or fetch.package is not None or (self._pull is not None and not first)
 
     def _fail(self, error: RsnotifyError, now: float) -> None:
+        if self._baseline is not None and self._is_routine:
+            self._put_off_comparison(error, now)
+            return
         self.failures += 1
         self.error = error
         self.settled = False
@@ -275,6 +302,15 @@ class Climb:
         self._pull = self._baseline = self._listed = self._waiting = None
         self._worklist.release()
         self._schedule.back_off(now, self.failures, error.retry_after, costly)
+
+    def _put_off_comparison(self, error: RsnotifyError, now: float) -> None:
+        """Go on with the lists of changes, which are enough unless they leave something out."""
+        self._note(f"the copy could not be compared with the whole set: {error}", warning=True)
+        self._next_comparison = now + self._pace.compare / _SOONER
+        self._baseline = self._listed = self._waiting = None
+        self._still_listed.clear()
+        self._worklist.release()
+        self.begin(now)
 
     # Pull
 
@@ -446,7 +482,12 @@ class Climb:
         # What was changed or deleted since an older dump was made would come back from it.
         package = listed.package if listed.at >= self._knowledge.confirmed else None
         for resource in resources:
-            change = Change(resource.uri, ChangeType.UPDATED, listed.at, resource, package)
+            if self._worklist.is_watched(resource.uri):
+                self._still_listed.add(resource.uri)
+                continue
+            # No later than what is confirmed afterwards: only push brings what is later than that.
+            at = min(listed.at, self._baseline.at)
+            change = Change(resource.uri, ChangeType.UPDATED, at, resource, package)
             self._worklist.add(change, since=EARLIEST)
             self._intake.news = True
         self._walk_on(self._baseline, now)
@@ -461,6 +502,10 @@ class Climb:
             self._worklist.add(change, since=EARLIEST)
             self._intake.news = True
         self._intake.compared(baseline.at, now)
+        if baseline.complete:
+            self._worklist.drop_unlisted(baseline.at, self._still_listed)
+            self.compared = now
+        self._still_listed.clear()
         self._walked = baseline.walked or self._walked
         self._anew = None
         self._end_baseline(baseline, now)

@@ -8,7 +8,7 @@ backoff, and holds up nothing but T.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from heapq import heappop, heappush
 from random import Random
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.coverage import Change, Check
-from rsnotify.datetimes import Instant
+from rsnotify.datetimes import LATEST, Instant
 from rsnotify.retry import Retry
 
 
@@ -93,6 +93,34 @@ class Worklist:
             self._failing -= owed.attempts > 0
             owed.change = change
             owed.attempts = 0
+
+    def watch(self, change: Change, due: float) -> None:
+        """Add a change that does not hold up T: what is listed and not there may come back."""
+        self.add(change, LATEST, due=due)
+
+    @property
+    def watched(self) -> list[str]:
+        """Resources that are listed and not there."""
+        return [uri for uri, owed in self._owed.items() if owed.since == LATEST]
+
+    def drop_unlisted(self, at: Instant, listed: Set[str]) -> None:
+        """Remove what an older Resource List had and the whole set does not have any more.
+
+        Args:
+            at: The datetime of the whole set.
+            listed: Watched resources that it has.
+        """
+        for uri, owed in list(self._owed.items()):
+            is_watched = owed.since == LATEST and uri not in listed
+            is_old = owed.change.resource.change is None and owed.change.at < at
+            if (is_watched or (is_old and owed.since < LATEST)) and not owed.handed_out:
+                self._failing -= owed.attempts > 0
+                del self._owed[uri]
+
+    def is_watched(self, uri: str) -> bool:
+        """Return whether a resource is listed and not there."""
+        owed = self._owed.get(uri)
+        return owed is not None and owed.since == LATEST
 
     def _line_up(self, uri: str, parked: bool, due: float | None) -> None:
         if due is not None:
