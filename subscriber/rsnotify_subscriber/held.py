@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from rsnotify import dating
 from rsnotify.coverage import Change, Check
-from rsnotify.datetimes import Instant, to_microseconds
+from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.dating import postponed
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
@@ -123,6 +123,16 @@ class Held(Struct, frozen=True):
             self.fetched_at >= to_microseconds(postponed(dating.ends(instant), by))
         )
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether it was fetched within the second, or day, that its `lastmod` tells.
+
+        Within that it may have changed again.
+        """
+        if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
+            return False
+        return not self._is_fetched_after(from_microseconds(self.lastmod))
+
     def is_as_listed(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List says nothing new."""
         if not self.is_there:
@@ -130,13 +140,9 @@ class Held(Struct, frozen=True):
         same = agree(self.hash, resource.hash)
         if same is not None or resource.lastmod is None:
             return same is True
-        if self.lastmod != to_microseconds(resource.lastmod):
-            return False
-        is_unit = self.fetched_at and not resource.lastmod.microsecond
-        if is_unit and not self._is_fetched_after(resource.lastmod):
-            # Within that second, or day, it may have changed again after it was fetched.
-            return False
-        return resource.length in (None, self.length)
+        return self.lastmod == to_microseconds(resource.lastmod) and (
+            resource.length in (None, self.length)
+        )
 
 
 def ends(change: Change, hash: str | None, lastmod: int | None) -> bool:

@@ -28,6 +28,7 @@ from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.lookups import look_up, look_up_equivalent
+from rsnotify_subscriber.settling import Unsettled
 from rsnotify_subscriber.storing.database import Place
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
 from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
@@ -92,6 +93,7 @@ class State:
         self._failed = False
         self._pruned = 0
         self._begun = False
+        self._unsettled = Unsettled()
         self._database = (SQLiteFolder(place) if isinstance(place, Path) else place).open()
         try:
             self._begin()
@@ -295,6 +297,7 @@ class State:
             total = sum_after(total, before, held)
             self._database.executemany(_UPSERT, map(msgspec.structs.astuple, held))
             facts["sum"] = str(total)
+            self._unsettled.note(held)
             self._latest = max(self._latest, *(one.changed_at for one in held))
         if progress is not None:
             facts["progress"] = progress
@@ -361,7 +364,7 @@ class State:
             for resource in entries:
                 held = all_held.get(resource.uri)
                 entry = described(resource, self._prefer)
-                if held is None or (held.changed_at <= moment and not held.is_as_listed(entry)):
+                if held is None or (held.changed_at <= moment and self._differs(held, entry)):
                     differing.append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
             self._database.executemany(query, [(uri,) for uri in seen])
@@ -370,6 +373,13 @@ class State:
         seen = {one.uri for one in entries}
         self._transact(look)
         return differing
+
+    def _differs(self, held: Held, entry: Resource) -> bool:
+        if not held.is_as_listed(entry):
+            return True
+        if entry.hash is not None or not held.is_unsettled:
+            return False
+        return self._unsettled.is_due(held.uri)
 
     def _sum_up(self) -> None:
         self.sum = sum_up(self._database.execute)

@@ -41,7 +41,7 @@ class Copy:
     def __init__(self, source: WildSource, state: State, fetcher: Fetcher, worker: Any) -> None:
         self.source = source
         self.state = state
-        self.handler = Recorder(source.base)
+        self.handler = Recorder(source.base, Path())
         self.tasks = Tasks(self._ended)
         self._worker = worker
         self._bringer = Bringer(fetcher)

@@ -22,6 +22,7 @@ from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)
+DAY = timedelta(days=1)
 A, B = "md5:" + "a" * 32, "md5:" + "b" * 32
 
 
@@ -385,10 +386,22 @@ def test_a_resource_is_found_by_another_spelling_of_its_uri(state: State) -> Non
     assert found.uri == tilde  # what is there counts, not the tombstone of an earlier version
 
 
-def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(state: State) -> None:
-    second = to_microseconds(SECOND + timedelta(hours=3))
-    listed = [Resource("u", lastmod=SECOND + timedelta(hours=3))]
-    for fetched_at, differs in ((second, True), (second + 10**6, False), (0, False), (None, False)):
-        one = Held("u", 0, "updated", A, 5, second, None, fetched_at)
-        state.commit([one], None)
-        assert bool(state.compare(listed, PRECISE + timedelta(days=1))) is differs
+@pytest.mark.parametrize(
+    ("fetched", "differs"), [(0, True), (999_999, True), (1_000_000, False), (None, False)]
+)
+def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
+    place: Path | PostgreSQLState, state: State, fetched: int | None, differs: bool
+) -> None:
+    second = SECOND + timedelta(hours=3)
+    lastmod = to_microseconds(second)
+    fetched_at = None if fetched is None else lastmod + fetched
+    state.commit([Held("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
+    for listed in (Resource("u", lastmod=second), Resource("u", lastmod=second, hash=A)):
+        # One that was fetched by this very process is not fetched again at each comparison.
+        assert state.compare([listed], PRECISE + DAY) == []
+    state.close()
+    again = State(place)
+    listed = Resource("u", lastmod=second)
+    assert bool(again.compare([listed], PRECISE + DAY)) is differs
+    assert again.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
+    again.close()

@@ -20,8 +20,8 @@ async def test_a_handler_receives_it_once(source: WildSource, tmp_path: Path) ->
     created = entry(source.uri("a"), "created", datetime=source.t(0.005), content=content)
     source.put("resourcelist.xml", resource_list([listed], at=source.t(0)))
     source.put("changelist.xml", change_list([created], from_=source.t(-1)))
-    copy = Recorder(source.base)
-    outcome = await follow_once(source, copy, state=tmp_path / "state")
+    copy = Recorder(source.base, tmp_path / "state")
+    outcome = await follow_once(source, copy)
     assert_honest(copy, source, outcome)
     assert outcome.claims
     assert copy.calls == [("updated", "a")]

@@ -124,8 +124,8 @@ class Hanging(Recorder):
 
     hangs = True
 
-    def __init__(self, base: str) -> None:
-        super().__init__(base)
+    def __init__(self, base: str, state: Path) -> None:
+        super().__init__(base, state)
         self.called = asyncio.Event()
 
     async def apply(self, changes: list[Received]) -> None:
@@ -146,7 +146,7 @@ async def test_a_handler_is_told_of_what_it_may_have_applied(
     story = Story(source, Random(1))
     story.write("a")
     story.tell()
-    copy = Hanging(source.base)
+    copy = Hanging(source.base, tmp_path)
     copy.hangs = False
     assert (await follow_once(source, copy, state=state)).claims
     copy.hangs = True

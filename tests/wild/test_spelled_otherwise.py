@@ -46,16 +46,16 @@ async def test_a_deletion_applies_to_what_is_held(
 
 @pytest.mark.parametrize(("name", "other"), SPELLINGS)
 async def test_an_update_makes_no_second_resource(
-    source: WildSource, folder: Path, tmp_path: Path, name: str, other: str
+    source: WildSource, folder: Path, name: str, other: str
 ) -> None:
     begin(source, name)
-    copy = Recorder(source.base)
-    assert (await follow_once(source, copy, state=folder)).claims
+    copy = Recorder(source.base, folder)
+    assert (await follow_once(source, copy)).claims
     content = source.file(name, b"22")
     source.put(other, content)
     updated = entry(source.uri(other), "updated", datetime=source.t(60), content=content)
     source.put("changelist.xml", change_list([updated], from_=source.t(0)))
-    outcome = await follow_once(source, copy, state=folder)
+    outcome = await follow_once(source, copy)
     assert_honest(copy, source, outcome)
     assert outcome.claims
     # The Resource List may have either spelling.
@@ -63,7 +63,7 @@ async def test_an_update_makes_no_second_resource(
     source.put("resourcelist.xml", resource_list(listed, at=source.t(90)))
     source.put("changelist.xml", change_list(from_=source.t(90)))
     anew = Selection(excluded=("nothing",))
-    outcome = await follow_once(source, copy, state=folder, selection=anew)
+    outcome = await follow_once(source, copy, selection=anew)
     assert_honest(copy, source, outcome)
     assert outcome.claims
     assert copy.calls == [("updated", name), ("updated", name)]
