@@ -191,7 +191,10 @@ class Bringer:
         return None
 
     async def _document(self, wanted: Wanted) -> Content:
-        return self.at_hand(wanted) or await self._member(wanted) or await self._get(wanted)
+        data = inline_content(wanted, proved=False)
+        if data is not None:
+            return self._fetcher.at_hand(data, wanted.entry.hash)
+        return await self._member(wanted) or await self._get(wanted)
 
     async def _get(self, wanted: Wanted, *, fresh: bool = False) -> Content:
         reason: FetchError | None = None

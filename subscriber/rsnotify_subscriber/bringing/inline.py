@@ -9,14 +9,18 @@ from rsnotify.ways import Wanted
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 
 
-def inline_content(wanted: Wanted) -> bytes | None:
+def inline_content(wanted: Wanted, *, proved: bool = True) -> bytes | None:
     """Return the content that a document carries, if it is what hash and length announce.
 
     None if the entry has no hash, or the content has another: it is fetched from its own place.
     The hash also lets a list of the Source confirm, or contradict, what a hub said of the content.
+
+    Args:
+        wanted: What is wanted.
+        proved: Whether the entry has to have a hash; a patch need not, as what comes of it has.
     """
     entry = wanted.entry
-    if not parse_hashes(entry.hash):
+    if proved and not parse_hashes(entry.hash):
         return None
     for uri in wanted.inline:
         content = _decode(uri)
