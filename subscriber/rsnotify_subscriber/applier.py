@@ -81,8 +81,6 @@ class Applier:
         self._ready: list[Ready] = []
         #: What the handler could not take. It may have had a part of its effect.
         self._refused: set[str] = set()
-        #: Why resources may not be what the Source announced, by URI, though they were applied.
-        self.doubts: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._stopping = False
         self.idle = True
@@ -138,11 +136,6 @@ class Applier:
             self._refused.difference_update(ready.change.uri for ready in done)
         self.idle = not self._ready
         self._outcome.committed([ready.decided for ready in done if ready.decided is not None])
-        for ready in done:
-            if ready.doubt:
-                self.doubts[ready.change.uri] = ready.doubt
-            elif self.doubts:
-                self.doubts.pop(ready.change.uri, None)
         for ready in batch:
             if ready.change.uri in failed:
                 self._outcome.failed(ready.change, failed[ready.change.uri])
@@ -244,7 +237,8 @@ class Applier:
         self, batch: Sequence[Ready], held: Sequence[Held], progress: Progress | None
     ) -> None:
         if held or progress is not None or self._within is not None:
-            self._state.commit(held, progress)
+            doubts = {ready.held_uri: ready.doubt for ready in batch if ready.doubt}
+            self._state.commit(held, progress, doubts)
         for ready in batch:
             if ready.content is not None:
                 ready.content.discard()

@@ -56,6 +56,11 @@ class Ready(Struct, frozen=True):
             kept = replace(held, validator=answer.validator, fetched_at=answer.fetched_at)
         return replace(ready, decided=None, unchanged=kept)
 
+    @property
+    def held_uri(self) -> str:
+        """The URI of the resource, as it is spelled in the state."""
+        return (self.unchanged or self.decided or self.change).uri
+
     def received(self) -> Received:
         """Return what the handler receives."""
         change, content = self.decided, self.content

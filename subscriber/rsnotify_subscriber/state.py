@@ -8,9 +8,18 @@ that can be in the same database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,6 +44,9 @@ from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
 from rsnotify_subscriber.unfinished import decode_intent, encode_intent
 
 T = TypeVar("T")
+NO_DOUBTS: Mapping[str, str] = {}
+#: How many doubts are kept with the names of the resources.
+_DOUBTS = 100
 
 _UPSERT = """
 INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
@@ -105,6 +117,8 @@ class State:
         identity = self.identity()
         self._prefer = identity.prefer if identity is not None else ()
         kept = self._fact("sum", str)
+        #: Why resources may not be what the Source announced, by URI, though they were applied.
+        self.doubts: Mapping[str, str] = self._fact("doubts", dict[str, str]) or {}
         with self._storage():
             count, latest = self._database.read(EXTENT)[0]
             self._latest: int = latest or 0
@@ -196,12 +210,15 @@ class State:
         return self._fact("progress", Progress)
 
     def changed_after(self, instant: Instant) -> list[Change]:
-        """Return the changes held that are later than an instant."""
+        """Return the changes held that are later than an instant.
+
+        What a crash left unknown is returned as well, as changed long ago: no list confirms that.
+        """
         moment = to_microseconds(instant)
-        if self._latest <= moment:
-            return []
-        with self._storage():
-            rows = self._database.read(_CHANGED_AFTER, (moment,))
+        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self.unknown()]
+        if self._latest > moment:
+            with self._storage():
+                rows += self._database.read(_CHANGED_AFTER, (moment,))
         changes = []
         for uri, changed_at, change, hash in rows:
             at, kind = from_microseconds(changed_at), ChangeType(change)
@@ -261,12 +278,22 @@ class State:
         values = [one for name in facts for one in (name, msgspec.json.encode(facts[name]))]
         self._database.execute(f"{_KEEP}{rows}{_KEEP_EVEN}", values)
 
-    def commit(self, held: Sequence[Held], progress: Progress | None) -> None:
+    def commit(
+        self,
+        held: Sequence[Held],
+        progress: Progress | None,
+        doubts: Mapping[str, str] = NO_DOUBTS,
+    ) -> None:
         """Make applied changes and the progress over them durable, together.
 
         What a handler did by `apply_within` since the last commit becomes durable with them.
+
+        Args:
+            held: How resources are held from now on.
+            progress: The progress; None if it did not move.
+            doubts: Why some of them may not be what the Source announced, by URI.
         """
-        self._transact(lambda: self._write(held, progress), ends=True)
+        self._transact(lambda: self._write(held, progress, doubts), ends=True)
 
     def save(self, progress: Progress) -> None:
         """Keep a progress that moved without a change being applied.
@@ -289,8 +316,17 @@ class State:
         with self._database.savepoint():
             apply(self._database.connection)
 
-    def _write(self, held: Sequence[Held], progress: Progress | None) -> None:
+    def _write(
+        self,
+        held: Sequence[Held],
+        progress: Progress | None,
+        doubts: Mapping[str, str] = NO_DOUBTS,
+    ) -> None:
         facts: dict[str, object] = {}
+        if self.doubts or doubts:
+            settled = {one.uri for one in held}
+            left = {uri: why for uri, why in self.doubts.items() if uri not in settled}
+            facts["doubts"] = self.doubts = _bounded({**left, **doubts})
         total = self.sum
         if held:
             before = look_up(self._database.execute, [one.uri for one in held])
@@ -343,6 +379,9 @@ class State:
 
         def begin() -> None:
             self._database.execute("DELETE FROM {seen}")
+            if "" in self.doubts:
+                self.doubts = {uri: why for uri, why in self.doubts.items() if uri}
+                self._keep(doubts=self.doubts)
             # All is looked at anyway, and a sum that went wrong would stay so.
             self._sum_up()
 
@@ -469,6 +508,16 @@ async def opened(place: Path | Place, worker: Executor) -> AsyncIterator[State]:
         yield state
     finally:
         await asyncio.shield(loop.run_in_executor(worker, state.close))
+
+
+def _bounded(doubts: dict[str, str]) -> dict[str, str]:
+    """Return no more than some doubts; that there are others, only a comparison settles."""
+    if len(doubts) <= _DOUBTS:
+        return doubts
+    return {
+        **dict(islice(doubts.items(), _DOUBTS - 1)),
+        "": "other resources may be out of date too",
+    }
 
 
 def read_identity(folder: Path) -> Identity | None:

@@ -405,3 +405,21 @@ def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
     assert bool(again.compare([listed], PRECISE + DAY)) is differs
     assert again.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
     again.close()
+
+
+def test_doubts_are_kept_until_what_they_are_about_is_settled(
+    place: Path | PostgreSQLState, state: State
+) -> None:
+    state.commit([held("a", SECOND), held("b", SECOND)], None, {"a": "old", "b": "old"})
+    state.commit([held("a", PRECISE)], None)
+    state.close()
+    again = State(place)
+    assert again.doubts == {"b": "old"}
+    many = [str(number) for number in range(1000)]
+    again.commit([held(one, SECOND) for one in many], None, dict.fromkeys(many, "old"))
+    assert len(again.doubts) == 100
+    again.commit([held(one, PRECISE) for one in ["b", *many]], None)
+    assert len(again.doubts) == 1  # others were, and may still be
+    again.begin_baseline()
+    assert again.doubts == {}
+    again.close()

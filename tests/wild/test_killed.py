@@ -17,6 +17,7 @@ import pytest
 
 from rsnotify_subscriber import Received, default_state
 from rsnotify_subscriber.mirror import Tree
+from rsnotify_subscriber.state import State
 from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 from tests.subscriber.conftest import PATIENCE, files_of
 from tests.subscriber.processes import running
@@ -166,5 +167,26 @@ async def test_a_handler_is_told_of_what_it_may_have_applied(
     story.forget()
     story.tell()
     outcome = await follow_once(source, copy, state=state)
+    assert_honest(copy, source, outcome)
+    assert outcome.claims
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_no_list_tells_of_what_was_applied_is_found_out(
+    source: WildSource, tmp_path: Path, there: bool
+) -> None:
+    """A hub had invented the change, and the process died before it was committed."""
+    story = Story(source, Random(1))
+    story.write("a")
+    story.write("b")
+    story.tell()
+    copy = Recorder(source.base, tmp_path)
+    assert (await follow_once(source, copy)).claims
+    changed = "a" if there else "c"
+    state = State(tmp_path)
+    state.intend([source.uri(changed)], ())
+    state.close()
+    copy.held[changed] = b"invented"
+    outcome = await follow_once(source, copy)
     assert_honest(copy, source, outcome)
     assert outcome.claims

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.wild.documents import change_list, days, entry, resource_list, sha256
-from tests.wild.running import assert_honest, follow_once
+from tests.wild.running import assert_honest, command_follow_once, follow_once
 from tests.wild.source import Answer, Request, WildSource
 
 ETAG = '"that of version 1"'
@@ -108,9 +108,14 @@ async def test_what_stays_old_is_taken_in_the_end_and_looked_at_again(
     source.put("a", Answer(b"version x", modified=source.t(-500)))
     times = {"lastmod": source.t(600)}
     listed(source, entry(source.uri("a"), "updated", datetime=source.t(600), **times))
-    await follow_once(source, folder)
+    for _ in range(2):  # it is still said when nothing is new
+        outcome = await follow_once(source, folder)
+        assert not outcome.claims
+        assert any("and one of" in reason and "/a" in reason for reason in outcome.reasons)
     assert "may be out of date" in caplog.text
     assert (folder / "a").read_bytes() == b"version x"
+    outcome = await command_follow_once(source, folder)
+    assert outcome.code == 1
     source.file("a", b"version 10", source.t(600))
     again = [entry(source.uri("a"), lastmod=source.t(600))]
     source.put("resourcelist.xml", resource_list(again, at=source.t(900)))
