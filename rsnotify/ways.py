@@ -42,6 +42,8 @@ class Wanted(Struct, frozen=True):
             at `entry.path`, if there is one, and a patch at the `path` of its link.
         patches: Documents that make it from the version before.
         alternate: The link by which it was chosen, if it is not that of `loc`.
+        at: When it was made, as far as that is announced: the datetime of the change, or the
+            last modification that a Resource List tells. None where nothing is announced.
     """
 
     entry: Resource
@@ -51,6 +53,7 @@ class Wanted(Struct, frozen=True):
     package: str | None = None
     patches: tuple[Link, ...] = ()
     alternate: Link | None = None
+    at: Instant | None = None
 
 
 def wanted(
@@ -73,7 +76,8 @@ def wanted(
     alternate = preferred(resource, prefer)
     if alternate is not None:
         entry = _as_linked(resource, alternate)
-        return _linked(entry, alternate, change.package, alternate=alternate)
+        at = _made(change, entry)
+        return _linked(entry, alternate, change.package, alternate=alternate, at=at)
     home = Place(resource.uri)
     return Wanted(
         resource,
@@ -82,7 +86,12 @@ def wanted(
         inline=tuple(link.href for link in _links(resource, Rel.DUPLICATE) if _is_data(link)),
         package=change.package,
         patches=_links(resource, Rel.PATCH),
+        at=_made(change, resource),
     )
+
+
+def _made(change: Change, entry: Resource) -> Instant:
+    return change.at if change.resource.change is not None else entry.lastmod or change.at
 
 
 def carries(change: Change) -> bool:
@@ -142,7 +151,12 @@ def _as_linked(resource: Resource, link: Link) -> Resource:
 
 
 def _linked(
-    entry: Resource, link: Link, package: str | None, *, alternate: Link | None = None
+    entry: Resource,
+    link: Link,
+    package: str | None,
+    *,
+    alternate: Link | None = None,
+    at: Instant | None = None,
 ) -> Wanted:
     home = Place(link.href)
     return Wanted(
@@ -152,6 +166,7 @@ def _linked(
         inline=(link.href,) if _is_data(link) else (),
         package=package,
         alternate=alternate,
+        at=at,
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from math import inf
 from random import Random
 from typing import Any, TypeVar
@@ -31,7 +32,7 @@ from rsnotify.actions import (
 )
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant
-from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable
+from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, shown
 from rsnotify.follower import Follower
 from rsnotify.ladder import resource_ways
 from rsnotify.model import Document
@@ -183,14 +184,20 @@ class Following:
             push=push,
             way=self._push.hubs,
             unconfirmed=self._follower.unconfirmed,
-            level=self._follower.level,
-            doubts=self._follower.doubts,
+            level=self._follower.level and not self._state.doubts,
+            doubts=(*self._follower.doubts, *self._doubts_of_content()),
             compared=self._compared,
             baseline=self._follower.baselining,
             in_step=self._follower.in_step,
             difference=self._follower.difference or None,
             error=self._error(),
         )
+
+    def _doubts_of_content(self) -> Iterator[str]:
+        for uri, reason in islice(self._state.doubts.items(), 1):
+            count = len(self._state.doubts) - 1
+            more = f" and {count} more" if count else ""
+            yield f"{shown(uri)}{more}: {reason}"
 
     def _error(self) -> str | None:
         """Return why it does not go on: the Source's lists come first, and push comes last."""
@@ -367,7 +374,8 @@ class Following:
             return
         follower = self._follower
         if follower.level:
-            self._end(None)
+            doubted = next(iter(self._state.doubts.items()), None)
+            self._end(None if doubted is None else Unavailable(*doubted))
         elif follower.failures >= self._tries:
             self._end(follower.error)
         elif follower.stuck:

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from enum import Enum
+
 from msgspec import Struct
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import to_microseconds
+from rsnotify import dating
+from rsnotify.coverage import Change, Check
+from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.dating import postponed
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.fetching.digests import agree
+
+#: HTTP dates are in whole seconds.
+_SECOND = timedelta(seconds=1)
+
+
+class Verdict(Enum):
+    """What has to be done about a change, by how its resource is held."""
+
+    #: Nothing: this change or a later one was applied.
+    COVERED = "covered"
+    #: Apply it, as it was announced.
+    APPLY = "apply"
+    #: Fetch the resource itself, and keep what it is now.
+    FETCH = "fetch"
 
 
 class Held(Struct, frozen=True):
@@ -16,9 +35,14 @@ class Held(Struct, frozen=True):
 
     Args:
         changed_at: The datetime of the change that led here, in microseconds since 1970.
-        hash: The digests of the content, as a `hash` attribute.
+        hash: The digests of the content, as a `hash` attribute. None if the content is unknown,
+            as a crash came between its application and the commit.
         lastmod: As the Source listed it, in microseconds since 1970.
-        validator: The header field that asks for the content only if it has changed.
+        validator: The header field that asks for the content only if it has changed. It is kept
+            only if no later version can have the same.
+        fetched_at: When the Source's own server last gave the content or said that it is still
+            that, by the clock of that server, in microseconds since 1970; 0 if it does not say,
+            None if the content came another way.
     """
 
     uri: str
@@ -28,6 +52,7 @@ class Held(Struct, frozen=True):
     length: int | None = None
     lastmod: int | None = None
     validator: str | None = None
+    fetched_at: int | None = None
 
     @property
     def is_there(self) -> bool:
@@ -35,7 +60,7 @@ class Held(Struct, frozen=True):
         return self.change != ChangeType.DELETED
 
     def covers(self, change: Change) -> bool:
-        """Tell whether a change need not be applied any more: this one or a later one was."""
+        """Return whether, by its datetime, this change or a later one was applied."""
         if self.is_there and ends(change, self.hash, self.lastmod):
             return False
         at = to_microseconds(change.at)
@@ -48,8 +73,68 @@ class Held(Struct, frozen=True):
         # A datetime in whole seconds may stand for several changes.
         return same if same is not None else change.at.microsecond != 0
 
+    def verdict(self, change: Change) -> Verdict:
+        """Return what has to be done about a change, as its `check` asks for."""
+        if change.check is Check.FETCH:
+            return Verdict.FETCH
+        if change.check is Check.COMPARE and self.changed_at >= to_microseconds(change.at):
+            if self._agrees(change):
+                return Verdict.COVERED
+            return Verdict.FETCH if self.covers(change) else Verdict.APPLY
+        if not self.covers(change):
+            return Verdict.APPLY
+        return Verdict.FETCH if self._is_unproved(change) else Verdict.COVERED
+
+    def _agrees(self, change: Change) -> bool:
+        """Return whether the last entry of a resource describes what is held."""
+        if change.change is ChangeType.DELETED or not self.is_there:
+            return change.change is ChangeType.DELETED and not self.is_there
+        entry = change.resource
+        same = agree(self.hash, entry.hash)
+        if same is not None:
+            return same
+        if entry.length not in (None, self.length) or self.hash is None:
+            return False
+        if self._is_fetched_after(change.at, by=_SECOND):
+            return True
+        lastmod = None if entry.lastmod is None else to_microseconds(entry.lastmod)
+        if lastmod is not None and self.lastmod is not None and entry.lastmod is not None:
+            if lastmod != self.lastmod:
+                return False
+            if entry.length is not None and self._is_fetched_after(entry.lastmod):
+                return True
+        return self.fetched_at is None  # as in a state of an earlier version
+
+    def _is_unproved(self, change: Change) -> bool:
+        """Return whether a list confirms a change of which nobody but a hub told the content."""
+        return (
+            self.is_there
+            and self.fetched_at is None
+            and self.hash is not None
+            and change.resource.hash is None
+            and change.resource.change is not None
+            and change.package is None
+            and self.changed_at == to_microseconds(change.at)
+        )
+
+    def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
+        """Return whether the content was had after all that an instant may stand for."""
+        return self.fetched_at is not None and (
+            self.fetched_at >= to_microseconds(postponed(dating.ends(instant), by))
+        )
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether it was fetched within the second, or day, that its `lastmod` tells.
+
+        Within that it may have changed again.
+        """
+        if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
+            return False
+        return not self._is_fetched_after(from_microseconds(self.lastmod))
+
     def is_as_listed(self, resource: Resource) -> bool:
-        """Tell whether an entry of a Resource List says nothing new."""
+        """Return whether an entry of a Resource List says nothing new."""
         if not self.is_there:
             return False
         same = agree(self.hash, resource.hash)
@@ -61,7 +146,7 @@ class Held(Struct, frozen=True):
 
 
 def ends(change: Change, hash: str | None, lastmod: int | None) -> bool:
-    """Tell whether a change is the deletion of the very version that has this hash or lastmod.
+    """Return whether a change is the deletion of the very version that has this hash or lastmod.
 
     Then it came after that version, though its own datetime may lie before: some Sources date
     a deletion with the last modification of what they deleted.

@@ -8,9 +8,18 @@ that can be in the same database.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,30 +36,32 @@ from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.storing.database import Place, Row
+from rsnotify_subscriber.lookups import look_up, look_up_equivalent
+from rsnotify_subscriber.settling import Unsettled
+from rsnotify_subscriber.storing.database import Place
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
 from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
+from rsnotify_subscriber.unfinished import decode_intent, encode_intent
 
 T = TypeVar("T")
+NO_DOUBTS: Mapping[str, str] = {}
+#: How many doubts are kept with the names of the resources.
+_DOUBTS = 100
 
 _UPSERT = """
-INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
+INSERT INTO {resources} VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (uri) DO UPDATE SET
     changed_at = excluded.changed_at, change = excluded.change, hash = excluded.hash,
-    length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator
+    length = excluded.length, lastmod = excluded.lastmod, validator = excluded.validator,
+    fetched_at = excluded.fetched_at
 """
 _KEEP = "INSERT INTO {facts} VALUES "
 _KEEP_EVEN = " ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-_FIND = """
-SELECT uri, changed_at, change, hash, length, lastmod, validator FROM {resources}
-    WHERE uri IN
-"""
 _CHANGED_AFTER = "SELECT uri, changed_at, change, hash FROM {resources} WHERE changed_at > ?"
 _UNLISTED = """
 SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
     AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
 """
-#: How many resources are looked up by one query.
-_PART = 500
+_UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
 
 
 class Identity(Struct, frozen=True):
@@ -94,6 +105,7 @@ class State:
         self._failed = False
         self._pruned = 0
         self._begun = False
+        self._unsettled = Unsettled()
         self._database = (SQLiteFolder(place) if isinstance(place, Path) else place).open()
         try:
             self._begin()
@@ -105,11 +117,57 @@ class State:
         identity = self.identity()
         self._prefer = identity.prefer if identity is not None else ()
         kept = self._fact("sum", str)
+        #: Why resources may not be what the Source announced, by URI, though they were applied.
+        self.doubts: Mapping[str, str] = self._fact("doubts", dict[str, str]) or {}
         with self._storage():
             count, latest = self._database.read(EXTENT)[0]
             self._latest: int = latest or 0
             #: The sum over what is held, as of the last commit.
             self.sum = usable(kept, count) or sum_up(self._database.execute)
+        self._doubt_unfinished()
+
+    def _doubt_unfinished(self) -> None:
+        """Let what was about to be applied when the process died count as held, content unknown.
+
+        Then whatever the Source tells of it is applied: a version, or that it is gone.
+        """
+        committed = self._fact("batch", int) or 0
+        with self._storage():
+            kept = self._database.intent()
+        intent = decode_intent(kept)
+        self._batch = self._kept_batch = committed
+        unfinished = intent.unfinished(committed)
+        if unfinished:
+            self._batch = max(committed, intent.batch) + 1
+            unknown = [Held(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
+            self._transact(lambda: self._write(unknown, None))
+
+    def intend(self, uris: Sequence[str], refused: Collection[str]) -> None:
+        """Keep which resources are about to be applied, until the next commit.
+
+        It outlives the process, so that the next one knows of what was applied and not committed.
+        That of a single change does not outlive a power failure, as a flush takes longer than all
+        else that is done for it: such a change is told again by the lists from T on.
+
+        Args:
+            uris: The resources.
+            refused: Those that a handler failed to apply before, and which may be applied in part.
+        """
+        self._batch += 1
+        with self._storage():
+            record = encode_intent(self._batch, uris, refused)
+            self._database.intend(record, durably=len(uris) > 1)
+
+    def unknown(self) -> list[str]:
+        """Return the resources of which a crash left it unknown what is there.
+
+        A baseline settles them, and so does whatever the Source tells of them.
+        """
+        if not self.sum.unhashed:
+            return []
+        with self._storage():
+            rows = self._database.read(_UNKNOWN)
+        return [uri for (uri,) in rows]
 
     @property
     def resources(self) -> int:
@@ -136,25 +194,31 @@ class State:
         return self._database.is_local
 
     def find(self, uri: str) -> Held | None:
-        """Look up how a resource is held, as of the last commit."""
+        """Return how a resource is held as of the last commit, as `find_all`."""
         return self.find_all([uri]).get(uri)
 
     def find_all(self, uris: Sequence[str]) -> dict[str, Held]:
-        """Look up how resources are held, as of the last commit."""
+        """Return how resources are held as of the last commit, by the URIs that were asked for.
+
+        A resource that is held under another spelling of its URI (RFC 3986 §6.2.2) is found too.
+        """
         with self._storage():
-            return _look_up(self._database.read, uris)
+            return look_up_equivalent(self._database.read, uris)
 
     def progress(self) -> Progress | None:
         """Return the progress that was last committed."""
         return self._fact("progress", Progress)
 
     def changed_after(self, instant: Instant) -> list[Change]:
-        """Return the changes held that are later than an instant."""
+        """Return the changes held that are later than an instant.
+
+        What a crash left unknown is returned as well, as changed long ago: no list confirms that.
+        """
         moment = to_microseconds(instant)
-        if self._latest <= moment:
-            return []
-        with self._storage():
-            rows = self._database.read(_CHANGED_AFTER, (moment,))
+        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self.unknown()]
+        if self._latest > moment:
+            with self._storage():
+                rows += self._database.read(_CHANGED_AFTER, (moment,))
         changes = []
         for uri, changed_at, change, hash in rows:
             at, kind = from_microseconds(changed_at), ChangeType(change)
@@ -185,7 +249,9 @@ class State:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
         if before is not None and before.prefer != identity.prefer:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
-            self._database.execute("UPDATE {resources} SET validator = NULL")  # of another URI
+            # They are those of another URI.
+            query = "UPDATE {resources} SET lastmod = NULL, validator = NULL, fetched_at = NULL"
+            self._database.execute(query)
 
     def distrust(self) -> None:
         """Let everything come anew, as if what is held were not what the Source has."""
@@ -194,7 +260,7 @@ class State:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
             self._database.execute(
                 "UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,"
-                " validator = NULL"
+                " validator = NULL, fetched_at = NULL"
             )
             self._sum_up()
 
@@ -212,12 +278,22 @@ class State:
         values = [one for name in facts for one in (name, msgspec.json.encode(facts[name]))]
         self._database.execute(f"{_KEEP}{rows}{_KEEP_EVEN}", values)
 
-    def commit(self, held: Sequence[Held], progress: Progress | None) -> None:
+    def commit(
+        self,
+        held: Sequence[Held],
+        progress: Progress | None,
+        doubts: Mapping[str, str] = NO_DOUBTS,
+    ) -> None:
         """Make applied changes and the progress over them durable, together.
 
         What a handler did by `apply_within` since the last commit becomes durable with them.
+
+        Args:
+            held: How resources are held from now on.
+            progress: The progress; None if it did not move.
+            doubts: Why some of them may not be what the Source announced, by URI.
         """
-        self._transact(lambda: self._write(held, progress), ends=True)
+        self._transact(lambda: self._write(held, progress, doubts), ends=True)
 
     def save(self, progress: Progress) -> None:
         """Keep a progress that moved without a change being applied.
@@ -240,17 +316,30 @@ class State:
         with self._database.savepoint():
             apply(self._database.connection)
 
-    def _write(self, held: Sequence[Held], progress: Progress | None) -> None:
+    def _write(
+        self,
+        held: Sequence[Held],
+        progress: Progress | None,
+        doubts: Mapping[str, str] = NO_DOUBTS,
+    ) -> None:
         facts: dict[str, object] = {}
+        if self.doubts or doubts:
+            settled = {one.uri for one in held}
+            left = {uri: why for uri, why in self.doubts.items() if uri not in settled}
+            facts["doubts"] = self.doubts = _bounded({**left, **doubts})
         total = self.sum
         if held:
-            before = _look_up(self._database.execute, [one.uri for one in held])
+            before = look_up(self._database.execute, [one.uri for one in held])
             total = sum_after(total, before, held)
             self._database.executemany(_UPSERT, map(msgspec.structs.astuple, held))
             facts["sum"] = str(total)
+            self._unsettled.note(held)
             self._latest = max(self._latest, *(one.changed_at for one in held))
         if progress is not None:
             facts["progress"] = progress
+        if self._batch != self._kept_batch:
+            self._database.settle()
+            facts["batch"] = self._kept_batch = self._batch
         if facts:
             self._keep(**facts)
         if progress is not None:
@@ -290,6 +379,9 @@ class State:
 
         def begin() -> None:
             self._database.execute("DELETE FROM {seen}")
+            if "" in self.doubts:
+                self.doubts = {uri: why for uri, why in self.doubts.items() if uri}
+                self._keep(doubts=self.doubts)
             # All is looked at anyway, and a sum that went wrong would stay so.
             self._sum_up()
 
@@ -306,18 +398,27 @@ class State:
         moment = to_microseconds(at)
 
         def look() -> None:
-            all_held = _look_up(self._database.execute, [one.uri for one in entries])
+            all_held = look_up_equivalent(self._database.execute, [one.uri for one in entries])
+            seen.update(one.uri for one in all_held.values())  # as it is spelled here
             for resource in entries:
                 held = all_held.get(resource.uri)
                 entry = described(resource, self._prefer)
-                if held is None or (held.changed_at <= moment and not held.is_as_listed(entry)):
+                if held is None or (held.changed_at <= moment and self._differs(held, entry)):
                     differing.append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"
-            self._database.executemany(query, [(one.uri,) for one in entries])
+            self._database.executemany(query, [(uri,) for uri in seen])
 
         entries = list(resources)
+        seen = {one.uri for one in entries}
         self._transact(look)
         return differing
+
+    def _differs(self, held: Held, entry: Resource) -> bool:
+        if not held.is_as_listed(entry):
+            return True
+        if entry.hash is not None or not held.is_unsettled:
+            return False
+        return self._unsettled.is_due(held.uri)
 
     def _sum_up(self) -> None:
         self.sum = sum_up(self._database.execute)
@@ -409,15 +510,14 @@ async def opened(place: Path | Place, worker: Executor) -> AsyncIterator[State]:
         await asyncio.shield(loop.run_in_executor(worker, state.close))
 
 
-def _look_up(
-    query: Callable[[str, Sequence[object]], Iterable[Row]], uris: Sequence[str]
-) -> dict[str, Held]:
-    found: dict[str, Held] = {}
-    for begin in range(0, len(uris), _PART):
-        part = uris[begin : begin + _PART]
-        marks = ", ".join("?" * len(part))
-        found.update((row[0], Held(*row)) for row in query(f"{_FIND}({marks})", part))
-    return found
+def _bounded(doubts: dict[str, str]) -> dict[str, str]:
+    """Return no more than some doubts; that there are others, only a comparison settles."""
+    if len(doubts) <= _DOUBTS:
+        return doubts
+    return {
+        **dict(islice(doubts.items(), _DOUBTS - 1)),
+        "": "other resources may be out of date too",
+    }
 
 
 def read_identity(folder: Path) -> Identity | None:

@@ -152,3 +152,16 @@ async def test_however_many_mirrors_and_changes_the_same_few_threads_flush(tmp_p
         assert mirrored.files() == set(names)
     flushing = [one for one in threading.enumerate() if one.name.startswith("rsnotify-flush")]
     assert 0 < len(flushing) <= 8
+
+
+def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: Path) -> None:
+    """As far as can be seen: a name and the same in capitals are one file."""
+    root = tmp_path / "mirror"
+    root.mkdir()
+    assert Tree(root, BASE).find(BASE + "README") == root / "README"
+    (root / "abc").touch()
+    (root / "ABC").hardlink_to(root / "abc")
+    place = Tree(root, BASE).find(BASE + "README")
+    assert place.name == place.name.lower()
+    assert place != Tree(root, BASE).find(BASE + "readme")
+    assert sorted(path.name for path in root.iterdir()) == ["ABC", "abc"]

@@ -22,6 +22,7 @@ from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)
+DAY = timedelta(days=1)
 A, B = "md5:" + "a" * 32, "md5:" + "b" * 32
 
 
@@ -303,3 +304,122 @@ def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(stat
     state.undate(SECOND, entirely=True)
     assert state.progress() is None
     assert state.resources == 2
+
+
+def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_content(
+    place: Path | PostgreSQLState, state: State
+) -> None:
+    state.intend(["a", "b"], ())
+    state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
+    state.intend(["b", "c"], ())
+    state.close()  # before the commit
+    again = State(place)
+    assert again.unknown() == ["b", "c"]
+    assert again.resources == 3
+    assert again.sum.digest() is None
+    assert again.find("b") == held("b", datetime(1970, 1, 1, tzinfo=UTC))
+    # Whatever is told of them is news.
+    listed = [Resource("a", hash=sha(1)), Resource("b", hash=sha(2))]
+    again.begin_baseline()
+    assert [one.uri for one in again.compare(listed, SECOND)] == ["b"]
+    assert again.sweep(SECOND) == ["c"]
+    again.commit([held("b", SECOND, hash=sha(2)), held("c", SECOND, ChangeType.DELETED)], None)
+    assert again.unknown() == []
+    assert str(again.sum) == summed_up(("a", 1), ("b", 2))
+    again.close()
+    last = State(place)
+    assert last.unknown() == []
+    last.close()
+
+
+def test_what_a_handler_refused_stays_in_doubt(place: Path | PostgreSQLState, state: State) -> None:
+    state.intend(["a", "bad"], ())
+    state.intend(["a", "bad"], {"bad"})
+    state.commit([held("a", SECOND, hash=sha(1))], None)
+    state.intend(["b"], {"bad"})
+    state.commit([held("b", SECOND, hash=sha(2))], None)
+    state.close()
+    again = State(place)
+    assert again.unknown() == ["bad"]
+    again.close()
+
+
+def test_a_record_that_was_being_written_at_a_crash_says_nothing(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    state.intend(["a" * 100, "b"], ())
+    state.close()
+    path = tmp_path / "applying"
+    whole = path.read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        State(tmp_path).close()
+        path.write_bytes(whole[:length] + b"\0" * 100)
+        State(tmp_path).close()
+
+
+def test_a_state_of_an_earlier_version_goes_on(place: Path | PostgreSQLState, state: State) -> None:
+    for column in ("fetched_at", "validator"):
+        if isinstance(place, PostgreSQLState) and column == "validator":
+            break  # there was none without it
+        state._database.execute(f"ALTER TABLE {{resources}} DROP COLUMN {column}")
+    values = ("u", 1, "updated", A, 5, None)
+    marks = "?, ?, ?, ?, ?, ?" + (", NULL" if isinstance(place, PostgreSQLState) else "")
+    state._database.execute(f"INSERT INTO {{resources}} VALUES ({marks})", values)
+    state.close()
+    again = State(place)
+    assert again.find("u") == Held("u", 1, "updated", A, 5)
+    again.commit([Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)], None)
+    assert again.find("u") == Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)
+    again.close()
+
+
+def test_a_resource_is_found_by_another_spelling_of_its_uri(state: State) -> None:
+    tilde, encoded = "http://a.example/~b", "http://a.example/%7eb"
+    state.commit([held(tilde, SECOND, hash=A)], None)
+    assert state.find("HTTP://A.example/%7Eb") == held(tilde, SECOND, hash=A)
+    state.begin_baseline()
+    assert state.compare([Resource(encoded, hash=A)], SECOND) == []
+    assert state.sweep(SECOND) == []
+    state.commit([held(encoded, PRECISE, ChangeType.DELETED)], None)
+    found = state.find(encoded)
+    assert found is not None
+    assert found.uri == tilde  # what is there counts, not the tombstone of an earlier version
+
+
+@pytest.mark.parametrize(
+    ("fetched", "differs"), [(0, True), (999_999, True), (1_000_000, False), (None, False)]
+)
+def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
+    place: Path | PostgreSQLState, state: State, fetched: int | None, differs: bool
+) -> None:
+    second = SECOND + timedelta(hours=3)
+    lastmod = to_microseconds(second)
+    fetched_at = None if fetched is None else lastmod + fetched
+    state.commit([Held("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
+    for listed in (Resource("u", lastmod=second), Resource("u", lastmod=second, hash=A)):
+        # One that was fetched by this very process is not fetched again at each comparison.
+        assert state.compare([listed], PRECISE + DAY) == []
+    state.close()
+    again = State(place)
+    listed = Resource("u", lastmod=second)
+    assert bool(again.compare([listed], PRECISE + DAY)) is differs
+    assert again.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
+    again.close()
+
+
+def test_doubts_are_kept_until_what_they_are_about_is_settled(
+    place: Path | PostgreSQLState, state: State
+) -> None:
+    state.commit([held("a", SECOND), held("b", SECOND)], None, {"a": "old", "b": "old"})
+    state.commit([held("a", PRECISE)], None)
+    state.close()
+    again = State(place)
+    assert again.doubts == {"b": "old"}
+    many = [str(number) for number in range(1000)]
+    again.commit([held(one, SECOND) for one in many], None, dict.fromkeys(many, "old"))
+    assert len(again.doubts) == 100
+    again.commit([held(one, PRECISE) for one in ["b", *many]], None)
+    assert len(again.doubts) == 1  # others were, and may still be
+    again.begin_baseline()
+    assert again.doubts == {}
+    again.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from random import Random
 from typing import Protocol
 
@@ -16,12 +17,15 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
-from rsnotify.datetimes import to_microseconds
+from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.dating import ends, postponed
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.model import Resource
 from rsnotify.ways import Place, Wanted, wanted, wanted_link
+from rsnotify_subscriber.bringing.freshness import Freshness, check_announced
 from rsnotify_subscriber.bringing.inline import inline_content
-from rsnotify_subscriber.fetching.contents import Content
+from rsnotify_subscriber.fetching.contents import Content, Unchanged
+from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.patching import Patch
@@ -33,6 +37,8 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 #: Seconds for which a mirror is not asked again after it did not answer.
 _REST = 60.0
+#: A validator that was had so shortly before or after a change may be that of both versions.
+_AROUND = timedelta(seconds=2)
 
 
 class Wishes(Struct, frozen=True):
@@ -73,6 +79,7 @@ class Bringer:
         wishes: What is wanted, where there is a choice.
         packages: Where the members of dump packages are had, if dumps are used.
         holding: Has what is held, if the handler can give it back.
+        give_up: How often an answer that looks out of date is refused.
     """
 
     def __init__(
@@ -82,8 +89,10 @@ class Bringer:
         *,
         packages: Packages | None = None,
         holding: Holding | None = None,
+        give_up: int = 5,
     ) -> None:
         self._fetcher = fetcher
+        self._freshness = Freshness(fetcher, give_up)
         self._wishes = wishes
         self._packages = packages
         self._random = Random()
@@ -100,7 +109,7 @@ class Bringer:
         data = inline_content(wanted)
         return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
 
-    async def bring(self, wanted: Wanted, held: Held | None) -> Content | None:
+    async def bring(self, wanted: Wanted, held: Held | None) -> Content | Unchanged:
         """Bring content, verified.
 
         Args:
@@ -108,21 +117,55 @@ class Bringer:
             held: How its resource is held so far.
 
         Returns:
-            The content; None if it is what is held.
+            The content; or that the server says it is what is held.
 
         Raises:
             FetchError: No way gave what was announced; the error is that of its own place.
             OSError: It could not be written.
         """
-        since = _condition(wanted, held)
+        uri = wanted.entry.uri
+        try:
+            answer = await self._brought(wanted, held, fresh=self._freshness.refused(uri))
+        except ContentMismatch:
+            self._freshness.refuse(uri)
+            raise
+        self._freshness.accept(uri)
+        return answer
+
+    async def _brought(
+        self, wanted: Wanted, held: Held | None, *, fresh: bool
+    ) -> Content | Unchanged:
+        if (member := await self._member(wanted)) is not None:
+            return member
+        since = None if fresh else _condition(wanted, held)
         if since is not None:
             home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
-            return await self._member(wanted) or await self._fetcher.changed_content(home, since)
-        return (
-            await self._member(wanted)
-            or await self._patched(wanted, held)
-            or await self._get(wanted)
-        )
+            answer = await self._fetcher.changed_content(home, since)
+        else:
+            answer = await self._patched(wanted, held) or await self._get(wanted, fresh=fresh)
+        return await self._freshness.checked(answer, wanted, held)
+
+    async def current(self, wanted: Wanted, held: Held | None) -> Content:
+        """Bring what a resource is now, from its own place and past caches.
+
+        Args:
+            wanted: What is announced of it.
+            held: How it is held so far. If it is still that, nothing else needs to be true.
+
+        Raises:
+            ContentMismatch: It is neither what is held nor what was announced.
+            FetchError: It could not be had.
+            OSError: It could not be written.
+        """
+        home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+        content = await self._fetcher.current_content(home)
+        if held is None or agree(held.hash, content.hashes) is not True:
+            try:
+                check_announced(wanted.entry, content)
+            except ContentMismatch:
+                content.discard()
+                raise
+        return content
 
     async def _member(self, wanted: Wanted) -> Content | None:
         if self._packages is None or wanted.package is None or wanted.entry.path is None:
@@ -148,14 +191,17 @@ class Bringer:
         return None
 
     async def _document(self, wanted: Wanted) -> Content:
-        return self.at_hand(wanted) or await self._member(wanted) or await self._get(wanted)
+        data = inline_content(wanted, proved=False)
+        if data is not None:
+            return self._fetcher.at_hand(data, wanted.entry.hash)
+        return await self._member(wanted) or await self._get(wanted)
 
-    async def _get(self, wanted: Wanted) -> Content:
+    async def _get(self, wanted: Wanted, *, fresh: bool = False) -> Content:
         reason: FetchError | None = None
         for place in self._awake(wanted):
             entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
             try:
-                return await self._fetcher.content(entry, moment=place.moment)
+                return await self._fetcher.content(entry, moment=place.moment, fresh=fresh)
             except FetchError as error:
                 if reason is None or place == wanted.home:
                     reason = error
@@ -181,12 +227,25 @@ class Bringer:
 def _condition(wanted: Wanted, held: Held | None) -> str | None:
     """Return the header field that asks for content only if it is not what is held."""
     entry = wanted.entry
-    if held is None or entry.hash is not None or wanted.places != (wanted.home,):
+    if held is None or held.validator is None or not held.fetched_at:
         return None
+    if entry.hash is not None or wanted.places != (wanted.home,):
+        return None
+    if entry.length not in (None, held.length):
+        return None  # it cannot be what is held
     if entry.lastmod and held.lastmod and to_microseconds(entry.lastmod) < held.lastmod:
         # It was put back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
         return None
+    if wanted.at is not None and _is_around(wanted.at, from_microseconds(held.fetched_at)):
+        return None  # RFC 9110 §8.8.2.2: the validator may be that of both versions
     return held.validator
+
+
+def _is_around(made: Instant, fetched: Instant) -> bool:
+    over = ends(made)
+    if over - made > _AROUND:
+        return False  # of a whole day, the age that the answer itself had tells more
+    return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)
 
 
 def _host(place: Place) -> str:

@@ -6,17 +6,21 @@ from base64 import b64decode
 from urllib.parse import unquote_to_bytes
 
 from rsnotify.ways import Wanted
-from rsnotify_subscriber.fetching.digests import verifies
+from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 
 
-def inline_content(wanted: Wanted) -> bytes | None:
+def inline_content(wanted: Wanted, *, proved: bool = True) -> bytes | None:
     """Return the content that a document carries, if it is what hash and length announce.
 
-    What announces neither is not believed: what cannot be checked is fetched from its own
-    place. Content that does not verify is passed over likewise.
+    None if the entry has no hash, or the content has another: it is fetched from its own place.
+    The hash also lets a list of the Source confirm, or contradict, what a hub said of the content.
+
+    Args:
+        wanted: What is wanted.
+        proved: Whether the entry has to have a hash; a patch need not, as what comes of it has.
     """
     entry = wanted.entry
-    if entry.hash is None and entry.length is None:
+    if proved and not parse_hashes(entry.hash):
         return None
     for uri in wanted.inline:
         content = _decode(uri)

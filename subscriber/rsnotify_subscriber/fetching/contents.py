@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rsnotify.datetimes import Instant
 from rsnotify.model import Resource
 from rsnotify_subscriber.fetching.digests import Digester
 
@@ -27,6 +28,10 @@ class Content(Struct, frozen=True):
         length: Bytes.
         data: The content, unless it is in the file already.
         validator: A header field that asks for it only if it has changed, if there is one.
+        fetched_at: When its own server sent it, by the clock of that server, in microseconds
+            since 1970; 0 if it does not say, None if the content came another way.
+        modified: The latest time that it can be of, as the answer shows; None if it does not.
+        doubt: Why it may not be what was announced; empty if nothing contradicts.
     """
 
     path: Path
@@ -34,6 +39,9 @@ class Content(Struct, frozen=True):
     length: int
     data: bytes | None = None
     validator: str | None = None
+    fetched_at: int | None = None
+    modified: Instant | None = None
+    doubt: str = ""
 
     def write(self) -> None:
         """See to it that the file holds the content."""
@@ -47,6 +55,20 @@ class Content(Struct, frozen=True):
     def discard(self) -> None:
         """Remove the file, if it is still there."""
         self.path.unlink(missing_ok=True)
+
+
+class Unchanged(Struct, frozen=True):
+    """The answer that content is still what it was (304).
+
+    Args:
+        fetched_at: When it was sent, as for `Content`.
+        modified: The latest time that the content can be of, as for `Content`.
+        doubt: As for `Content`.
+    """
+
+    fetched_at: int
+    modified: Instant | None = None
+    doubt: str = ""
 
 
 class Collector:
@@ -76,17 +98,18 @@ class Collector:
         if len(self._data) > _IN_MEMORY:
             await asyncio.to_thread(self._spill)
 
-    async def content(self, resource: Resource, *, recoded: bool) -> Content:
+    async def content(self, resource: Resource | None, *, recoded: bool) -> Content:
         """Verify what was collected, and return it.
 
         Args:
-            resource: The entry with its `hash` and `length`.
+            resource: The entry with its `hash` and `length`; None to return whatever came.
             recoded: Whether the server sent the content encoded.
 
         Raises:
             ContentMismatch: It is not what was announced.
         """
-        self._digester.verify(resource, recoded=recoded)
+        if resource is not None:
+            self._digester.verify(resource, recoded=recoded)
         if self._in_file:
             await asyncio.to_thread(self._spill)
         self._complete = True

@@ -14,12 +14,12 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant
+from rsnotify.datetimes import Instant, to_microseconds
 from rsnotify.errors import ContentMismatch, DocumentError, Unavailable
 from rsnotify.links import parse_links, resolve
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader, with_resources
-from rsnotify_subscriber.fetching.contents import Collector, Content
+from rsnotify_subscriber.fetching.contents import Collector, Content, Unchanged
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.kept import Kept
 from rsnotify_subscriber.fetching.rate import Rate
@@ -31,6 +31,7 @@ from rsnotify_subscriber.fetching.responses import (
     dated,
     format_http_date,
     is_encoded,
+    modified_at,
     sent_at,
     validator,
 )
@@ -40,6 +41,8 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 LARGEST = 2**30
 #: How much of an HTML page is searched for links, and of a robots.txt, in bytes.
 _PAGE_BYTES = 1_000_000
+#: What asks for content past caches (RFC 9111 §5.2.1.4, §5.4).
+_PAST_CACHES = {"Cache-Control": "no-cache", "Pragma": "no-cache"}
 
 
 class Page(Struct, frozen=True):
@@ -149,7 +152,12 @@ class Fetcher:
             raise error.at(uri) from None
 
     async def content(
-        self, resource: Resource, *, most: int | None = None, moment: Instant | None = None
+        self,
+        resource: Resource,
+        *,
+        most: int | None = None,
+        moment: Instant | None = None,
+        fresh: bool = False,
     ) -> Content:
         """GET the content of a resource, and verify it.
 
@@ -157,26 +165,39 @@ class Fetcher:
             resource: The resource, with the hash and length that were announced.
             most: How many bytes it may have at most; None for what the Fetcher takes.
             moment: The instant whose version a TimeGate is asked for (core §14.6).
+            fresh: Whether to ask past caches.
 
         Raises:
             FetchError: It could not be had, or is not what was announced.
             OSError: It could not be written.
         """
-        headers = {} if moment is None else {"Accept-Datetime": format_http_date(moment)}
+        headers = dict(_PAST_CACHES) if fresh else {}
+        if moment is not None:
+            headers["Accept-Datetime"] = format_http_date(moment)
         async with self._answer(resource.uri, headers) as response:
             if moment is not None and "Memento-Datetime" not in response.headers:
                 raise Unavailable(resource.uri, "it gives no version of a certain time")
             return await self._receive(resource, response, most)
 
-    async def changed_content(self, resource: Resource, since: str) -> Content | None:
+    async def current_content(self, resource: Resource) -> Content:
+        """GET what a resource is now, past caches, whether or not it is what was announced.
+
+        Args:
+            resource: The resource. The algorithms of its hash are computed, and not compared.
+
+        Raises:
+            FetchError: It could not be had.
+            OSError: It could not be written.
+        """
+        async with self._answer(resource.uri, _PAST_CACHES) as response:
+            return await self._receive(resource, response, None, verify=False)
+
+    async def changed_content(self, resource: Resource, since: str) -> Content | Unchanged:
         """GET the content of a resource, unless it is what it was.
 
         Args:
             resource: The resource, with the hash and length that were announced.
             since: The validator of the content as it was.
-
-        Returns:
-            The content, verified; None if it has not changed.
 
         Raises:
             FetchError: It could not be had, or is not what was announced.
@@ -185,7 +206,7 @@ class Fetcher:
         name, _, value = since.partition(": ")
         async with self._answer(resource.uri, {name: value}) as response:
             if response.status == 304:
-                return None
+                return Unchanged(_fetched_at(response), modified_at(response))
             return await self._receive(resource, response, None)
 
     @asynccontextmanager
@@ -197,16 +218,33 @@ class Fetcher:
             yield response
 
     async def _receive(
-        self, resource: Resource, response: aiohttp.ClientResponse, most: int | None
+        self,
+        resource: Resource,
+        response: aiohttp.ClientResponse,
+        most: int | None,
+        *,
+        verify: bool = True,
     ) -> Content:
         uri = resource.uri
         check_status(uri, response)
         most = most or max(self._largest, resource.length or 0)
-        recoded = is_encoded(response)
-        content = await self.collect(resource, body(uri, response), recoded=recoded, most=most)
-        if resource.hash is not None:
-            return content  # that will tell whether it has changed
-        return msgspec.structs.replace(content, validator=content_validator(response))
+        content = await self.collect(
+            resource,
+            body(uri, response),
+            recoded=is_encoded(response),
+            most=most,
+            verify=verify,
+        )
+        fetched_at = _fetched_at(response)
+        if resource.hash is not None and verify:
+            # The hash proves what it is, and will tell whether it has changed.
+            return msgspec.structs.replace(content, fetched_at=fetched_at)
+        return msgspec.structs.replace(
+            content,
+            validator=content_validator(response),
+            fetched_at=fetched_at,
+            modified=modified_at(response),
+        )
 
     async def collect(
         self,
@@ -215,6 +253,7 @@ class Fetcher:
         *,
         recoded: bool = False,
         most: int | None = None,
+        verify: bool = True,
     ) -> Content:
         """Collect the content of a resource from wherever it comes, and verify it.
 
@@ -223,12 +262,13 @@ class Fetcher:
             chunks: The content.
             recoded: Whether a server sent it encoded, so that its length may be another.
             most: How many bytes it may have at most.
+            verify: Whether it has to be what was announced.
 
         Raises:
             FetchError: It is not what was announced.
             OSError: It could not be written.
         """
-        announced = None if recoded else resource.length
+        announced = resource.length if verify and not recoded else None
         async with Collector(self._new_file(), resource.hash) as collector:
             async for chunk in chunks:
                 await collector.add(chunk)
@@ -236,7 +276,7 @@ class Fetcher:
                     break  # how much longer than announced does not matter
                 if most is not None and collector.length > most:
                     raise ContentMismatch(resource.uri, f"it has more than {most} bytes")
-            return await collector.content(resource, recoded=recoded)
+            return await collector.content(resource if verify else None, recoded=recoded)
 
     def at_hand(self, data: bytes, announced: str | None) -> Content:
         """Take content that came with a document and was verified.
@@ -252,6 +292,11 @@ class Fetcher:
     def _new_file(self) -> Path:
         self._files += 1
         return self._folder / str(self._files)
+
+
+def _fetched_at(response: aiohttp.ClientResponse) -> int:
+    sent = sent_at(response)
+    return 0 if sent is None else to_microseconds(sent)
 
 
 async def _text(uri: str, response: aiohttp.ClientResponse) -> str:

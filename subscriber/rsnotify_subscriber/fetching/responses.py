@@ -6,6 +6,7 @@ import zlib
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import lru_cache
 from time import monotonic
 
 import aiohttp
@@ -20,6 +21,9 @@ from rsnotify_subscriber.fetching.inflating import inflated
 
 #: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.
 _SETTLED = 60.0
+#: Many servers make entity tags of Last-Modified and the length (nginx does), so that a tag hides
+#: as much while the second of the modification, by a coarse clock, may still be running.
+_SETTLED_TAG = 2.0
 #: Seconds after which a body has to have come at this many bytes a second.
 _PATIENCE = 60.0
 _SLOWEST = 1_000
@@ -51,15 +55,22 @@ def format_http_date(moment: Instant) -> str:
 
 
 def validator(response: aiohttp.ClientResponse) -> tuple[str, str] | None:
-    """Return the header that asks for this document only if it has changed since."""
+    """Return the header that asks for this document only if it has changed since.
+
+    None if no later request may rely on what the server says of it: because the answer came so
+    soon after the modification that a second one may get the same validator (RFC 9110 §8.8.2.2),
+    or because it has no date that shows the contrary.
+    """
+    sent = sent_at(response)
+    if sent is None:
+        return None
+    modified = response.headers.get("Last-Modified", "")
+    since = _parsed(modified)
+    age = None if since is None else (sent - since).total_seconds()
     etag = response.headers.get("ETag", "")
     if etag and etag.isascii():  # of other bytes it could not be sent back as it came
-        return ("If-None-Match", etag)
-    modified = response.headers.get("Last-Modified", "")
-    then, now = parse_http_date(modified), parse_http_date(response.headers.get("Date", ""))
-    if modified and then and now and (now - then).total_seconds() > _SETTLED:
-        return ("If-Modified-Since", modified)
-    return None
+        return ("If-None-Match", etag) if age is None or age >= _SETTLED_TAG else None
+    return ("If-Modified-Since", modified) if age is not None and age > _SETTLED else None
 
 
 def content_validator(response: aiohttp.ClientResponse) -> str | None:
@@ -67,6 +78,25 @@ def content_validator(response: aiohttp.ClientResponse) -> str | None:
     condition = validator(response)
     # RFC 9110 §8.8.1: a weak one may stay the same while bytes change.
     return None if condition is None or condition[1].startswith("W/") else ": ".join(condition)
+
+
+def modified_at(response: aiohttp.ClientResponse) -> Instant | None:
+    """Return the latest time that this content can be of, by the clock of the server.
+
+    It is the Last-Modified, unless that is the time of the answer, as some servers have it; or the
+    Memento-Datetime; or the time at which a cache got the answer. None if nothing tells.
+    """
+    headers = response.headers
+    sent = sent_at(response)
+    told = []
+    modified = _parsed(headers.get("Last-Modified", ""))
+    if modified and sent and (sent - modified).total_seconds() >= _SETTLED_TAG:
+        told.append(modified)
+    if memento := _parsed(headers.get("Memento-Datetime", "")):
+        told.append(memento)
+    if sent and headers.get("Age", "").strip().strip("0"):  # RFC 9111 §5.1
+        told.append(sent)
+    return min(told, default=None)
 
 
 def is_encoded(response: aiohttp.ClientResponse) -> bool:
@@ -109,7 +139,11 @@ async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes
 
 def sent_at(response: aiohttp.ClientResponse) -> Instant | None:
     """Return when a server sent its answer, by its own clock (RFC 9110 §6.6.1), if it says so."""
-    return parse_http_date(response.headers.get("Date", ""))
+    return _parsed(response.headers.get("Date", ""))
+
+
+#: Answers of one second have one Date, and those of one resource one Last-Modified.
+_parsed = lru_cache(maxsize=64)(parse_http_date)
 
 
 def dated(document: Document, response: aiohttp.ClientResponse) -> Document:
@@ -118,7 +152,5 @@ def dated(document: Document, response: aiohttp.ClientResponse) -> Document:
     if document.at is not None or document.index or document.capability not in lists:
         return document
     headers = response.headers
-    at = parse_http_date(headers.get("Last-Modified", "")) or parse_http_date(
-        headers.get("Date", "")
-    )
+    at = _parsed(headers.get("Last-Modified", "")) or sent_at(response)
     return document if at is None else msgspec.structs.replace(document, at=at)

@@ -6,20 +6,39 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from rsnotify_subscriber.mirror.paths import FALLBACKS, Layout, Names
 
 
 def ignores_case(folder: Path) -> bool:
-    """Tell whether the file system takes `A` and `a` for one name, or is that of Windows."""
+    """Return whether the file system takes `A` and `a` for one name, or is that of Windows."""
     if os.name == "nt":
         return True
-    for path in (folder, *folder.parents):
-        swapped = path.name.swapcase()
-        if swapped != path.name and path.exists():
-            other = path.with_name(swapped)
-            return other.exists() and other.samefile(path)
-    return False
+    paths = (folder, *folder.parents)
+    above = next((found for path in paths if (found := _is_met_by_both(path)) is not None), False)
+    return above or _ignores_case_inside(folder)
+
+
+def _ignores_case_inside(folder: Path) -> bool:
+    """Look at what is inside: another file system may be mounted at the folder."""
+    try:
+        for path in folder.iterdir():
+            if (found := _is_met_by_both(path)) is not None:
+                return found
+        with NamedTemporaryFile(dir=folder, prefix="rsnotify-") as file:
+            return _is_met_by_both(Path(file.name)) is True
+    except OSError:
+        return False  # it is not there, or only to be read
+
+
+def _is_met_by_both(path: Path) -> bool | None:
+    """Return whether a path is met by its name in both cases; None if it has but one, or none."""
+    name = path.name.swapcase()
+    if name == path.name or not path.exists():
+        return None
+    swapped = path.with_name(name)
+    return swapped.exists() and swapped.samefile(path)
 
 
 class Tree:

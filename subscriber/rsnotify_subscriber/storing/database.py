@@ -56,6 +56,28 @@ class Database(Protocol):
     def savepoint(self) -> AbstractContextManager[object]:
         """Undo what is done inside, and nothing else, if an exception passes through."""
 
+    def intend(self, record: bytes, *, durably: bool) -> None:
+        """Keep a record, in place of the last, so that it outlives the process.
+
+        Args:
+            record: The record.
+            durably: Whether it should outlive a power failure too; it is on the disk when the next
+                transaction is committed, and nearly always before. If not, nothing waits for it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+
+    def settle(self) -> None:
+        """Wait until the record is on the disk, where it was to be kept durably.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+
+    def intent(self) -> bytes | None:
+        """Return the record that was last kept, if there is one; it may be damaged."""
+
     def incoming(self) -> Path:
         """Make an empty folder for temporary content.
 

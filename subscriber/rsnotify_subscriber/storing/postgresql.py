@@ -24,9 +24,19 @@ CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {facts} (name text PRIMARY KEY, value bytea NOT NULL);
 CREATE TABLE IF NOT EXISTS {resources} (
     uri text COLLATE "C" PRIMARY KEY, changed_at bigint NOT NULL, change text NOT NULL,
-    hash text, length bigint, lastmod bigint, validator text);
+    hash text, length bigint, lastmod bigint, validator text, fetched_at bigint);
 CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change = 'deleted';
 CREATE TEMPORARY TABLE rsnotify_seen (uri text COLLATE "C" PRIMARY KEY);
+"""
+# Asked before, since to alter a table waits for everybody who is reading it.
+_HAS_FETCHED_AT = """
+SELECT FROM information_schema.columns
+    WHERE table_schema = ? AND table_name = 'resources' AND column_name = 'fetched_at'
+"""
+_INTEND = """
+INSERT INTO {facts} SELECT 'intent', ?
+    WHERE set_config('synchronous_commit', ?, true) IS NOT NULL
+    ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
 # What was killed this moment holds its lock until the server has noticed.
@@ -149,6 +159,8 @@ class PostgreSQLDatabase:
             with writer.transaction():
                 for statement in filter(str.strip, _SCHEMA.split(";")):
                     self.execute(statement)
+                if self.execute(_HAS_FETCHED_AT, (schema,)).fetchone() is None:
+                    self.execute("ALTER TABLE {resources} ADD COLUMN fetched_at bigint")
         except BaseException:
             reader.close()
             raise
@@ -172,6 +184,18 @@ class PostgreSQLDatabase:
     def savepoint(self) -> AbstractContextManager[Any]:
         """Undo what is done inside if an exception passes through."""
         return self.connection.transaction()
+
+    def intend(self, record: bytes, *, durably: bool) -> None:
+        """Keep a record; unless it is to be durable, without waiting for the server's disk."""
+        self.execute(_INTEND, (record, "on" if durably else "off"))
+
+    def settle(self) -> None:
+        """Do nothing: a record that is to be durable was committed so."""
+
+    def intent(self) -> bytes | None:
+        """Return the record that was last kept, if there is one."""
+        row = self.execute("SELECT value FROM {facts} WHERE name = 'intent'").fetchone()
+        return None if row is None else row[0]
 
     def incoming(self) -> Path:
         """Make a folder for temporary content, which `close` removes."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import struct
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from io import FileIO
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -17,9 +21,11 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS resources (
     uri TEXT PRIMARY KEY, changed_at INTEGER NOT NULL, change TEXT NOT NULL,
-    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT) WITHOUT ROWID;
+    hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
+#: How long the record is that a file begins with; what follows is left of a longer one.
+_LENGTH = struct.Struct(">Q")
 _TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
 
 
@@ -71,6 +77,9 @@ class SQLiteDatabase:
         self.name = str(path)
         self._folder = path.parent
         self._lock = lock
+        self._intent: FileIO | None = None
+        self._flusher: ThreadPoolExecutor | None = None
+        self._flushing: Future[None] | None = None
         self._reader, self.connection = (
             sqlite3.connect(path, isolation_level=None, check_same_thread=False) for _ in range(2)
         )
@@ -85,15 +94,16 @@ class SQLiteDatabase:
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.executescript(_SCHEMA)
-        self._bring_up_to_date()
+        self._migrate()
         # Of no use after a restart, since a baseline then begins anew.
         self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
 
-    def _bring_up_to_date(self) -> None:
-        """Add to a state of an earlier version what it has not yet."""
+    def _migrate(self) -> None:
+        """Add the columns that a state of an earlier version lacks, in the order they came."""
         columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
-        if "validator" not in columns:
-            self.connection.execute("ALTER TABLE resources ADD COLUMN validator TEXT")
+        for name, kind in (("validator", "TEXT"), ("fetched_at", "INTEGER")):
+            if name not in columns:
+                self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
         """Run a statement on the connection that writes."""
@@ -119,6 +129,37 @@ class SQLiteDatabase:
         finally:
             self.connection.execute("RELEASE handler")
 
+    def intend(self, record: bytes, *, durably: bool) -> None:
+        """Keep a record in a file of its own: a commit would wait for the disk.
+
+        It is flushed while the handler flushes what it writes, so that both share the time.
+        """
+        if self._intent is None:
+            self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
+        self._intent.seek(0)
+        self._intent.write(_LENGTH.pack(len(record)) + record)
+        if durably:
+            if self._flusher is None:
+                self._flusher = ThreadPoolExecutor(1, "rsnotify-intent")
+            self._flushing = self._flusher.submit(os.fsync, self._intent.fileno())
+
+    def settle(self) -> None:
+        """Wait until the record is on the disk."""
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.result()
+
+    def intent(self) -> bytes | None:
+        """Return the record that was last kept, if there is one."""
+        try:
+            kept = (self._folder / "applying").read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(kept) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(kept)
+        return kept[_LENGTH.size : _LENGTH.size + length]
+
     def incoming(self) -> Path:
         """Make the folder of temporary content, without what an earlier run left there."""
         folder = self._folder / "incoming"
@@ -128,6 +169,10 @@ class SQLiteDatabase:
 
     def close(self) -> None:
         """Close the file and release its folder."""
+        if self._flusher is not None:
+            self._flusher.shutdown()
+        if self._intent is not None:
+            self._intent.close()
         self._reader.close()
         self.connection.close()
         self._lock.release()

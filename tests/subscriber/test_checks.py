@@ -1,0 +1,352 @@
+"""How it is decided whether a change still has to be applied, as its `check` asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.actions import Progress
+from rsnotify.coverage import Change, Check
+from rsnotify.datetimes import from_microseconds, to_microseconds
+from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError
+from rsnotify.model import Link, Resource
+from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify_subscriber.applier import Applier
+from rsnotify_subscriber.bringing.bringer import Bringer
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.state import State
+from rsnotify_subscriber.tasks import Tasks
+from tests.subscriber.conftest import PATIENCE
+from tests.wild.documents import sha256
+from tests.wild.running import Recorder
+from tests.wild.source import WildSource
+
+CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
+
+
+class Copy:
+    """A copy to which one change after the other is applied; an `Outcome`."""
+
+    def __init__(self, source: WildSource, state: State, fetcher: Fetcher, worker: Any) -> None:
+        self.source = source
+        self.state = state
+        self.handler = Recorder(source.base, Path())
+        self.tasks = Tasks(self._ended)
+        self._worker = worker
+        self._bringer = Bringer(fetcher)
+        self._answer: asyncio.Future[RsnotifyError | None]
+        self.select(Selection())
+
+    def select(self, selection: Selection) -> None:
+        arguments = (self._bringer, self.state, self.handler, self, self._worker, self.tasks)
+        self.applier = Applier(*arguments, selection)
+        self.tasks.spawn(self.applier.run())
+
+    def _ended(self, error: BaseException | None) -> None:
+        self._answer.set_exception(error or AssertionError())
+
+    def progress_after(self, changes: Sequence[Change]) -> Progress | None:
+        return None
+
+    def applied(self, changes: Sequence[Change]) -> None:
+        self._answer.set_result(None)
+
+    def committed(self, changes: Sequence[Change]) -> None:
+        pass
+
+    def failed(self, change: Change, error: RsnotifyError) -> None:
+        self._answer.set_result(error)
+
+    async def apply(self, change: Change) -> RsnotifyError | None:
+        """Apply a change; return why it failed, if it did."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self.source.forget()
+        self.handler.calls.clear()
+        self.applier.submit([change])
+        async with asyncio.timeout(PATIENCE):
+            return await self._answer
+
+    async def have(self, content: bytes | None, at: float = 100, **fields: Any) -> None:
+        """Let the copy hold content as of a change at an instant."""
+        kind = UPDATED if content is not None else DELETED
+        told = {} if content is None else {"content": content, "hash": sha256(content)}
+        assert await self.apply(change(self.source, kind, at, **told, **fields)) is None
+        self.handler.calls.clear()
+
+    def held(self) -> Held:
+        held = self.state.find(self.source.uri("a"))
+        assert held is not None
+        return held
+
+    @property
+    def at(self) -> datetime:
+        return from_microseconds(self.held().changed_at)
+
+
+def change(
+    source: WildSource,
+    kind: ChangeType,
+    at: float,
+    check: Check = Check.DATE,
+    content: bytes | None = None,
+    **fields: Any,
+) -> Change:
+    moment = source.t(at)
+    if content is not None:
+        data = f"data:;base64,{b64encode(content).decode()}"
+        fields["links"] = (Link(Rel.DUPLICATE, data),)
+    entry = Resource(source.uri("a"), change=kind, datetime=moment, **fields)
+    return Change(entry.uri, kind, moment, entry, check=check)
+
+
+@pytest.fixture
+async def copy(source: WildSource, tmp_path: Path) -> AsyncIterator[Copy]:
+    with closing(State(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
+        async with Sessions(source.url) as sessions:
+            copy = Copy(source, state, Fetcher(sessions, state.incoming()), worker)
+            yield copy
+            await copy.tasks.cancel()
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[WildSource]:
+    source = WildSource()
+    await source.server.start()
+    yield source
+    await source.server.stop()
+
+
+# Compare
+
+
+async def test_a_later_change_is_applied_as_announced(copy: Copy, source: WildSource) -> None:
+    await copy.have(b"1")
+    later = change(source, UPDATED, 101, Check.COMPARE, b"2", hash=sha256(b"2"))
+    assert await copy.apply(later) is None
+    assert copy.handler.held == {"a": b"2"}
+    assert source.log == []
+
+
+@pytest.mark.parametrize(
+    ("held", "entry"),
+    [
+        (b"1", {"hash": sha256(b"1")}),
+        (b"1", {}),  # of a state that does not know when it was fetched nothing else is known
+        (b"1", {"length": 1}),
+        (None, {"kind": DELETED}),
+    ],
+)
+async def test_what_agrees_with_what_is_held_is_left_alone(
+    copy: Copy, source: WildSource, held: bytes | None, entry: dict[str, Any]
+) -> None:
+    await copy.have(held)
+    kind = entry.pop("kind", UPDATED)
+    assert await copy.apply(change(source, kind, 50, Check.COMPARE, **entry)) is None
+    assert source.log == []
+    assert copy.handler.calls == []
+    assert copy.at == source.t(100)
+
+
+async def test_a_deletion_of_what_was_never_held_is_nothing(copy: Copy, source: WildSource) -> None:
+    assert await copy.apply(change(source, DELETED, 50, Check.COMPARE)) is None
+    assert copy.handler.calls == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "known", "fetched"),
+    [
+        ({"hash": sha256(b"2")}, {}, True),
+        ({"length": 2}, {}, True),
+        ({"lastmod": 50}, {"lastmod": 40}, True),
+        ({}, {"fetched_at": 52}, False),
+        ({}, {"fetched_at": 51}, True),  # within a second of it
+        ({}, {"fetched_at": 20}, True),
+        ({"lastmod": 10, "length": 1}, {"fetched_at": 20, "lastmod": 10}, False),
+        ({"lastmod": 10}, {"fetched_at": 20, "lastmod": 10}, True),
+        ({"lastmod": 20, "length": 1}, {"fetched_at": 20, "lastmod": 20}, True),
+        ({"lastmod": 10, "length": 1}, {"fetched_at": 20, "lastmod": 9}, True),
+        ({"kind": DELETED}, {}, True),
+    ],
+)
+async def test_what_contradicts_what_is_held_as_later_is_fetched(
+    copy: Copy, source: WildSource, entry: dict[str, Any], known: dict[str, Any], fetched: bool
+) -> None:
+    def in_microseconds(offset: float) -> int:
+        return to_microseconds(source.t(offset))
+
+    known = {name: in_microseconds(offset) for name, offset in known.items()}
+    hash = sha256(b"1")
+    at = in_microseconds(100)
+    copy.state.commit([Held(source.uri("a"), at, UPDATED, hash, 1, **known)], None)
+    if "lastmod" in entry:
+        entry = {**entry, "lastmod": source.t(entry["lastmod"])}
+    kind = entry.pop("kind", UPDATED)
+    source.file("a", b"22" if entry.get("hash") == sha256(b"22") else b"1")
+    await copy.apply(change(source, kind, 50, Check.COMPARE, **entry))
+    assert [one.path for one in source.log] == (["/set/a"] if fetched else [])
+    if fetched:
+        assert copy.at == source.t(50)  # a wrong later date does not block later changes
+        assert copy.handler.calls == []  # it is what it was
+
+
+# Fetch
+
+
+async def test_what_the_source_has_is_kept_whatever_the_dates_say(
+    copy: Copy, source: WildSource
+) -> None:
+    await copy.have(b"invented", at=3600)
+    source.file("a", b"genuine")
+    genuine = change(source, UPDATED, 50, Check.FETCH, hash=sha256(b"genuine"))
+    assert await copy.apply(genuine) is None
+    assert copy.handler.calls == [("updated", "a")]
+    assert copy.handler.held == {"a": b"genuine"}
+    assert copy.at == source.t(50)
+    (request,) = source.log
+    assert request.past_caches
+    assert request.headers["Pragma"] == "no-cache"
+    assert not request.conditional
+
+
+async def test_neither_mirrors_nor_what_came_with_the_document_are_asked(
+    copy: Copy, source: WildSource
+) -> None:
+    source.file("a", b"genuine")
+    forged = change(source, UPDATED, 50, Check.FETCH, b"forged")
+    assert await copy.apply(forged) is None
+    assert copy.handler.calls == [("created", "a")]
+    assert copy.handler.held == {"a": b"genuine"}
+
+
+async def test_what_is_still_held_is_only_noted(copy: Copy, source: WildSource) -> None:
+    await copy.have(b"1")
+    source.file("a", b"1")
+    for kind in (UPDATED, DELETED):
+        assert await copy.apply(change(source, kind, 50, Check.FETCH)) is None
+        assert copy.handler.calls == []
+        assert copy.held().is_there
+        assert copy.at == source.t(50)
+        assert copy.held().fetched_at
+
+
+async def test_what_is_neither_held_nor_announced_is_tried_again(
+    copy: Copy, source: WildSource
+) -> None:
+    await copy.have(b"1")
+    source.file("a", b"3")
+    told = change(source, UPDATED, 200, Check.FETCH, hash=sha256(b"2"))
+    assert isinstance(await copy.apply(told), ContentMismatch)
+    assert copy.handler.held == {"a": b"1"}
+
+
+@pytest.mark.parametrize("status", [404, 410])
+async def test_a_deletion_is_applied_where_the_resource_is_not_there(
+    copy: Copy, source: WildSource, status: int
+) -> None:
+    await copy.have(b"1", at=3600)
+    source.put("a", b"", status=status)
+    assert await copy.apply(change(source, DELETED, 50, Check.FETCH)) is None
+    assert copy.handler.calls == [("deleted", "a")]
+    assert not copy.held().is_there
+    assert copy.at == source.t(50)
+    assert await copy.apply(change(source, DELETED, 40, Check.FETCH)) is None
+    assert copy.handler.calls == []
+
+
+@pytest.mark.parametrize(("held", "called"), [(None, "created"), (b"1", "updated")])
+async def test_a_deletion_of_what_is_there_brings_it(
+    copy: Copy, source: WildSource, held: bytes | None, called: str
+) -> None:
+    await copy.have(held)
+    source.file("a", b"2")
+    assert await copy.apply(change(source, DELETED, 50, Check.FETCH)) is None
+    assert copy.handler.calls == [(called, "a")]
+    assert copy.handler.held == {"a": b"2"}
+
+
+async def test_an_update_of_what_is_not_there_fails(copy: Copy, source: WildSource) -> None:
+    await copy.have(b"1")
+    assert isinstance(await copy.apply(change(source, UPDATED, 50, Check.FETCH)), NotFound)
+    assert copy.handler.held == {"a": b"1"}
+
+
+async def test_what_is_not_selected_is_not_fetched(copy: Copy, source: WildSource) -> None:
+    await copy.have(b"1")
+    copy.select(Selection(excluded=("*/a",)))
+    source.file("a", b"2")
+    assert await copy.apply(change(source, UPDATED, 200, Check.FETCH)) is None
+    assert source.log == []
+    assert copy.handler.held == {}
+    assert await copy.apply(change(source, UPDATED, 201, Check.FETCH)) is None
+    assert source.log == []
+
+
+# Equal content
+
+
+@pytest.mark.parametrize("inline", [True, False])
+async def test_content_that_is_held_is_not_handed_over_again(
+    copy: Copy, source: WildSource, inline: bool
+) -> None:
+    await copy.have(b"1")
+    again = change(source, CREATED, 101, content=b"1" if inline else None, hash=sha256(b"1"))
+    assert await copy.apply(again) is None
+    assert copy.handler.calls == []
+    assert source.log == []
+    assert copy.at == source.t(101)
+
+
+async def test_content_that_turns_out_to_be_held_is_not_handed_over_again(
+    copy: Copy, source: WildSource
+) -> None:
+    await copy.have(b"1")
+    source.file("a", b"1", source.t(101))
+    assert await copy.apply(change(source, UPDATED, 101)) is None
+    assert copy.handler.calls == []
+    assert copy.at == source.t(101)
+    assert copy.held().fetched_at
+
+
+# Inline content
+
+
+async def test_inline_content_without_a_hash_is_fetched(copy: Copy, source: WildSource) -> None:
+    source.file("a", b"1")
+    forged = change(source, UPDATED, 100, content=b"2", length=1)
+    assert await copy.apply(forged) is None
+    assert copy.handler.held == {"a": b"1"}
+
+
+async def test_content_that_a_list_confirms_without_a_hash_is_verified_once(
+    copy: Copy, source: WildSource
+) -> None:
+    precise = 100.000001
+    await copy.have(b"forged", at=precise)
+    source.file("a", b"genuine")
+    confirmed = change(source, UPDATED, precise)
+    assert await copy.apply(confirmed) is None
+    assert copy.handler.held == {"a": b"genuine"}
+    assert await copy.apply(confirmed) is None
+    assert source.log == []
+
+
+async def test_the_answers_of_a_server_without_a_clock_are_taken(
+    copy: Copy, source: WildSource
+) -> None:
+    source.put("a", b"1", headers={"Date": None})
+    precise = change(source, UPDATED, 100.000001)
+    assert await copy.apply(precise) is None
+    assert copy.held().fetched_at == 0
+    assert await copy.apply(precise) is None
+    assert source.log == []

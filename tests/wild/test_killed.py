@@ -1,0 +1,192 @@
+"""A Destination that is killed, and a Source that deletes resources while it is down.
+
+What was applied and is not in the state must not stay: neither the Resource List nor the Change
+List of the next start may name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from rsnotify_subscriber import Received, default_state
+from rsnotify_subscriber.mirror import Tree
+from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from tests.subscriber.conftest import PATIENCE, files_of
+from tests.subscriber.processes import running
+from tests.wild.documents import change_list, entry, resource_list
+from tests.wild.running import Recorder, assert_honest, command_follow_once, follow_once, subscriber
+from tests.wild.source import WildSource
+
+#: Some of them are in the way of others, as files and as folders.
+NAMES = [f"{number}{below}" for number in range(40) for below in ("", "/b", "/b/c")]
+
+
+class Story:
+    """A Source that changes between the runs."""
+
+    def __init__(self, source: WildSource, random: Random) -> None:
+        self.source = source
+        self.random = random
+        self.now = 0.0
+        self.changes: list[str] = []
+        self.begins = source.t(0)
+        source.offer()
+
+    def write(self, name: str) -> None:
+        self.now += 1
+        kind = "updated" if name in self.source.resources else "created"
+        content = self.source.file(name, b"%d" % self.now, self.source.t(self.now))
+        self._note(name, kind, content)
+
+    def remove(self, name: str) -> None:
+        self.now += 1
+        self.source.remove(name)
+        self._note(name, "deleted", None)
+
+    def _note(self, name: str, kind: str, content: bytes | None) -> None:
+        at = self.source.t(self.now)
+        self.changes.append(entry(self.source.uri(name), kind, datetime=at, content=content))
+
+    def tell(self) -> None:
+        source = self.source
+        source.put("changelist.xml", change_list(self.changes, from_=self.begins))
+        listed = [entry(source.uri(one), content=c) for one, c in source.resources.items()]
+        source.put("resourcelist.xml", resource_list(listed, at=source.t(self.now)))
+
+    def forget(self) -> None:
+        """Let the Change List begin anew, so that there is a gap."""
+        self.now += 1
+        self.changes = []
+        self.begins = self.source.t(self.now)
+
+
+def unknown_to_the_state(story: Story, folder: Path) -> set[str]:
+    """Return what the copy has and its state does not."""
+    path = default_state(folder) / "state.sqlite"
+    tree = Tree(folder, story.source.base)
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+        known = {uri for (uri,) in database.execute("SELECT uri FROM resources")}
+    return {
+        name
+        for name in story.source.resources
+        if story.source.uri(name) not in known and tree.find(story.source.uri(name)).is_file()
+    }
+
+
+async def kill_at_the_next_file(source: WildSource, folder: Path, enough: int) -> None:
+    """Follow until there are some files, and kill it the moment that there is one more."""
+    async with running("follow", source.url, folder, "--once") as process:
+        async with asyncio.timeout(PATIENCE):
+            while process.returncode is None and len(files_of(folder)) <= enough:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        if process.returncode is None:
+            process.kill()
+
+
+@pytest.mark.parametrize("gap", [False, True])
+async def test_what_a_killed_process_left_goes_with_the_source(
+    source: WildSource, folder: Path, gap: bool
+) -> None:
+    random = Random(gap)
+    story = Story(source, random)
+    if gap:
+        story.write("first")
+        story.tell()
+        assert (await command_follow_once(source, folder)).claims
+    for _ in range(3):
+        for name in random.sample(NAMES, 60):
+            story.write(name)
+        story.tell()
+        await kill_at_the_next_file(source, folder, random.randrange(1, 50))
+        left = unknown_to_the_state(story, folder)
+        for name in left | set(random.sample(sorted(source.resources), 10)):
+            story.remove(name)
+        if gap:
+            story.forget()
+        story.tell()
+        outcome = await command_follow_once(source, folder)
+        assert outcome.claims
+        tree = Tree(folder, source.base)
+        places = {str(tree.find(source.uri(name))): name for name in source.resources}
+        found = {str(path): path.read_bytes() for path in tree.files()}
+        assert found == {place: source.resources[name] for place, name in places.items()}
+
+
+class Hanging(Recorder):
+    """A handler that has its effect, and then never returns."""
+
+    hangs = True
+
+    def __init__(self, base: str, state: Path) -> None:
+        super().__init__(base, state)
+        self.called = asyncio.Event()
+
+    async def apply(self, changes: list[Received]) -> None:
+        await super().apply(changes)
+        if self.hangs:
+            self.called.set()
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("place", ["a folder", "PostgreSQL"])
+@pytest.mark.parametrize("what", ["created", "updated"])
+async def test_a_handler_is_told_of_what_it_may_have_applied(
+    source: WildSource, tmp_path: Path, request: Any, place: str, what: str
+) -> None:
+    state: Any = tmp_path / "state"
+    if place == "PostgreSQL":
+        state = PostgreSQLState(request.getfixturevalue("postgresql"))
+    story = Story(source, Random(1))
+    story.write("a")
+    story.tell()
+    copy = Hanging(source.base, tmp_path)
+    copy.hangs = False
+    assert (await follow_once(source, copy, state=state)).claims
+    copy.hangs = True
+    changed = "b" if what == "created" else "a"
+    story.write(changed)
+    story.tell()
+    dying = asyncio.create_task(subscriber(source, copy, state=state).catch_up())
+    async with asyncio.timeout(PATIENCE):
+        await copy.called.wait()
+    dying.cancel()
+    await asyncio.gather(dying, return_exceptions=True)
+    copy.hangs = False
+    if what == "created":
+        story.remove("b")
+    else:
+        source.file("a", b"1")  # it is put back
+    story.forget()
+    story.tell()
+    outcome = await follow_once(source, copy, state=state)
+    assert_honest(copy, source, outcome)
+    assert outcome.claims
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_what_no_list_tells_of_what_was_applied_is_found_out(
+    source: WildSource, tmp_path: Path, there: bool
+) -> None:
+    """A hub had invented the change, and the process died before it was committed."""
+    story = Story(source, Random(1))
+    story.write("a")
+    story.write("b")
+    story.tell()
+    copy = Recorder(source.base, tmp_path)
+    assert (await follow_once(source, copy)).claims
+    changed = "a" if there else "c"
+    state = State(tmp_path)
+    state.intend([source.uri(changed)], ())
+    state.close()
+    copy.held[changed] = b"invented"
+    outcome = await follow_once(source, copy)
+    assert_honest(copy, source, outcome)
+    assert outcome.claims
