@@ -1,8 +1,8 @@
-"""Finding out what a Source offers, from whatever URI the user has (core §6.3)."""
+"""Finding the one set of resources that a URI leads to, and what is offered for it (core §6.3)."""
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
 from rsnotify.embedded import html_links
 from rsnotify.errors import (
@@ -19,7 +19,9 @@ from rsnotify.links import resolve
 from rsnotify.model import Document
 from rsnotify.offer import FIELDS, Offer, read_framework, read_offer
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify_subscriber.descriptions import Descriptions, Memory
 from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
+from rsnotify_subscriber.fetching.origin import Origin
 
 #: Where a site names its Sitemaps (core §6.3.4).
 ROBOTS_PATH = "/robots.txt"
@@ -44,17 +46,11 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
         FetchError: It could not be had.
         DocumentError: What it leads to could not be read.
     """
-    offer = await find(fetcher, uri)
-    if not (change_ways(offer) or resource_ways(offer)):
-        raise ConfigurationError(
-            f"{uri} leads to a set of resources with neither a Resource List nor a Change List, "
-            "and no dump or archive of them"
-        )
-    return offer
+    return await Offers(Descriptions(fetcher), uri).find()
 
 
 async def find(fetcher: Fetcher, uri: str) -> Offer:
-    """Find the one set of resources that a URI leads to, whatever is offered for it.
+    """Find the one set of resources that a URI leads to, even if nothing of it can be followed.
 
     Args:
         fetcher: Fetches.
@@ -64,46 +60,7 @@ async def find(fetcher: Fetcher, uri: str) -> Offer:
         SeveralSets: It leads to several.
         RsnotifyError: As `discover`.
     """
-    return await _Search(fetcher, uri).from_start()
-
-
-async def rediscover(fetcher: Fetcher, uri: str, known: Offer, *, framework: bool = False) -> Offer:
-    """Find what is offered now, for the same set of resources.
-
-    Args:
-        fetcher: Fetches.
-        uri: What the user named.
-        known: What was offered before.
-        framework: Whether it is to be found, too, where is told of the documents themselves.
-
-    Raises:
-        RsnotifyError: As `discover`.
-    """
-    if known.capability_list is None:
-        return await discover(fetcher, uri)
-    try:
-        document = await fetcher.document(known.capability_list)
-    except NotFound:
-        return await discover(fetcher, uri)
-    offer = msgspec.structs.replace(
-        read_offer(document, known.capability_list),
-        framework=known.framework,
-        framework_hubs=known.framework_hubs,
-    )
-    return await _with_framework(fetcher, offer) if framework else offer
-
-
-async def _with_framework(fetcher: Fetcher, offer: Offer) -> Offer:
-    """Read the Source Description, which one can do without."""
-    if offer.source_description is None:
-        return offer
-    try:
-        description = await fetcher.document(offer.source_description)
-    except (FetchError, DocumentError):
-        return offer
-    if description.capability != Capability.DESCRIPTION or description.index:
-        return offer
-    return read_framework(offer, description, offer.source_description)
+    return await _Search(Descriptions(fetcher), uri).from_start()
 
 
 def base_of(offer: Offer) -> str:
@@ -112,24 +69,146 @@ def base_of(offer: Offer) -> str:
     return resolve(offer.capability_list or next(iter(ways), ""), ".")
 
 
+class Offers:
+    """What a Source offers for the one set of resources that a URI leads to.
+
+    Args:
+        descriptions: Reads the documents that say so.
+        uri: What the user named, as for `discover`.
+    """
+
+    def __init__(self, descriptions: Descriptions, uri: str) -> None:
+        self._descriptions = descriptions
+        self._uri = uri
+
+    @property
+    def memory(self) -> Memory:
+        """What to store for the next run."""
+        return self._descriptions.memory
+
+    async def find(self) -> Offer:
+        """Return what is offered.
+
+        Raises:
+            RsnotifyError: As `discover`.
+        """
+        offer = await _Search(self._descriptions, self._uri).from_start()
+        if not (change_ways(offer) or resource_ways(offer)):
+            raise ConfigurationError(
+                f"{self._uri} leads to a set of resources with neither a Resource List nor a "
+                "Change List, and no dump or archive of them"
+            )
+        return offer if offer.listed else await self._described(offer, offer)
+
+    async def revalidate(self, known: Offer) -> Offer:
+        """Return what is offered now, from the Capability List and the Source Description.
+
+        Args:
+            known: What was offered before.
+
+        Raises:
+            SeveralSets: The Source Description lists several other sets instead.
+            FetchError: What is offered could not be checked.
+            RsnotifyError: As `discover`.
+        """
+        if known.capability_list is None:
+            if self._uri in known.documents.values():
+                return known  # there is only this list, which is read anyway
+            return await self.find()
+        try:
+            offer = await self._capability_list(known.capability_list)
+        except NotFound:
+            return await self.find()
+        return await self._described(self._with_named(offer, known), known)
+
+    async def _capability_list(self, uri: str) -> Offer:
+        document, origin = await self._descriptions.document(uri)
+        return _offer_at(document, origin)
+
+    def _with_named(self, offer: Offer, known: Offer) -> Offer:
+        """Keep the list that the user named, though its Capability List leaves it out."""
+        named = {field for field in FIELDS.values() if getattr(known, field) == self._uri}
+        return replace(
+            offer, **{field: self._uri for field in named if getattr(offer, field) is None}
+        )
+
+    async def _described(self, offer: Offer, known: Offer) -> Offer:
+        """Compare an offer with the Source Description, which may list another set by now."""
+        uri = offer.source_description
+        if known.listed or uri is None:  # a Capability List may leave out the link up
+            uri = known.source_description
+        offer = replace(
+            offer,
+            source_description=uri,
+            framework=known.framework,
+            framework_hubs=known.framework_hubs,
+        )
+        if uri is None:
+            return offer
+        try:
+            document, origin = await self._descriptions.document(uri)
+        except NotFound:
+            return await self.find() if known.listed else offer
+        except (FetchError, DocumentError):
+            if known.listed:
+                raise
+            return offer
+        if document.capability != Capability.DESCRIPTION or document.index:
+            return await self.find() if known.listed else offer
+        entries = tuple(
+            replace(one, uri=self._descriptions.place(resolve(origin.base, one.uri)))
+            for one in document.resources
+        )
+        document = replace(document, resources=entries)
+        listed = _capability_lists(document)
+        if known.listed and offer.capability_list not in listed:
+            moved = await self._capability_list(_only_one(uri, document, listed))
+            offer = replace(moved, source_description=uri)
+        return read_framework(offer, document, origin.base)
+
+
+def _offer_at(document: Document, origin: Origin) -> Offer:
+    """Read a Capability List that may have been redirected."""
+    return replace(read_offer(document, origin.base), capability_list=origin.place)
+
+
+def _capability_lists(description: Document) -> list[str]:
+    return [
+        one.uri
+        for one in description.resources
+        if one.capability != Capability.FRAMEWORK_NOTIFICATION
+    ]
+
+
+def _only_one(uri: str, description: Document, listed: list[str]) -> str:
+    """Return the one set of resources that a Source Description lists."""
+    if not listed:
+        raise ConfigurationError(f"{uri} describes no set of resources")
+    if len(listed) > 1:
+        what = "Source Descriptions" if description.index else "sets of resources"
+        raise _several(uri, what, uri, listed)
+    return listed[0]
+
+
 class _Search:
     """One walk over the documents of a Source."""
 
-    def __init__(self, fetcher: Fetcher, uri: str) -> None:
-        self._fetcher = fetcher
+    def __init__(self, descriptions: Descriptions, uri: str) -> None:
+        self._descriptions = descriptions
         self._uri = uri
         self._steps = 0
 
     async def from_start(self) -> Offer:
+        origin = Origin(self._uri)
         try:
-            page = await self._fetcher.page(self._uri)
+            page, origin = await self._descriptions.page(self._uri)
         except NotFound as error:
             page, reason = Page([]), str(error)
         else:
             reason = str(page.error) if page.error else "it is no ResourceSync document"
         if page.document is not None:
-            return await self._from_document(page.document, self._uri)
-        linked = _resourcesync_links(page, self._uri)
+            return await self._from_document(page.document, origin)
+        linked = _resourcesync_links(page, origin.base)
         if linked:
             return await self._from_uri(linked[0])
         return await self._from_site(reason)
@@ -142,11 +221,11 @@ class _Search:
             (folder + WELL_KNOWN_PATH[1:], resolve(self._uri, WELL_KNOWN_PATH))
         ):
             try:
-                document = await self._fetcher.document(place)
+                document, origin = await self._descriptions.document(place)
             except (FetchError, DocumentError) as error:
                 tried.append(error)
             else:
-                return await self._from_document(document, place)
+                return await self._from_document(document, origin)
         sitemaps = await self._sitemaps(tried)
         if len(sitemaps) == 1:
             return await self._from_uri(sitemaps[0])
@@ -164,7 +243,7 @@ class _Search:
     async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
         robots = resolve(self._uri, ROBOTS_PATH)
         try:
-            page = await self._fetcher.page(robots)
+            page, _ = await self._descriptions.page(robots)
         except FetchError as error:
             tried.append(error)
             return []
@@ -179,50 +258,62 @@ class _Search:
         return list(dict.fromkeys(found))
 
     async def _from_uri(self, uri: str) -> Offer:
-        return await self._from_document(await self._document(uri), uri)
-
-    async def _document(self, uri: str) -> Document:
         self._steps += 1
         if self._steps > _STEPS:
             raise ConfigurationError(f"{self._uri} leads from document to document without end")
-        return await self._fetcher.document(uri)
+        document, origin = await self._descriptions.document(uri)
+        return await self._from_document(document, origin)
 
-    async def _from_document(self, document: Document, uri: str) -> Offer:
+    async def _from_document(self, document: Document, origin: Origin) -> Offer:
         if document.capability == Capability.DESCRIPTION:
-            return await self._from_description(document, uri)
+            return await self._from_description(document, origin)
         if document.capability == Capability.CAPABILITY_LIST:
-            return read_offer(document, uri)
-        above = await self._above(document, uri)
+            return _offer_at(document, origin)
+        above = await self._above(document, origin)
         role = _LISTED_UNDER.get(document.capability)
-        if above is not None and (role is None or getattr(above, role) is not None):
+        listed = None if above is None or role is None else getattr(above, role)
+        if above is not None and (role is None or listed is not None):
+            if listed is not None and document.link(Rel.INDEX) is None:
+                await self._check_listed(document, origin, listed)
             return above
         if role is None:
             raise ConfigurationError(
-                f"{uri} is a document of capability {document.capability!r}, from which nothing "
-                "can be followed; name the Capability List instead"
+                f"{origin.place} is a document of capability {document.capability!r}, from which "
+                "nothing can be followed; name the Capability List instead"
             )
-        return msgspec.structs.replace(above or Offer(), **{role: uri})
+        return replace(above or Offer(), **{role: origin.place})
 
-    async def _from_description(self, document: Document, uri: str) -> Offer:
-        sets = (r for r in document.resources if r.capability != Capability.FRAMEWORK_NOTIFICATION)
-        listed = [resolve(uri, resource.uri) for resource in sets]
-        if not listed:
-            raise ConfigurationError(f"{uri} describes no set of resources")
-        if len(listed) > 1:
-            what = "Source Descriptions" if document.index else "sets of resources"
-            raise _several(uri, what, uri, listed)
-        offer = await self._from_uri(listed[0])
-        # Capability Lists forget the link up, too.
-        offer = msgspec.structs.replace(offer, source_description=offer.source_description or uri)
-        return read_framework(offer, document, uri)
+    async def _from_description(self, document: Document, origin: Origin) -> Offer:
+        listed = [resolve(origin.base, uri) for uri in _capability_lists(document)]
+        offer = await self._from_uri(_only_one(origin.place, document, listed))
+        if document.index:
+            return offer
+        offer = read_framework(offer, document, origin.base)
+        return replace(offer, source_description=origin.place, listed=True)
 
-    async def _above(self, document: Document, uri: str) -> Offer | None:
+    async def _check_listed(self, document: Document, origin: Origin, listed: str) -> None:
+        """Refuse a list if the one that the Capability List above it names is of another set."""
+        if _bare(listed) in (_bare(self._uri), _bare(origin.place), _bare(origin.base)):
+            return
+        other, _ = await self._descriptions.document(listed)
+        if not _share_entries(document, other):
+            raise ConfigurationError(
+                f"{origin.place} has a link up to a Capability List that lists {listed} instead; "
+                "name the Capability List of the set to follow"
+            )
+
+    async def _above(self, document: Document, origin: Origin) -> Offer | None:
         """Follow the link up; Sources forget it, or let it point to nowhere."""
         up = document.link(Rel.UP) or document.link(Rel.INDEX)
         if up is None:
             return None
+        uri = resolve(origin.base, up)
         try:
-            return await self._from_uri(resolve(uri, up))
+            return await self._from_uri(uri)
+        except Unavailable as error:
+            if _host(error.uri) == _host(origin.base):
+                raise  # it may be there later, and lists what is needed for a whole copy
+            return None
         except RsnotifyError:
             return None
 
@@ -231,6 +322,20 @@ def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
     names = "".join(f"\n  {one}" for one in found)
     message = f"{uri} leads to several {what}; name one of them:{names}"
     return SeveralSets(message, where, tuple(found))
+
+
+def _bare(uri: str) -> str:
+    """Return a URI without what often differs between spellings of one."""
+    return uri.partition("://")[2].removeprefix("www.")
+
+
+def _share_entries(one: Document, other: Document) -> bool:
+    uris = {entry.uri for entry in one.resources}
+    return not uris or any(entry.uri in uris for entry in other.resources)
+
+
+def _host(uri: str) -> str:
+    return resolve(uri, "/")
 
 
 def _resourcesync_links(page: Page, uri: str) -> list[str]:

@@ -20,10 +20,12 @@ from msgspec import Struct
 from rsnotify.actions import Progress
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import StorageError
+from rsnotify.ladder import resource_ways
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
 from rsnotify.selection import Selection
 from rsnotify.ways import described
+from rsnotify_subscriber.descriptions import Memory
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.storing.database import Place, Row
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
@@ -59,6 +61,7 @@ class Identity(Struct, frozen=True):
         offer: What the Source was last seen to offer.
         selection: What of it is followed.
         prefer: Media types of which alternates are held (core §14.3).
+        memory: The documents that said what is offered, to be requested with a condition.
     """
 
     url: str
@@ -66,6 +69,16 @@ class Identity(Struct, frozen=True):
     offer: Offer
     selection: Selection = Selection()
     prefer: tuple[str, ...] = ()
+    memory: Memory = Memory()
+
+
+def has_moved(before: Offer, now: Offer) -> bool:
+    """Return whether a set is described elsewhere, so that its resources may have new URIs.
+
+    Without a list of all resources they cannot be compared, and T is kept to see gaps by.
+    """
+    places = (before.capability_list, now.capability_list)
+    return None not in places and places[0] != places[1] and bool(resource_ways(now))
 
 
 def incomparable(identity: Identity) -> str:
@@ -150,14 +163,19 @@ class State:
         return self._fact("identity", Identity)
 
     def keep_identity(self, identity: Identity) -> None:
-        """Keep which Source this state is about; with another selection a baseline is due."""
+        """Store which Source this state is about.
+
+        With another selection, or where the set has moved, everything is due to be compared.
+        """
         before = self.identity()
         self._prefer = identity.prefer
         self._transact(lambda: self._write_identity(before, identity))
 
     def _write_identity(self, before: Identity | None, identity: Identity) -> None:
         self._keep(identity=identity)
-        if before is not None and before.selection != identity.selection:
+        if before is not None and (
+            before.selection != identity.selection or has_moved(before.offer, identity.offer)
+        ):
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
         if before is not None and before.prefer != identity.prefer:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
