@@ -88,7 +88,9 @@ class Coverage(Struct, frozen=True):
         ordered: Its entries stand in chronological order, as core §12.1 demands. If not, a
             late entry may carry an early datetime, and no entry may be passed over as old.
         changes: Its entries.
-        sent: When it was sent, by the clock of the Source; None if that is not told.
+        sent: When it was sent, by the clock of the Source; None if the answer had no `Date`.
+        contradictory: Its datetimes contradict each other or the time at which it was sent, so
+            that they do not prove which of its entries are old.
     """
 
     from_: Instant | None
@@ -97,6 +99,7 @@ class Coverage(Struct, frozen=True):
     ordered: bool
     changes: tuple[Change, ...]
     sent: Instant | None = None
+    contradictory: bool = False
 
     @property
     def ends(self) -> Instant | None:
@@ -164,10 +167,13 @@ def _listed_coverage(
     document: Document, package: str | None = None, sent: Instant | None = None
 ) -> Coverage:
     changes, ordered = _changes(document, package)
+    in_order = ordered
     if not ordered:
         changes, ordered = _by_place(changes, sent)
     latest = max((change.at for change in changes), default=None)
     from_ = document.from_
+    stated = _stated_until(document, sent)
+    contradictory = not in_order or stated is not document.until or _is_outside(document, changes)
     if from_ is None and changes:
         # Where even `from` is missing, a deletion may bear the lastmod of what was deleted.
         certain = [change.at for change in changes if not change.dated_by_lastmod]
@@ -175,8 +181,37 @@ def _listed_coverage(
         ordered = ordered and len(certain) == len(changes)
     elif from_ is not None and changes and ordered:
         from_ = _begins(from_, changes[0].at, sent)
-    until = max((t for t in (document.until, latest, from_) if t is not None), default=None)
-    return Coverage(from_, until, document.until is not None, ordered, changes, sent)
+    until = max((t for t in (stated, latest, from_) if t is not None), default=None)
+    return Coverage(from_, until, stated is not None, ordered, changes, sent, contradictory)
+
+
+def _stated_until(document: Document, sent: Instant | None) -> Instant | None:
+    """Return the `until` of a list, unless it is later than the answer that carried the list.
+
+    Such a list cannot have all changes up to its `until`: it is read like an open one.
+    """
+    until = document.until
+    return None if until is not None and is_ahead(until, sent) else until
+
+
+def is_ahead(instant: Instant, sent: Instant | None) -> bool:
+    """Return whether a document states an instant that is later than the document itself.
+
+    Args:
+        instant: Its `at` or `until`.
+        sent: The `Date` of the answer, which has whole seconds; None if there is none.
+    """
+    return sent is not None and instant > postponed(sent, _ROUNDED)
+
+
+def _is_outside(document: Document, changes: Sequence[Change]) -> bool:
+    """Return whether an entry lies outside the interval of its list, beyond rounding."""
+    from_, until = document.from_, document.until
+    return any(
+        (from_ is not None and postponed(change.at, _ROUNDED) < from_)
+        or (until is not None and change.at > until)
+        for change in changes
+    )
 
 
 def _begins(from_: Instant, first: Instant, sent: Instant | None) -> Instant:

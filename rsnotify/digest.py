@@ -8,7 +8,7 @@ addition, however large the set is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 
 from msgspec import Struct
@@ -143,6 +143,25 @@ def content_hash(hashes: str | None) -> str | None:
         return hashes.lower()
     pairs = (pair.lower() for pair in hashes.split())
     return next((pair for pair in pairs if len(pair) == _LENGTH and pair.startswith(_PREFIX)), None)
+
+
+def agree(one: str | None, other: str | None) -> bool | None:
+    """Return whether two `hash` attributes are of the same content.
+
+    Returns:
+        None if they have no algorithm in common.
+    """
+    if one is None or other is None:
+        return None
+    ours, theirs = (dict(_pairs(hashes)) for hashes in (one, other))
+    common = ours.keys() & theirs.keys()
+    return all(ours[name] == theirs[name] for name in common) if common else None
+
+
+def _pairs(hashes: str) -> Iterator[tuple[str, str]]:
+    for pair in hashes.lower().split():
+        name, _, digest = pair.partition(":")
+        yield name.replace("-", ""), digest
 
 
 def term(uri: str, content: str) -> int:

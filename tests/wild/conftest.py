@@ -1,0 +1,32 @@
+"""A scripted Source and hub, and an empty folder for the copy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.wild.hub import WildHub
+from tests.wild.source import WildSource
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[WildSource]:
+    source = WildSource()
+    await source.server.start()
+    yield source
+    await source.server.stop()
+
+
+@pytest.fixture
+async def hub() -> AsyncIterator[WildHub]:
+    hub = WildHub()
+    await hub.server.start()
+    yield hub
+    await hub.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "copy"

@@ -1,0 +1,46 @@
+"""A hub that delivers whatever a test tells it to, true or not."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tests.subscriber.hub import SmallHub
+from tests.wild.documents import entry, fragment, ln, md, urlset
+from tests.wild.source import WildSource
+
+
+class WildHub(SmallHub):
+    """Serves WebSockets at `url`; `log` is what it replays to those who join.
+
+    `push` sends a fragment to all who are subscribed, and keeps it for replay unless told not to.
+    """
+
+    async def push(
+        self,
+        entries: list[str],
+        from_: datetime,
+        until: datetime,
+        *,
+        keep: bool = True,
+    ) -> bytes:
+        """Deliver a fragment of entries as `documents.entry` writes them; return its bytes."""
+        text = fragment(entries, from_, until)
+        await self.deliver(text)
+        if keep:
+            self.log.append((from_, until, text.decode()))
+        return text
+
+    async def deliver(self, data: bytes) -> None:
+        """Deliver any bytes at all to all who are subscribed."""
+        for socket in list(self.sockets):
+            await socket.send_str(data.decode())
+
+
+def offer_hub(source: WildSource, hub: SmallHub) -> None:
+    """Let the Capability List of a Source offer this hub beside its lists."""
+    names = {"resourcelist": "resourcelist.xml", "changelist": "changelist.xml"}
+    entries = [entry(source.uri(name), capability=one) for one, name in names.items()]
+    channel = entry(
+        source.uri("channel.xml"), capability="change-notification", links=[ln("hub", hub.url)]
+    )
+    source.put("capabilitylist.xml", urlset([*entries, channel], md(capability="capabilitylist")))

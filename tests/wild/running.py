@@ -1,0 +1,183 @@
+"""A Destination at a wild Source: in this process or as commands, and whether it is honest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.pace import Pace
+from rsnotify.vocabulary import ChangeType
+from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, default_state
+from tests.subscriber.conftest import PACE, PATIENCE, files_of
+from tests.subscriber.processes import outcome as process_outcome
+from tests.subscriber.processes import rsnotify
+from tests.wild.source import WildSource
+
+__all__ = ["PACE", "PATIENCE", "Outcome", "Recorder", "assert_honest", "follow_once", "following"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended, and what it says of the copy.
+
+    Args:
+        claims: Whether it says that the copy is right: `level`, "in step", exit 0.
+        reasons: Why the copy may not be right, as far as it says so.
+        status: The status at the end; None where a command does not report one.
+        code: The exit code of a command.
+        output: What a command wrote.
+    """
+
+    claims: bool
+    reasons: tuple[str, ...]
+    status: Status | None = None
+    code: int | None = None
+    output: str = ""
+
+
+class _Copy(Protocol):
+    """What a Destination holds."""
+
+    def files(self) -> dict[str, bytes]:
+        """Return contents by name below the base of the Source."""
+
+
+class Folder:
+    """The copy in a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def files(self) -> dict[str, bytes]:
+        return files_of(self.path)
+
+
+class Recorder:
+    """A handler that keeps contents in memory, as a Subscriber within another program does."""
+
+    def __init__(self, base: str) -> None:
+        self.base = base
+        self.held: dict[str, bytes] = {}
+        self.calls: list[tuple[str, str]] = []
+
+    async def apply(self, changes: list[Received]) -> None:
+        for one in changes:
+            name = one.uri.removeprefix(self.base)
+            self.calls.append((one.change.value, name))
+            if one.change is ChangeType.DELETED:
+                self.held.pop(name, None)
+            else:
+                assert one.content is not None
+                self.held[name] = one.content.read_bytes()
+
+    def files(self) -> dict[str, bytes]:
+        return dict(self.held)
+
+
+def subscriber(
+    source: WildSource | str, copy: Path | Recorder, *, state: Path | None = None, **options: Any
+) -> Subscriber:
+    """Make a Subscriber that follows into a folder, or calls a handler."""
+    url = source if isinstance(source, str) else source.url
+    options.setdefault("pace", PACE)
+    if isinstance(copy, Path):
+        return Subscriber(url, FolderMirror(copy), state=state or default_state(copy), **options)
+    assert state is not None
+    return Subscriber(url, copy, state=state, **options)
+
+
+def pace(**fields: float) -> Pace:
+    """Return the pace of tests, with other fields."""
+    return msgspec.structs.replace(PACE, **fields)
+
+
+async def follow_once(source: WildSource | str, copy: Path | Recorder, **options: Any) -> Outcome:
+    """Catch up within this process, and return what the subscriber says of the copy."""
+    one = subscriber(source, copy, **options)
+    error = ""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await one.catch_up()
+    except RsnotifyError as failure:
+        error = str(failure)
+    return outcome_of(one.status, error)
+
+
+def outcome_of(status: Status, error: str = "") -> Outcome:
+    """Return what a status says of the copy."""
+    reasons = [error, status.error, status.difference, *getattr(status, "doubts", ())]
+    claims = status.level and not error and status.in_step is not False
+    return Outcome(claims, tuple(filter(None, reasons)), status)
+
+
+@asynccontextmanager
+async def following(
+    source: WildSource | str, copy: Path | Recorder, **options: Any
+) -> AsyncIterator[Subscriber]:
+    """Follow until the block ends."""
+    async with subscriber(source, copy, **options) as one:
+        yield one
+
+
+async def until(one: Subscriber, condition: Callable[[Status], bool]) -> None:
+    """Wait until the status of a subscriber that runs is such."""
+    async with asyncio.timeout(PATIENCE):
+        assert await one.until(condition)
+
+
+async def command_follow_once(source: WildSource | str, folder: Path, *options: str) -> Outcome:
+    """Run `rsnotify follow --once --json`."""
+    url = source if isinstance(source, str) else source.url
+    arguments = ("follow", url, folder, "--once", "--json", *options)
+    code, output, errors = await process_outcome(await rsnotify(*arguments))
+    lines = output.splitlines()
+    said = json.loads(lines[-1]) if lines else {}
+    reasons = [errors.strip(), said.get("error"), said.get("difference"), *said.get("doubts", ())]
+    return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
+
+
+async def command_audit(source: WildSource | str, folder: Path, *options: str) -> Outcome:
+    """Run `rsnotify audit --json`."""
+    url = source if isinstance(source, str) else source.url
+    arguments = ("audit", url, folder, "--json", *options)
+    code, output, errors = await process_outcome(await rsnotify(*arguments))
+    said = json.loads(output) if output else {}
+    found = (
+        f"{kind} {name}"
+        for kind in ("created", "updated", "deleted", "unknown", "doubts")
+        for name in said.get(kind, ())
+    )
+    reasons = (errors.strip(), *found)
+    return Outcome(code == 0, tuple(filter(None, reasons)), code=code, output=output + errors)
+
+
+def assert_honest(
+    copy: Path | _Copy, truth: WildSource | dict[str, bytes], outcome: Outcome
+) -> None:
+    """Assert the one promise: the copy is right, or the outcome says that it may not be.
+
+    Args:
+        copy: The copy.
+        truth: What a right copy holds.
+        outcome: What the program says.
+    """
+    held = (Folder(copy) if isinstance(copy, Path) else copy).files()
+    right = truth if isinstance(truth, dict) else truth.resources
+    if outcome.claims:
+        assert held == right, f"it says that the copy is right, and it is not: {outcome}"
+    else:
+        assert outcome.reasons, f"it does not say why the copy may not be right: {outcome}"
+
+
+async def in_time(work: Awaitable[Any]) -> Any:
+    """Await something, no longer than is reasonable on the slowest machine."""
+    async with asyncio.timeout(PATIENCE):
+        return await work
