@@ -21,7 +21,7 @@ from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 from rsnotify_subscriber.fetching.origin import Origin
 
-T = TypeVar("T")
+T = TypeVar("T", Page, Document)
 
 #: How many documents and moves are stored: a Source needs one of each kind.
 _MOST = 4
@@ -93,7 +93,7 @@ class Descriptions:
         Raises:
             FetchError: It could not be had.
         """
-        return await self._at_place(uri, self._fetcher.page)
+        return await self._at_place(uri, self._page)
 
     async def document(self, uri: str) -> tuple[Document, Origin]:
         """GET a document as it is at the Source now.
@@ -118,11 +118,17 @@ class Descriptions:
             origin = Origin(uri)
             with suppress(FetchError, DocumentError):
                 found = await get(uri, origin)
-                self._note_move(uri, origin)
+                self._note_move(uri, origin, found)
                 return found, origin
             raise
-        self._note_move(uri, origin)
+        self._note_move(uri, origin, found)
         return found, origin
+
+    async def _page(self, uri: str, origin: Origin) -> Page:
+        page = await self._fetcher.page(uri, origin)
+        if page.document is not None:
+            self._remember(uri, page.document, origin)
+        return page
 
     async def _current(self, uri: str, origin: Origin) -> Document:
         document = await self._fetcher.current_document(uri, origin)
@@ -142,7 +148,9 @@ class Descriptions:
                 f"than that of {format_datetime(known.sent)}",
             )
 
-    def _note_move(self, uri: str, origin: Origin) -> None:
+    def _note_move(self, uri: str, origin: Origin, found: Page | Document) -> None:
+        if isinstance(found, Page) and found.document is None:
+            return  # a redirect to a page may be that of a portal to log in
         self._moved.pop(uri, None)
         if origin.place != uri:
             self._moved[uri] = origin.place

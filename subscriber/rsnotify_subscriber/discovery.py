@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec.structs import replace
 
 from rsnotify.embedded import html_links
@@ -288,6 +290,13 @@ class _Search:
         offer = await self._from_uri(_only_one(origin.place, document, listed))
         if document.index:
             return offer
+        up = offer.source_description
+        if up is not None and up != origin.place:  # the set's own may list it and nothing else
+            with suppress(FetchError, DocumentError):
+                above, its_origin = await self._descriptions.document(up)
+                described = read_framework(offer, above, its_origin.base)
+                if above.capability == Capability.DESCRIPTION and described.listed:
+                    return described
         offer = read_framework(offer, document, origin.base)
         return replace(offer, source_description=origin.place, listed=True)
 

@@ -38,7 +38,7 @@ from rsnotify.pace import Pace
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
-from rsnotify_subscriber.discovery import rediscover
+from rsnotify_subscriber.discovery import Offers
 from rsnotify_subscriber.events import (
     NOBODY,
     Announcer,
@@ -79,6 +79,7 @@ class Following:
         identity: Which Source, and what it offers.
         state: What is kept.
         fetcher: Fetches.
+        offers: Reads what the Source offers.
         handler: Applies.
         pace: How fast, and how much at once.
         ways: By which ways changes can be heard of.
@@ -86,6 +87,7 @@ class Following:
         moved: Is called whenever the status may have changed.
         most: How many ways are to be up at a time.
         announce: Is told of events.
+        checked: Whether what the Source offers was read in this run.
         once: Whether to end when level.
         on_committed: Called with changes once they are durable.
         wishes: What is wanted of content, where there is a choice.
@@ -96,6 +98,7 @@ class Following:
         identity: Identity,
         state: State,
         fetcher: Fetcher,
+        offers: Offers,
         handler: Handler | Within,
         pace: Pace,
         ways: Ways,
@@ -104,6 +107,7 @@ class Following:
         *,
         most: int = 1,
         announce: Announcer = NOBODY,
+        checked: bool,
         once: bool,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
         wishes: Wishes = NO_WISHES,
@@ -111,6 +115,7 @@ class Following:
         self._identity = identity
         self._state = state
         self._fetcher = fetcher
+        self._offers = offers
         self._pace = pace
         self._ways = ways
         self._moved = moved
@@ -155,6 +160,7 @@ class Following:
             random=self._random,
         )
         self._rediscovery: asyncio.Task[None] | None = None
+        self._offer_doubt = "" if checked else "what the Source offers has not been read yet"
         self._errors: dict[str, RsnotifyError] = {}
 
     @property
@@ -173,12 +179,18 @@ class Following:
             lag_ms=self._tally.lag_ms(),
             push=push,
             way=self._push.hubs,
-            level=self._follower.level,
+            level=self._follower.level and not self._doubts,
+            doubts=self._doubts,
             baseline=self._follower.baselining,
             in_step=self._follower.in_step,
             difference=self._follower.difference or None,
             error=self._error(),
         )
+
+    @property
+    def _doubts(self) -> tuple[str, ...]:
+        """Why the copy may be wrong though nothing is known to be missing."""
+        return (self._offer_doubt,) if self._offer_doubt else ()
 
     def _error(self) -> str | None:
         """Return why it does not go on: the Source's lists come first, and push comes last."""
@@ -239,7 +251,7 @@ class Following:
             self._timer = self._loop.call_at(due, self._tick)
         if self._packages.at_hand and self._follower.level:
             self._tasks.spawn(self._packages.close())
-        self._watch.look(self._follower, self._loop.time())
+        self._watch.look(self._follower, self._loop.time(), self._doubts)
         self._end_if_caught_up()
         self._moved()
         self._audit()
@@ -342,7 +354,8 @@ class Following:
             return
         follower = self._follower
         if follower.level:
-            self._end(None)
+            doubts = self._doubts
+            self._end(Unavailable(self._identity.url, doubts[0]) if doubts else None)
         elif follower.failures >= TRIES:
             self._end(follower.error)
         elif follower.stuck:
@@ -379,30 +392,37 @@ class Following:
 
     # Rediscovery
 
-    def _rediscover(self) -> None:
+    def _rediscover(self) -> asyncio.Task[None]:
         if self._rediscovery is None:
             self._rediscovery = self._tasks.spawn(self._read_offer())
+        return self._rediscovery
 
     async def _keep_rediscovering(self) -> None:
-        while True:
-            self._rediscover()
+        failures = 0
+        if not self._offer_doubt:
             await asyncio.sleep(_REDISCOVER)
+        while True:
+            await asyncio.wait({self._rediscover()})
+            failures = failures + 1 if self._offer_doubt else 0
+            delay = self._pace.retry.delay(failures, self._random) if failures else _REDISCOVER
+            await asyncio.sleep(delay)
 
     async def _read_offer(self) -> None:
         before = self._identity
         try:
-            heard = self._ways.any and not self._once
-            offer = await rediscover(self._fetcher, before.url, before.offer, framework=heard)
+            offer = await self._offers.revalidate(before.offer)
         except RsnotifyError as error:
-            logger.info("what the Source offers could not be read anew: %s", error)
+            self._offer_doubt = f"what the Source offers could not be checked: {error}"
+            logger.info("%s", self._offer_doubt)
         else:
+            self._offer_doubt = ""
             if offer != before.offer:
                 await self._take_offer(before, offer)
         self._rediscovery = None
         self._tick()  # a run that only catches up waits for this
 
     async def _take_offer(self, before: Identity, offer: Offer) -> None:
-        self._identity = msgspec.structs.replace(before, offer=offer)
+        self._identity = msgspec.structs.replace(before, offer=offer, memory=self._offers.memory)
         await self._in_worker(self._state.keep_identity, self._identity)
         self._announce(OfferChanged(before.offer, offer))
         self._perform(self._follower.offered(offer, self._loop.time()))
@@ -415,7 +435,7 @@ class Following:
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(_SAVE)
-            self._watch.look(self._follower, self._loop.time())
+            self._watch.look(self._follower, self._loop.time(), self._doubts)
             await self._save()
 
     async def _save(self) -> None:

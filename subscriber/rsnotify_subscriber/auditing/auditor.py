@@ -14,15 +14,18 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
-from rsnotify.errors import FetchError, NotFound
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, shown
 from rsnotify.model import Resource
+from rsnotify.offer import Offer
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described, wanted
 from rsnotify_subscriber.auditing.expected import Expectation, Expected
-from rsnotify_subscriber.discovery import base_of, discover, rediscover
+from rsnotify_subscriber.descriptions import Descriptions
+from rsnotify_subscriber.discovery import Offers, base_of, discover
 from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.identifying import is_same_set
 from rsnotify_subscriber.mirror import Tree, default_state
 from rsnotify_subscriber.state import Identity, read_identity
 
@@ -87,11 +90,7 @@ async def audit(
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
-            if identity is None:
-                offer = await discover(fetcher, url)
-                identity = Identity(url, base_of(offer), offer)
-            else:
-                offer = await rediscover(fetcher, url, identity.offer)
+            offer, identity = await _identified(fetcher, url, folder, identity)
             expectation = Expectation(fetcher, offer, identity.selection)
             looks = _Looks(fetcher, Tree(folder, identity.base), identity)
             for number in range(_LOOKS):
@@ -101,6 +100,25 @@ async def audit(
                 if found.in_step:
                     break
             return found
+
+
+async def _identified(
+    fetcher: Fetcher, url: str, folder: Path, known: Identity | None
+) -> tuple[Offer, Identity]:
+    """Return what the Source offers now, and what of it is mirrored."""
+    if known is None:
+        offer = await discover(fetcher, url)
+        return offer, Identity(url, base_of(offer), offer)
+    offers = Offers(Descriptions(fetcher, known.memory), url)
+    if known.url == url:
+        return await offers.revalidate(known.offer), known
+    offer = await offers.find()
+    if not await is_same_set(offers, known, offer):
+        raise ConfigurationError(
+            f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
+            "resources; name the Source that was followed, or the folder of its copy"
+        )
+    return offer, known
 
 
 class _Difference(NamedTuple):

@@ -149,7 +149,9 @@ class Fetcher:
             if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
                 return Page(links, text=await _text(uri, response))
             try:
-                return Page(links, document=dated(await _read(uri, response), response))
+                document = dated(await _read(uri, response), response)
+                self.kept.put(uri, document, validator(response))
+                return Page(links, document=document)
             except DocumentError as error:
                 return Page(links, error=error)
 
