@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from msgspec.structs import replace
 
-from rsnotify.embedded import html_links
-from rsnotify.errors import (
-    ConfigurationError,
-    DocumentError,
-    FetchError,
-    NotFound,
-    RsnotifyError,
-    SeveralSets,
-    Unavailable,
-)
+from rsnotify.errors import ConfigurationError, DocumentError, FetchError, NotFound
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.links import resolve
-from rsnotify.model import Document
-from rsnotify.offer import FIELDS, Offer, read_framework, read_offer
-from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify.offer import FIELDS, Offer, read_framework
+from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.descriptions import Descriptions, Memory
-from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
-from rsnotify_subscriber.fetching.origin import Origin
-
-#: Where a site names its Sitemaps (core §6.3.4).
-ROBOTS_PATH = "/robots.txt"
-#: How many links are followed from one document to the next, up or down.
-_STEPS = 6
-_LISTED_UNDER: dict[str | None, str] = {
-    **FIELDS,
-    None: "resource_list",  # a plain Sitemap (core §6.1)
-}
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.searching import Search, capability_lists, offer_at, only_one
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:
@@ -62,7 +41,7 @@ async def find(fetcher: Fetcher, uri: str) -> Offer:
         SeveralSets: It leads to several.
         RsnotifyError: As `discover`.
     """
-    return await _Search(Descriptions(fetcher), uri).from_start()
+    return await Search(Descriptions(fetcher), uri).from_start()
 
 
 def base_of(offer: Offer) -> str:
@@ -94,7 +73,7 @@ class Offers:
         Raises:
             RsnotifyError: As `discover`.
         """
-        offer = await _Search(self._descriptions, self._uri).from_start()
+        offer = await Search(self._descriptions, self._uri).from_start()
         if not (change_ways(offer) or resource_ways(offer)):
             raise ConfigurationError(
                 f"{self._uri} leads to a set of resources with neither a Resource List nor a "
@@ -125,7 +104,7 @@ class Offers:
 
     async def _capability_list(self, uri: str) -> Offer:
         document, origin = await self._descriptions.document(uri)
-        return _offer_at(document, origin)
+        return offer_at(document, origin)
 
     def _with_named(self, offer: Offer, known: Offer) -> Offer:
         """Keep the list that the user named, though its Capability List leaves it out."""
@@ -162,192 +141,8 @@ class Offers:
             for one in document.resources
         )
         document = replace(document, resources=entries)
-        listed = _capability_lists(document)
+        listed = capability_lists(document)
         if known.listed and offer.capability_list not in listed:
-            moved = await self._capability_list(_only_one(uri, document, listed))
+            moved = await self._capability_list(only_one(uri, document, listed))
             offer = replace(moved, source_description=uri)
         return read_framework(offer, document, origin.base)
-
-
-def _offer_at(document: Document, origin: Origin) -> Offer:
-    """Read a Capability List that may have been redirected."""
-    return replace(read_offer(document, origin.base), capability_list=origin.place)
-
-
-def _capability_lists(description: Document) -> list[str]:
-    return [
-        one.uri
-        for one in description.resources
-        if one.capability != Capability.FRAMEWORK_NOTIFICATION
-    ]
-
-
-def _only_one(uri: str, description: Document, listed: list[str]) -> str:
-    """Return the one set of resources that a Source Description lists."""
-    if not listed:
-        raise ConfigurationError(f"{uri} describes no set of resources")
-    if len(listed) > 1:
-        what = "Source Descriptions" if description.index else "sets of resources"
-        raise _several(uri, what, uri, listed)
-    return listed[0]
-
-
-class _Search:
-    """One walk over the documents of a Source."""
-
-    def __init__(self, descriptions: Descriptions, uri: str) -> None:
-        self._descriptions = descriptions
-        self._uri = uri
-        self._steps = 0
-
-    async def from_start(self) -> Offer:
-        origin = Origin(self._uri)
-        try:
-            page, origin = await self._descriptions.page(self._uri)
-        except NotFound as error:
-            page, reason = Page([]), str(error)
-        else:
-            reason = str(page.error) if page.error else "it is no ResourceSync document"
-        if page.document is not None:
-            return await self._from_document(page.document, origin)
-        linked = _resourcesync_links(page, origin.base)
-        if linked:
-            return await self._from_uri(linked[0])
-        return await self._from_site(reason)
-
-    async def _from_site(self, reason: str) -> Offer:
-        """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
-        tried: list[FetchError | DocumentError | str] = []
-        folder = resolve(self._uri, ".")
-        for place in dict.fromkeys(
-            (folder + WELL_KNOWN_PATH[1:], resolve(self._uri, WELL_KNOWN_PATH))
-        ):
-            try:
-                document, origin = await self._descriptions.document(place)
-            except (FetchError, DocumentError) as error:
-                tried.append(error)
-            else:
-                return await self._from_document(document, origin)
-        sitemaps = await self._sitemaps(tried)
-        if len(sitemaps) == 1:
-            return await self._from_uri(sitemaps[0])
-        if sitemaps:
-            robots = resolve(self._uri, ROBOTS_PATH)
-            raise _several(self._uri, "Sitemaps", robots, sitemaps)
-        for failure in tried:
-            if isinstance(failure, Unavailable):
-                raise failure  # which says nothing of what is there: a later try may find it
-        raise ConfigurationError(
-            f"{self._uri} leads to nothing that can be followed: {reason}; "
-            + "; ".join(map(str, tried))
-        )
-
-    async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
-        robots = resolve(self._uri, ROBOTS_PATH)
-        try:
-            page, _ = await self._descriptions.page(robots)
-        except FetchError as error:
-            tried.append(error)
-            return []
-        lines = (line.partition(":") for line in page.text.splitlines())
-        found = [
-            resolve(robots, value.strip())
-            for name, _, value in lines
-            if name.strip().lower() == "sitemap" and value.strip()
-        ]
-        if not found:
-            tried.append(f"{robots}: it names no Sitemap")
-        return list(dict.fromkeys(found))
-
-    async def _from_uri(self, uri: str) -> Offer:
-        self._steps += 1
-        if self._steps > _STEPS:
-            raise ConfigurationError(f"{self._uri} leads from document to document without end")
-        document, origin = await self._descriptions.document(uri)
-        return await self._from_document(document, origin)
-
-    async def _from_document(self, document: Document, origin: Origin) -> Offer:
-        if document.capability == Capability.DESCRIPTION:
-            return await self._from_description(document, origin)
-        if document.capability == Capability.CAPABILITY_LIST:
-            return _offer_at(document, origin)
-        above = await self._above(document, origin)
-        role = _LISTED_UNDER.get(document.capability)
-        listed = None if above is None or role is None else getattr(above, role)
-        if above is not None and (role is None or listed is not None):
-            if listed is not None and document.link(Rel.INDEX) is None:
-                await self._check_listed(document, origin, listed)
-            return above
-        if role is None:
-            raise ConfigurationError(
-                f"{origin.place} is a document of capability {document.capability!r}, from which "
-                "nothing can be followed; name the Capability List instead"
-            )
-        return replace(above or Offer(), **{role: origin.place})
-
-    async def _from_description(self, document: Document, origin: Origin) -> Offer:
-        listed = [resolve(origin.base, uri) for uri in _capability_lists(document)]
-        offer = await self._from_uri(_only_one(origin.place, document, listed))
-        if document.index:
-            return offer
-        up = offer.source_description
-        if up is not None and up != origin.place:  # the set's own may list it and nothing else
-            with suppress(FetchError, DocumentError):
-                above, its_origin = await self._descriptions.document(up)
-                described = read_framework(offer, above, its_origin.base)
-                if above.capability == Capability.DESCRIPTION and described.listed:
-                    return described
-        offer = read_framework(offer, document, origin.base)
-        return replace(offer, source_description=origin.place, listed=True)
-
-    async def _check_listed(self, document: Document, origin: Origin, listed: str) -> None:
-        """Refuse a list if the one that the Capability List above it names is of another set."""
-        if _bare(listed) in (_bare(self._uri), _bare(origin.place), _bare(origin.base)):
-            return
-        other, _ = await self._descriptions.document(listed)
-        if not _share_entries(document, other):
-            raise ConfigurationError(
-                f"{origin.place} has a link up to a Capability List that lists {listed} instead; "
-                "name the Capability List of the set to follow"
-            )
-
-    async def _above(self, document: Document, origin: Origin) -> Offer | None:
-        """Follow the link up; Sources forget it, or let it point to nowhere."""
-        up = document.link(Rel.UP) or document.link(Rel.INDEX)
-        if up is None:
-            return None
-        uri = resolve(origin.base, up)
-        try:
-            return await self._from_uri(uri)
-        except Unavailable as error:
-            if _host(error.uri) == _host(origin.base):
-                raise  # it may be there later, and lists what is needed for a whole copy
-            return None
-        except RsnotifyError:
-            return None
-
-
-def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
-    names = "".join(f"\n  {one}" for one in found)
-    message = f"{uri} leads to several {what}; name one of them:{names}"
-    return SeveralSets(message, where, tuple(found))
-
-
-def _bare(uri: str) -> str:
-    """Return a URI without what often differs between spellings of one."""
-    return uri.partition("://")[2].removeprefix("www.")
-
-
-def _share_entries(one: Document, other: Document) -> bool:
-    uris = {entry.uri for entry in one.resources}
-    return not uris or any(entry.uri in uris for entry in other.resources)
-
-
-def _host(uri: str) -> str:
-    return resolve(uri, "/")
-
-
-def _resourcesync_links(page: Page, uri: str) -> list[str]:
-    found = [target for rel, target in page.links if rel.lower() == Rel.RESOURCESYNC]
-    embedded = html_links(page.text)  # core §6.3.3
-    return found + [resolve(uri, target) for rel, target in embedded if rel == Rel.RESOURCESYNC]

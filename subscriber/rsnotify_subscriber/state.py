@@ -48,6 +48,10 @@ _UNLISTED = """
 SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
     AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
 """
+_HELD = """
+SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
+    ORDER BY uri LIMIT ?
+"""
 #: How many resources are looked up by one query.
 _PART = 500
 
@@ -61,6 +65,7 @@ class Identity(Struct, frozen=True):
         offer: What the Source was last seen to offer.
         selection: What of it is followed.
         prefer: Media types of which alternates are held (core §14.3).
+        place: Where a handler holds the resources, if it says so.
         memory: The documents that said what is offered, to be requested with a condition.
     """
 
@@ -69,6 +74,7 @@ class Identity(Struct, frozen=True):
     offer: Offer
     selection: Selection = Selection()
     prefer: tuple[str, ...] = ()
+    place: str = ""
     memory: Memory = Memory()
 
 
@@ -134,6 +140,22 @@ class State:
     def close(self) -> None:
         """Close the state, so that others may use it."""
         self._database.close()
+
+    @property
+    def name(self) -> str:
+        """Where the state is, for messages."""
+        return self._database.name
+
+    def uris_held(self) -> Iterator[str]:
+        """Return the resources whose content is known to be held."""
+        after = ""
+        while True:
+            with self._storage():
+                rows = self._database.execute(_HELD, (after, _PART)).fetchall()
+            yield from (uri for (uri,) in rows)
+            if len(rows) < _PART:
+                return
+            after = rows[-1][0]
 
     def incoming(self) -> Path:
         """Make the folder of temporary content, without what an earlier run left there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rsnotify.coverage import Change
-from rsnotify.errors import ConfigurationError, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, shown
 from rsnotify.mediatypes import is_media_type
 from rsnotify.pace import Pace
 from rsnotify.selection import Selection
@@ -25,6 +25,7 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.following import Following
 from rsnotify_subscriber.identifying import Identifying
 from rsnotify_subscriber.patching import Patch
+from rsnotify_subscriber.presence import Placed, Watch, check_held, check_there
 from rsnotify_subscriber.push.choosing import NAMES, Via
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.ways import Ways
@@ -216,10 +217,17 @@ class Subscriber:
         incoming = await asyncio.get_running_loop().run_in_executor(worker, state.incoming)
         kept = self._shared.kept if self._shared is not None else None
         fetcher = Fetcher(self._sessions, incoming, self._largest, kept, self._pace.rate)
+        failure = ""
         try:
             await self._identify_and_follow(state, fetcher, incoming, worker, once=once)
+        except RsnotifyError as error:
+            failure = str(error)
+            raise
         finally:
-            self._last = self.status
+            last = self.status
+            if failure:
+                last = msgspec.structs.replace(last, level=False, error=failure)
+            self._last = last
             self._following = None
 
     async def _identify_and_follow(
@@ -233,12 +241,15 @@ class Subscriber:
         identity = await identifying.identify(known, patient=not once)
         if identity is None:
             return
+        await loop.run_in_executor(worker, check_there, self._handler, state)
+        self._prepare(identity, incoming)
+        await loop.run_in_executor(worker, check_held, self._handler, state, identity.place)
+        place = self._handler.place if isinstance(self._handler, Placed) else ""
         identity = msgspec.structs.replace(
-            identity, selection=self._selection, prefer=self._wishes.prefer
+            identity, selection=self._selection, prefer=self._wishes.prefer, place=place
         )
         if identity != known:
             await loop.run_in_executor(worker, state.keep_identity, identity)
-        self._prepare(identity, incoming)
         checked = identifying.checked
         await self._follow(identity, state, fetcher, offers, worker, checked=checked, once=once)
 
@@ -278,8 +289,15 @@ class Subscriber:
             on_committed=self._on_committed,
             wishes=self._wishes,
         )
-        if not self._stopping.is_set():
+        if self._stopping.is_set():
+            return
+        watch = Watch(self._handler, worker)
+        watching = asyncio.create_task(watch.run(self._following.stop))
+        try:
             await self._following.run()
+            await watch.check()
+        finally:
+            watching.cancel()
 
     def _waiting(self, reason: str) -> None:
         self._last = Status(error=reason)

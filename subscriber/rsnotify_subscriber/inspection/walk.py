@@ -22,12 +22,13 @@ from rsnotify.links import resolve
 from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
-from rsnotify_subscriber.discovery import ROBOTS_PATH, find
+from rsnotify_subscriber.discovery import find
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
 from rsnotify_subscriber.fetching.responses import body, check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.inspection.findings import Finding, Named, Tally
+from rsnotify_subscriber.searching import ROBOTS_PATH
 
 #: Parts of one index, or manifests of one dump, that are read.
 PARTS = 20
