@@ -71,16 +71,17 @@ class Identifying:
         if known.url == self._url:
             offer = await self._offers.revalidate(known.offer)
         else:
-            offer = await self._found(patient=patient)
-            await self._check_same(known, offer)
+            offer = await self._same(known, await self._found(patient=patient))
         return replace(known, url=self._url, offer=offer, memory=self._offers.memory)
 
-    async def _check_same(self, known: Identity, offer: Offer) -> None:
-        if not await is_same_set(self._offers, known, offer):
+    async def _same(self, known: Identity, offer: Offer) -> Offer:
+        now = await same_set(self._offers, known, offer)
+        if now is None:
             raise ConfigurationError(
                 f"{self._place} holds the state of {shown(known.url)}; "
                 f"to follow {shown(self._url)} choose another place, or remove that one"
             )
+        return now
 
     async def _found(self, *, patient: bool) -> Offer:
         """Find what is offered, waiting for a Source that is not up yet if `patient`."""
@@ -111,22 +112,24 @@ class Identifying:
             await asyncio.wait({working, stopped})
 
 
-async def is_same_set(offers: Offers, known: Identity, offer: Offer) -> bool:
-    """Return whether an offer is for the set of resources that a state is about.
+async def same_set(offers: Offers, known: Identity, offer: Offer) -> Offer | None:
+    """Return what is offered for the set of a state, if another URL leads to that set.
 
     Args:
         offers: Reads what the Source offers.
         known: What the state says.
-        offer: What another URL leads to.
+        offer: What the other URL leads to.
     """
-    if _overlap(known.offer, offer):
-        return True
-    if known.offer.capability_list is None:
-        return False
-    try:  # it may have moved there
-        return _overlap(await offers.revalidate(known.offer), offer)
+    before = known.offer
+    if _overlap(before, offer) and (offer.capability_list or not before.capability_list):
+        return offer
+    if before.capability_list is None:
+        return None
+    try:  # it may have moved there, or the URL leads to a part of what is offered
+        now = await offers.revalidate(before)
     except RsnotifyError:
-        return False
+        return None
+    return now if _overlap(now, offer) else None
 
 
 def _overlap(one: Offer, other: Offer) -> bool:

@@ -25,7 +25,7 @@ from rsnotify_subscriber.discovery import Offers, base_of, discover
 from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.identifying import is_same_set
+from rsnotify_subscriber.identifying import same_set
 from rsnotify_subscriber.mirror import Tree, default_state
 from rsnotify_subscriber.state import Identity, read_identity
 
@@ -112,8 +112,8 @@ async def _identified(
     offers = Offers(Descriptions(fetcher, known.memory), url)
     if known.url == url:
         return await offers.revalidate(known.offer), known
-    offer = await offers.find()
-    if not await is_same_set(offers, known, offer):
+    offer = await same_set(offers, known, await offers.find())
+    if offer is None:
         raise ConfigurationError(
             f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
             "resources; name the Source that was followed, or the folder of its copy"
