@@ -103,7 +103,7 @@ class Watch:
 
     async def run(self, lost: Callable[[], None]) -> None:
         """Call `lost` once it is another; then return."""
-        while not await self._is_lost():
+        while not await self._is_lost():  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(_LOOK_EVERY)
         lost()
 

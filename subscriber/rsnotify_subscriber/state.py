@@ -83,8 +83,7 @@ def has_moved(before: Offer, now: Offer) -> bool:
 
     Without a list of all resources they cannot be compared, and T is kept to see gaps by.
     """
-    places = (before.capability_list, now.capability_list)
-    return None not in places and places[0] != places[1] and bool(resource_ways(now))
+    return now.capability_list not in (None, before.capability_list) and bool(resource_ways(now))
 
 
 def incomparable(identity: Identity) -> str:

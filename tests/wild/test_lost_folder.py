@@ -6,6 +6,7 @@ restored from a backup, is another folder too, and is to be followed as before.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -98,16 +99,16 @@ async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
     busy: bool, source: WildSource, copied: Path
 ) -> None:
     one = subscriber(source, copied)
+    run = asyncio.create_task(one.run())
+    await until(one, lambda status: status.level)
+    shutil.move(copied, copied.with_name("old"))
+    copied.mkdir()
+    if busy:
+        content = source.file("d", b"new", source.t(60))
+        created = entry(source.uri("d"), "created", datetime=source.t(60), content=content)
+        source.put("changelist.xml", change_list([created], from_=source.t(5)))
     with pytest.raises(RsnotifyError, match="was removed, unmounted or replaced"):
-        async with one:
-            await until(one, lambda status: status.level)
-            shutil.move(copied, copied.with_name("old"))
-            copied.mkdir()
-            if busy:
-                content = source.file("d", b"new", source.t(60))
-                created = entry(source.uri("d"), "created", datetime=source.t(60), content=content)
-                source.put("changelist.xml", change_list([created], from_=source.t(5)))
-            await in_time(one.until(lambda _: False))
+        await in_time(run)
     assert not one.status.level
     assert one.status.error
     assert list(copied.iterdir()) == []

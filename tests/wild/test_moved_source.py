@@ -1,4 +1,4 @@
-"""A Source that moved to another host, with permanent redirects from the old one (RFC 9110 §15.4.2).
+"""A Source that moved to another host, with permanent redirects (RFC 9110 §15.4.2).
 
 The old host is switched off some day. Who went on asking there is lost then; who follows the
 redirect finds the same set, with resources at new URIs, of which the new lists tell.

@@ -112,13 +112,13 @@ async def _identified(
     offers = Offers(Descriptions(fetcher, known.memory), url)
     if known.url == url:
         return await offers.revalidate(known.offer), known
-    offer = await same_set(offers, known, await offers.find())
-    if offer is None:
+    now = await same_set(offers, known, await offers.find())
+    if now is None:
         raise ConfigurationError(
             f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
             "resources; name the Source that was followed, or the folder of its copy"
         )
-    return offer, known
+    return now, known
 
 
 class _Difference(NamedTuple):
