@@ -34,6 +34,8 @@ _LOOKS = 5
 #: Files are compared in parts of this size, by so many workers.
 _PART = 64
 _WORKERS = 4
+#: For so many files that are missing the Source is asked whether it has them itself.
+_ASKED = 100
 
 
 class Audit(Struct, frozen=True):
@@ -44,6 +46,7 @@ class Audit(Struct, frozen=True):
         created: URIs that the Source has and the mirror has not.
         updated: URIs whose content differs.
         deleted: Files, relative to the mirror, that the Source has nothing for.
+        absent: URIs that the Source lists, and neither its server (404, 410) nor the mirror has.
         unknown: URIs of which it could not be told, and with doubts, files that no list names.
         doubts: Why the Source's lists may not tell all.
     """
@@ -52,6 +55,7 @@ class Audit(Struct, frozen=True):
     created: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
@@ -62,7 +66,7 @@ class Audit(Struct, frozen=True):
             return None
         if self.created or self.updated or self.deleted:
             return False
-        return None if self.unknown else True
+        return None if self.unknown or self.absent else True
 
 
 async def audit(
@@ -142,10 +146,14 @@ class _Looks:
         self._tree = tree
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may not follow deletions, say.
-        self._kinds = {"unknown", *(identity.selection.changes or ChangeType)}
+        self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
         self._suspects: set[str] | None = None
+        self._expected = Expected({})
+        self._asked = 0
 
     async def look(self, expected: Expected) -> Audit:
+        self._expected = expected
+        self._asked = 0
         places = await asyncio.to_thread(self._places, expected)
         differing = await self._differing(places)
         self._suspects = set(differing)
@@ -162,8 +170,11 @@ class _Looks:
     def _places(self, expected: Expected) -> dict[str, Resource | None]:
         """Return what is expected at each path to look at; None: nothing."""
         places: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
-        for uri, resource in expected.resources.items():
+        contested = {uri: change.resource for uri, change in expected.contested.items()}
+        for uri, resource in (contested | expected.resources).items():
             places[str(self._tree.find(uri))] = resource
+        for uri in expected.ambiguous - expected.resources.keys():
+            places[str(self._tree.find(uri))] = Resource(uri)
         if self._suspects is None:
             return places
         return {path: places.get(path) for path in self._suspects}
@@ -204,19 +215,48 @@ class _Looks:
         """Return how a file differs, as a field of `Audit`; None if it does not."""
         if resource is None:
             return None if local is None else "deleted"
+        if resource.uri in self._expected.ambiguous:
+            return "unknown"
+        if resource.uri in self._expected.contested:
+            return await self._contested(local, resource)
         if local is None:
-            return "created"
+            return await self._missing(resource)
         same = agree(self._announced(resource).hash, local.hashes)
         if same is None:
             return await self._compare_content(local, resource)
         return None if same else "updated"
 
+    async def _contested(self, local: Digester | None, resource: Resource) -> str | None:
+        """Ask for a resource of which lists contradict each other whether it exists."""
+        try:
+            is_there = await self._fetcher.is_there(resource.uri)
+        except FetchError:
+            return "unknown"
+        if is_there != (resource.uri in self._expected.resources):
+            return "unknown"  # what is there now contradicts the Resource List, too
+        if is_there:
+            return "created" if local is None else await self._compare_content(local, resource)
+        return None if local is None else "deleted"
+
+    async def _missing(self, resource: Resource) -> str:
+        """Return whether it is the mirror or the Source itself that lacks a resource."""
+        self._asked += 1
+        if self._asked > _ASKED:
+            return "created"
+        try:
+            home = self._home(resource)
+            return "created" if await self._fetcher.is_there(home) else "absent"
+        except FetchError:
+            return "created"
+
+    def _home(self, resource: Resource) -> str:
+        change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
+        return wanted(change, self._prefer).home.uri
+
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
         """Compare with the resource itself, as the Source announces no hash."""
-        change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
-        home = wanted(change, self._prefer).home
         try:
-            content = await self._fetcher.content(Resource(home.uri))
+            content = await self._fetcher.content(Resource(self._home(resource)))
         except NotFound:
             return "deleted"
         except FetchError:

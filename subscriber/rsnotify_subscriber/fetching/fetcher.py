@@ -16,7 +16,13 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant
-from rsnotify.errors import ContentMismatch, DocumentError, MalformedDocument, Unavailable
+from rsnotify.errors import (
+    ContentMismatch,
+    DocumentError,
+    MalformedDocument,
+    NotFound,
+    Unavailable,
+)
 from rsnotify.links import parse_links, resolve
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader, with_resources
@@ -154,6 +160,20 @@ class Fetcher:
                 return Page(links, document=document)
             except DocumentError as error:
                 return Page(links, error=error)
+
+    async def is_there(self, uri: str) -> bool:
+        """Return whether a server has a resource, without reading its content.
+
+        Raises:
+            FetchError: It does not say.
+        """
+        headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
+        try:
+            async with self._sessions.get(uri, headers) as response:
+                check_status(uri, response)
+        except NotFound:
+            return False
+        return True
 
     async def content(
         self, resource: Resource, *, most: int | None = None, moment: Instant | None = None
