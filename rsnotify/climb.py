@@ -499,7 +499,9 @@ class Climb:
             if self._worklist.is_watched(resource.uri):
                 self._still_listed.add(resource.uri)
                 continue
-            change = Change(resource.uri, ChangeType.UPDATED, listed.at, resource, package)
+            # No later than what is confirmed afterwards: only push brings what is later than that.
+            at = min(listed.at, self._baseline.at)
+            change = Change(resource.uri, ChangeType.UPDATED, at, resource, package)
             self._worklist.add(change, since=EARLIEST)
             self._intake.news = True
         self._walk_on(self._baseline, now)

@@ -65,6 +65,7 @@ may stop at any point: begun again from the last `progress` it kept, all ends th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from random import Random
 
 from msgspec.structs import replace
@@ -106,6 +107,7 @@ class Follower:
         pace: How fast, and how much at once.
         random: The source of jitter.
         compared: When the copy was last compared with the whole set, by the clock of `now`.
+        pushed: What an earlier run applied and is later than `progress.confirmed`.
         incomparable: Why what is held cannot be compared with what the Source says of its whole
             set, in a sentence; empty if it can.
     """
@@ -118,6 +120,7 @@ class Follower:
         pace: Pace | None = None,
         random: Random | None = None,
         compared: float = 0.0,
+        pushed: Iterable[Change] = (),
         incomparable: str = "",
     ) -> None:
         self._pace = pace = pace or Pace()
@@ -127,6 +130,7 @@ class Follower:
         self._worklist = Worklist(pace.retry, random)
         self._schedule = Schedule(pace, random)
         self._provisional = Provisional(grace=pace.poll, patience=pace.stale)
+        self._provisional.add(pushed, -inf)
         self._climb = Climb(
             offer,
             self._knowledge,

@@ -94,7 +94,7 @@ class Behind(Struct, frozen=True, tag=True):
 
     Args:
         pending: Resources with changes that are known and not yet applied.
-        doubts: Why the copy may be wrong though nothing is known to be missing.
+        doubts: Why the copy may not be what the Source's documents say.
     """
 
     pending: int
@@ -181,13 +181,13 @@ class Watch:
         self._mark: tuple[float, Instant | None] | None = None
         self._verdict = Audited(None)
 
-    def look(self, follower: Follower, now: float, doubts: tuple[str, ...] = ()) -> None:
+    def look(self, follower: Follower, now: float, doubt: str = "") -> None:
         """Announce what has changed; called about once a second, and after each event.
 
         Args:
             follower: The follower.
             now: The time, in seconds of any clock that does not jump.
-            doubts: Why the copy may be wrong though nothing is known to be missing.
+            doubt: Why the copy may be wrong for a reason that the follower does not know.
         """
         if follower.gap and not self._gap:
             self._announce(GapSeen())
@@ -198,13 +198,13 @@ class Watch:
         if verdict != self._verdict:
             self._verdict = verdict
             self._announce(verdict)
-        if follower.level and not doubts:
+        if follower.level and not doubt:
             self._mark = None
             self._tell_level(follower)
         elif self._mark is None:
             self._mark = (now, follower.since)
         elif now - self._mark[0] >= LATE:
-            self._tell_behind(follower, self._mark[1], doubts)
+            self._tell_behind(follower, self._mark[1], doubt)
             self._mark = (now, follower.since)
 
     def _tell_level(self, follower: Follower) -> None:
@@ -212,15 +212,14 @@ class Watch:
             self._level = True
             self._announce(Level(_through(follower)))
 
-    def _tell_behind(
-        self, follower: Follower, known: Instant | None, doubts: tuple[str, ...]
-    ) -> None:
+    def _tell_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
         """Tell that it is behind, unless it only has what came meanwhile still to apply."""
         through = _through(follower)
         is_newer = known is not None and through is not None and through >= known
         is_underway = follower.owed and not follower.gap and (is_newer or follower.waiting)
         if self._level is not False and not is_underway:
             self._level = False
+            doubts = follower.doubts + ((doubt,) if doubt else ())
             self._announce(Behind(follower.owed, doubts))
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.wild.hub import WildHub
+from tests.wild.running import Copy, Folder, Recorder
 from tests.wild.source import WildSource
 
 
@@ -30,3 +31,11 @@ async def hub() -> AsyncIterator[WildHub]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "copy"
+
+
+@pytest.fixture(params=["folder", "handler"])
+def copy(request: pytest.FixtureRequest, source: WildSource, tmp_path: Path) -> Copy:
+    """An empty copy: a folder, or what the handler of an embedded Subscriber keeps."""
+    if request.param == "folder":
+        return Folder(tmp_path / "copy")
+    return Recorder(source.base, tmp_path / "state")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -20,8 +20,6 @@ from tests.subscriber.conftest import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify
 from tests.wild.source import WildSource
-
-__all__ = ["PACE", "PATIENCE", "Outcome", "Recorder", "assert_honest", "follow_once", "following"]
 
 
 @dataclass(frozen=True)
@@ -43,32 +41,41 @@ class Outcome:
     output: str = ""
 
 
-class _Copy(Protocol):
-    """What a Destination holds."""
-
-    def files(self) -> dict[str, bytes]:
-        """Return contents by name below the base of the Source."""
-
-
 class Folder:
-    """The copy in a folder."""
+    """A copy in a folder, as `rsnotify follow` keeps it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.state = default_state(path)
+
+    @property
+    def handler(self) -> FolderMirror:
+        return FolderMirror(self.path)
 
     def files(self) -> dict[str, bytes]:
+        """Return contents by name below the base of the Source."""
         return files_of(self.path)
 
 
 class Recorder:
-    """A handler that keeps contents in memory, as a Subscriber within another program does."""
+    """A copy in memory, made by a handler, as a Subscriber within another program does.
 
-    def __init__(self, base: str) -> None:
+    Args:
+        base: What the URIs of resources begin with.
+        state: Where the state is kept.
+    """
+
+    def __init__(self, base: str, state: Path) -> None:
         self.base = base
+        self.state = state
         self.held: dict[str, bytes] = {}
         self.calls: list[tuple[str, str]] = []
 
-    async def apply(self, changes: list[Received]) -> None:
+    @property
+    def handler(self) -> Recorder:
+        return self
+
+    async def apply(self, changes: Sequence[Received]) -> None:
         for one in changes:
             name = one.uri.removeprefix(self.base)
             self.calls.append((one.change.value, name))
@@ -79,19 +86,19 @@ class Recorder:
                 self.held[name] = one.content.read_bytes()
 
     def files(self) -> dict[str, bytes]:
+        """Return contents by name below the base of the Source."""
         return dict(self.held)
 
 
-def subscriber(
-    source: WildSource | str, copy: Path | Recorder, *, state: Path | None = None, **options: Any
-) -> Subscriber:
-    """Make a Subscriber that follows into a folder, or calls a handler."""
+Copy = Folder | Recorder
+
+
+def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> Subscriber:
+    """Make a Subscriber that keeps a copy."""
     url = source if isinstance(source, str) else source.url
-    options.setdefault("pace", PACE)
-    if isinstance(copy, Path):
-        return Subscriber(url, FolderMirror(copy), state=state or default_state(copy), **options)
-    assert state is not None
-    return Subscriber(url, copy, state=state, **options)
+    copy = Folder(copy) if isinstance(copy, Path) else copy
+    options = {"pace": PACE, "state": copy.state, **options}
+    return Subscriber(url, copy.handler, **options)
 
 
 def pace(**fields: float) -> Pace:
@@ -99,7 +106,7 @@ def pace(**fields: float) -> Pace:
     return msgspec.structs.replace(PACE, **fields)
 
 
-async def follow_once(source: WildSource | str, copy: Path | Recorder, **options: Any) -> Outcome:
+async def follow_once(source: WildSource | str, copy: Copy | Path, **options: Any) -> Outcome:
     """Catch up within this process, and return what the subscriber says of the copy."""
     one = subscriber(source, copy, **options)
     error = ""
@@ -120,11 +127,17 @@ def outcome_of(status: Status, error: str = "") -> Outcome:
 
 @asynccontextmanager
 async def following(
-    source: WildSource | str, copy: Path | Recorder, **options: Any
+    source: WildSource | str, copy: Copy | Path, **options: Any
 ) -> AsyncIterator[Subscriber]:
     """Follow until the block ends."""
     async with subscriber(source, copy, **options) as one:
         yield one
+
+
+async def until_right(one: Subscriber, copy: Copy | Path, source: WildSource) -> None:
+    """Wait until a subscriber that runs says that the copy is right, and hold it to that."""
+    copy = Folder(copy) if isinstance(copy, Path) else copy
+    await until(one, lambda status: status.level and copy.files() == source.resources)
 
 
 async def until(one: Subscriber, condition: Callable[[Status], bool]) -> None:
@@ -160,7 +173,7 @@ async def command_audit(source: WildSource | str, folder: Path, *options: str) -
 
 
 def assert_honest(
-    copy: Path | _Copy, truth: WildSource | dict[str, bytes], outcome: Outcome
+    copy: Copy | Path, truth: WildSource | dict[str, bytes], outcome: Outcome
 ) -> None:
     """Assert the one promise: the copy is right, or the outcome says that it may not be.
 
@@ -175,9 +188,3 @@ def assert_honest(
         assert held == right, f"it says that the copy is right, and it is not: {outcome}"
     else:
         assert outcome.reasons, f"it does not say why the copy may not be right: {outcome}"
-
-
-async def in_time(work: Awaitable[Any]) -> Any:
-    """Await something, no longer than is reasonable on the slowest machine."""
-    async with asyncio.timeout(PATIENCE):
-        return await work

@@ -12,7 +12,14 @@ from typing import Any
 from aiohttp import web
 
 from tests.subscriber.source import Server
-from tests.wild.documents import capability_list, description, sha256
+from tests.wild.documents import (
+    Time,
+    capability_list,
+    change_list,
+    description,
+    entry,
+    resource_list,
+)
 
 FOLDER = "/set/"
 
@@ -92,7 +99,8 @@ class WildSource:
         self.answers: dict[str, Given] = {}
         self.resources: dict[str, bytes] = {}
         self.log: list[Request] = []
-        self.skew = timedelta()
+        #: What the Source's clock shows, for the Date of its answers; None for the present.
+        self.clock: datetime | None = None
         #: A whole second a day ago, from which tests count (`t`), so that nothing is in the future.
         self.start = datetime.now(UTC).replace(microsecond=0) - timedelta(days=1)
         application = web.Application()
@@ -128,8 +136,8 @@ class WildSource:
 
     @property
     def now(self) -> datetime:
-        """The Source's clock, from which its Date comes: that of the machine, and `skew`."""
-        return datetime.now(UTC) + self.skew
+        """What the Source's clock shows."""
+        return self.clock or datetime.now(UTC)
 
     # What is there
 
@@ -182,9 +190,47 @@ class WildSource:
         self.put("capabilitylist.xml", capability_list(offered))
         self.put("/.well-known/resourcesync", description([self.url]))
 
-    def hash(self, name: str) -> str:
-        """Return the SHA-256 of a resource as it is now."""
-        return sha256(self.resources[name])
+    # Lists of what is there, where nothing but their times is of interest
+
+    def list_resources(
+        self,
+        at: Time | None,
+        *,
+        hashed: bool = True,
+        name: str = "resourcelist.xml",
+        **options: Any,
+    ) -> None:
+        """Put a Resource List of all resources as they are now.
+
+        Args:
+            at: Its `at`.
+            hashed: Whether entries announce hash and length, or nothing but their URI.
+            name: Its name.
+            options: Fields of `Answer`.
+        """
+        entries = [
+            entry(self.uri(one), content=content if hashed else None)
+            for one, content in self.resources.items()
+        ]
+        self.put(name, resource_list(entries, at=at), **options)
+
+    def list_changes(
+        self,
+        *entries: str,
+        from_: Time | None = None,
+        until: Time | None = None,
+        name: str = "changelist.xml",
+        **options: Any,
+    ) -> None:
+        """Put a Change List of these entries (see `changed`)."""
+        self.put(name, change_list(entries, from_=from_, until=until), **options)
+
+    def changed(
+        self, name: str, change: str, at: Time | None = None, *, hashed: bool = True, **more: Any
+    ) -> str:
+        """Return the entry of a change, with what is announced of the resource as it is now."""
+        content = self.resources.get(name) if hashed and change != "deleted" else None
+        return entry(self.uri(name), change, datetime=at, content=content, **more)
 
     # What was asked
 

@@ -1,0 +1,92 @@
+"""A Change List has entries that are dated before its own `from`.
+
+Against core §12.1, by which it has what happened after `from`. A clock was set, `from` is the time
+of the last export, or the entry has the date of the file that was added. Dates do not tell then
+what is new: an entry outside of its list's interval says so for the whole list.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.wild.documents import days, seconds
+from tests.wild.running import (
+    Copy,
+    assert_honest,
+    command_audit,
+    follow_once,
+    following,
+    until_right,
+)
+from tests.wild.source import WildSource
+
+
+@pytest.fixture(autouse=True)
+def begun(source: WildSource) -> None:
+    source.offer()
+    for name in ("a", "b", "c"):
+        source.file(name, name.encode(), source.t(-100_000))
+    source.list_resources(at=source.t(1000))
+    source.list_changes(from_=source.t(500))
+
+
+@pytest.mark.parametrize("before", [1, 60, 90_000])
+async def test_they_are_applied_where_the_first_copy_finds_them(
+    source: WildSource, copy: Copy, before: float
+) -> None:
+    source.file("d", b"d")
+    source.remove("b")
+    source.list_changes(
+        source.changed("d", "created", source.t(500 - before)),
+        source.changed("b", "deleted", source.t(1100)),
+        from_=source.t(500),
+    )
+    outcome = await follow_once(source, copy)
+    assert_honest(copy, source, outcome)
+    assert outcome.claims, outcome
+
+
+@pytest.mark.parametrize("before", [1, 60, 90_000])
+async def test_they_are_applied_where_they_appear_later(
+    source: WildSource, copy: Copy, before: float
+) -> None:
+    await follow_once(source, copy)
+    source.file("d", b"d")
+    source.list_changes(source.changed("d", "created", source.t(500 - before)), from_=source.t(500))
+    outcome = await follow_once(source, copy)
+    assert_honest(copy, source, outcome)
+    assert outcome.claims, outcome
+
+
+async def test_they_are_applied_in_a_new_list_while_following(
+    source: WildSource, copy: Copy
+) -> None:
+    async with following(source, copy) as subscriber:
+        await until_right(subscriber, copy, source)
+        source.file("a", b"changed")
+        source.list_changes(source.changed("a", "updated", source.t(400)), from_=source.t(1500))
+        source.list_resources(at=source.t(1500))
+        await until_right(subscriber, copy, source)
+
+
+async def test_entries_dated_by_the_day_lie_before_the_from_of_their_list(
+    source: WildSource, copy: Copy
+) -> None:
+    await follow_once(source, copy)
+    for content in (b"changed", b"changed again"):
+        source.file("a", content)
+        today = days(source.t(0))
+        source.list_changes(
+            source.changed("a", "updated", lastmod=today), from_=seconds(source.t(500))
+        )
+        outcome = await follow_once(source, copy)
+        assert_honest(copy, source, outcome)
+        assert outcome.claims, outcome
+
+
+async def test_audit_takes_them_into_account(source: WildSource, folder) -> None:
+    await follow_once(source, folder)
+    source.file("d", b"d")
+    source.list_changes(source.changed("d", "created", source.t(440)), from_=source.t(500))
+    outcome = await command_audit(source, folder)
+    assert outcome.code in (1, 2), outcome
