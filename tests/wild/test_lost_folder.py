@@ -16,10 +16,10 @@ from rsnotify.errors import RsnotifyError
 from rsnotify_subscriber import default_state
 from tests.wild.documents import change_list, entry, resource_list
 from tests.wild.running import (
+    PATIENCE,
     assert_honest,
     command_follow_once,
     follow_once,
-    in_time,
     subscriber,
     until,
 )
@@ -108,7 +108,8 @@ async def test_a_folder_that_vanishes_while_it_is_followed_ends_that(
         created = entry(source.uri("d"), "created", datetime=source.t(60), content=content)
         source.put("changelist.xml", change_list([created], from_=source.t(5)))
     with pytest.raises(RsnotifyError, match="was removed, unmounted or replaced"):
-        await in_time(run)
+        async with asyncio.timeout(PATIENCE):
+            await run
     assert not one.status.level
     assert one.status.error
     assert list(copied.iterdir()) == []
