@@ -20,8 +20,8 @@ from rsnotify.selection import Selection
 from rsnotify.vocabulary import Capability
 from rsnotify.writing import write_document
 from rsnotify_subscriber import Status, Subscriber
+from rsnotify_subscriber.command_report import sentence
 from rsnotify_subscriber.events import Audited, Event
-from rsnotify_subscriber.report import sentence
 from tests.subscriber.conftest import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256
