@@ -1,12 +1,13 @@
 """Whether what a state says is held is still there: a folder may be unmounted, removed or replaced.
 
 A folder is told from another by its device and inode. Where these have changed, as after a copy to
-a new disk, each file has to be there; where they have not, a few are looked at.
+a new disk, every file is looked for; where they have not, a few are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from itertools import islice
@@ -14,7 +15,10 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_subscriber.state import State
+from rsnotify.ladder import resource_ways
+from rsnotify_subscriber.state import Identity, State
+
+logger = logging.getLogger("rsnotify.subscriber")
 
 #: How many files are looked at in a folder that is the same as in the last run.
 _SAMPLE = 16
@@ -34,28 +38,35 @@ class Placed(Protocol):
         """Return the file of a resource, if there is one."""
 
 
-def check_held(handler: object, state: State, before: str) -> None:
+def check_held(handler: object, state: State, identity: Identity) -> None:
     """Check that the files are there which a state says are held; it blocks on the disk.
+
+    Where some are missing, the state forgets them, and everything is due to be compared.
 
     Args:
         handler: Holds them; one that is not `Placed` is not checked.
         state: The state.
-        before: The place in the last run; empty if it is not known.
+        identity: Where they were in the last run, and what the Source offers.
 
     Raises:
-        ConfigurationError: Some are missing.
+        ConfigurationError: All are missing, or some that could not be found in any list.
     """
     if not isinstance(handler, Placed) or not state.resources:
         return
-    uris = state.uris_held()
-    missing = [
-        uri
-        for uri in (islice(uris, _SAMPLE) if handler.place == before else uris)
-        if handler.held_content(uri) is None
-    ]
-    if missing:
-        some = f"{len(missing)} or more" if handler.place == before else str(len(missing))
-        raise ConfigurationError(_lost(state, f"{some} of {state.resources}", missing[0]))
+    held = state.uris_held()
+    if handler.place == identity.place:
+        sample = list(islice(held, _SAMPLE))
+        if all(handler.held_content(uri) is not None for uri in sample):
+            return
+    missing = [uri for uri in state.uris_held() if handler.held_content(uri) is None]
+    if not missing:
+        return
+    if len(missing) == state.resources or not resource_ways(identity.offer):
+        raise ConfigurationError(_lost(state, len(missing), f", as that of {missing[0]}"))
+    logger.warning(
+        "%d files are missing, as that of %s; they are fetched again", len(missing), missing[0]
+    )
+    state.forget(missing)
 
 
 def check_there(handler: object, state: State) -> None:
@@ -65,15 +76,14 @@ def check_there(handler: object, state: State) -> None:
         ConfigurationError: There is none, though resources are held there.
     """
     if isinstance(handler, Placed) and state.resources and not handler.place:
-        raise ConfigurationError(_lost(state, f"all {state.resources}", None))
+        raise ConfigurationError(_lost(state, state.resources))
 
 
-def _lost(state: State, which: str, uri: str | None) -> str:
-    example = "" if uri is None else f", as that of {uri}"
+def _lost(state: State, missing: int, example: str = "") -> str:
     return (
-        f"{which} files are missing that the copy should have by its state in {state.name}"
-        f"{example}; mount or restore the folder of the copy, or remove that state to copy "
-        "everything again"
+        f"the copy lacks {missing} of the {state.resources} files that it should have according "
+        f"to {state.name}{example}; mount or restore the folder of the copy, or remove that state "
+        "to copy everything again"
     )
 
 

@@ -55,6 +55,10 @@ _HELD = """
 SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
     ORDER BY uri LIMIT ?
 """
+_LOSE = """
+UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL, validator = NULL
+    WHERE uri = ?
+"""
 #: How many resources are looked up by one query.
 _PART = 500
 
@@ -238,6 +242,16 @@ class State:
             self._sum_up()
 
         self._transact(forget)
+
+    def forget(self, uris: Sequence[str]) -> None:
+        """Let resources come again whose content is lost, and let everything be compared."""
+
+        def lose() -> None:
+            self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
+            self._database.executemany(_LOSE, [(uri,) for uri in uris])
+            self._sum_up()
+
+        self._transact(lose)
 
     def _fact(self, name: str, kind: type[T]) -> T | None:
         with self._storage():

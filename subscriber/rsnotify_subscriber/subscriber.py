@@ -247,7 +247,7 @@ class Subscriber:
             return
         await loop.run_in_executor(worker, check_there, self._handler, state)
         self._prepare(identity, incoming)
-        await loop.run_in_executor(worker, check_held, self._handler, state, identity.place)
+        await loop.run_in_executor(worker, check_held, self._handler, state, identity)
         place = self._handler.place if isinstance(self._handler, Placed) else ""
         identity = msgspec.structs.replace(
             identity, selection=self._selection, prefer=self._wishes.prefer, place=place

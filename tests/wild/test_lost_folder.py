@@ -48,7 +48,7 @@ async def test_a_folder_that_was_removed_is_missed(source: WildSource, copied: P
     outcome = await command_follow_once(source, copied)
     assert_honest(copied, source, outcome)
     assert outcome.code == 2
-    assert "all 3 files are missing" in outcome.reasons[0]
+    assert "lacks 3 of the 3 files" in outcome.reasons[0]
     assert "copy.rsnotify" in outcome.reasons[0]
     assert not copied.exists()
     shutil.rmtree(default_state(copied))
@@ -88,10 +88,20 @@ async def test_a_copy_of_the_copy_is_followed_if_all_is_there(
     shutil.copytree(copied.with_name("elsewhere"), there)
     outcome = await follow_once(source, there)
     assert_honest(there, source, outcome)
-    assert "1 of 3 files are missing" in outcome.reasons[0]
-    copied.with_name("b").rename(there / "b")
-    outcome = await follow_once(source, there)
     assert outcome.claims, outcome
+    assert len(source.requests("b")) == 1
+    assert source.requests("a") == []
+
+
+async def test_a_file_that_is_missed_and_is_in_no_list_is_named(
+    source: WildSource, copied: Path
+) -> None:
+    source.offer(resourcelist=None)
+    assert (await follow_once(source, copied)).claims
+    (copied / "b").unlink()
+    outcome = await follow_once(source, copied)
+    assert_honest(copied, source, outcome)
+    assert source.uri("b") in outcome.reasons[0]
 
 
 @pytest.mark.parametrize("busy", [False, True])
