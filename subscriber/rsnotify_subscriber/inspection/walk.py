@@ -85,6 +85,10 @@ class _Walk:
         self._named: set[str] = set()
         self.read: set[str] = set()
 
+    @property
+    def _is_enough(self) -> bool:
+        return len(self.read) >= DOCUMENTS or self._bytes > BYTES
+
     async def finding(self, uri: str, called: str | None = None) -> Finding:
         """Read a document and all it leads to.
 
@@ -134,6 +138,29 @@ class _Walk:
         for link in head.links:
             if link.rel == Rel.ARCHIVES and resolve(found.uri, link.href) not in self._named:
                 await self._add(found, link.href)
+        if head.link(Rel.NEXT) is not None:
+            await self._look_at_pages(found, head)
+
+    async def _look_at_pages(self, found: Finding, head: Document) -> None:
+        """Look at the other pages of a list, as some write it that is long."""
+        page = found
+        while (link := head.link(Rel.NEXT)) is not None:
+            uri = resolve(page.uri, link)
+            if uri in self.read:
+                page.warnings += (f"its link with rel=next leads back to {uri}",)
+                return
+            if self._is_enough:
+                found.unread += 1
+                return
+            self.read.add(uri)
+            tally = Tally()
+            try:
+                head, size = await self._read(uri, tally)
+            except (FetchError, DocumentError) as error:
+                found.parts.append(Finding(uri, found.capability, problem=_reason(error)))
+                return
+            page = tally.finding(uri, head, size)
+            found.parts.append(page)
 
     async def _look_at(self, above: Finding, entry: Resource) -> None:
         """Look at what a Source Description or Capability List names."""
@@ -176,7 +203,7 @@ class _Walk:
         uri = resolve(above.uri, uri)
         if uri in self.read:
             return None
-        if len(self.read) >= DOCUMENTS or self._bytes > BYTES:
+        if self._is_enough:
             above.unread += 1
             return None
         found = await self.finding(uri, called)
