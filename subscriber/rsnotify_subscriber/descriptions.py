@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError, FetchError, Unavailable
@@ -158,13 +159,15 @@ class Descriptions:
             del self._moved[next(iter(self._moved))]
 
     def _remember(self, uri: str, document: Document, origin: Origin) -> None:
-        self._known.pop(uri, None)
+        before = self._known.pop(uri, None)
         if document.capability not in _STORED or len(document.resources) > _ENTRIES:
             return
         if len(msgspec.json.encode(document)) > _LARGEST:
             return
         kept = self._fetcher.kept.get(uri)
-        condition = kept.condition if kept is not None else None
-        self._known[uri] = Remembered(uri, document, condition, origin.sent)
+        now = Remembered(uri, document, kept.condition if kept is not None else None, origin.sent)
+        if before is not None and replace(before, sent=now.sent) == now:
+            now = before  # so that a run that finds nothing new has nothing to store
+        self._known[uri] = now
         while len(self._known) > _MOST:
             del self._known[next(iter(self._known))]

@@ -120,7 +120,8 @@ async def _identified(
     if now is None:
         raise ConfigurationError(
             f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
-            "resources; name the Source that was followed, or the folder of its copy"
+            "resources; name the Source that was followed, or the folder of its copy, or, to "
+            "compare the files anyway, an empty folder with --state"
         )
     return now, known
 
