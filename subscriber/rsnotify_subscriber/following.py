@@ -200,7 +200,8 @@ class Following:
     @property
     def _doubts(self) -> tuple[str, ...]:
         """Why the copy may not be what the Source's documents say."""
-        return self._follower.doubts + ((self._offer_doubt,) if self._offer_doubt else ())
+        known = () if self._follower.level else self._follower.doubts
+        return known + ((self._offer_doubt,) if self._offer_doubt else ())
 
     def _error(self) -> str | None:
         """Return why it does not go on: the Source's lists come first, and push comes last."""
@@ -377,8 +378,8 @@ class Following:
             return
         follower = self._follower
         if follower.level:
-            doubts = self._doubts
-            self._end(Unavailable(self._identity.url, doubts[0]) if doubts else None)
+            doubt = self._offer_doubt
+            self._end(Unavailable(self._identity.url, doubt) if doubt else None)
         elif follower.failures >= TRIES:
             self._end(follower.error)
         elif follower.stuck:
