@@ -95,6 +95,8 @@ class Climb:
         self._need_baseline = False
         self._lag_tries = 0
         self._dump_is_new = False
+        #: The Capability List under which everything was compared, or is just now.
+        self._place = self._place_compared = offer.capability_list
         self._is_routine = False
         self._next_comparison = compared + pace.compare
         self._still_listed: set[str] = set()
@@ -143,6 +145,17 @@ class Climb:
             self._schedule.soon(now)
         if before.resource_dump is None and offer.resource_dump is not None:
             self._dump_is_new = True
+        if self._has_moved:
+            self.settled = False
+            self._schedule.soon(now)
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether the set is described elsewhere since everything was compared last.
+
+        Its resources may have new URIs, of which no Change List tells.
+        """
+        return self._offer.capability_list not in (None, self._place) and self.can_compare
 
     def begin(self, now: float) -> None:
         """Begin a pull, or a baseline where only that helps."""
@@ -152,7 +165,7 @@ class Climb:
             # All there is to know is then what is told of changes.
             self._knowledge.skip(EARLIEST)
         pointless = self._knowledge.known is None or not changes
-        needed = pointless or self._need_baseline
+        needed = pointless or self._need_baseline or self._has_moved
         if resources and (needed or self._is_comparison_due(now)):
             self._is_routine = not needed
             self._begin_baseline()
@@ -421,7 +434,7 @@ class Climb:
     def _settle(self) -> None:
         self.failures = 0
         self.error = None
-        self.settled = True
+        self.settled = not self._has_moved
 
     def _poll_later(self, now: float) -> None:
         news, self._intake.news = self._intake.news, False
@@ -446,6 +459,7 @@ class Climb:
         begins, ends = self._anew or (None, None)
         # Who holds nothing needs everything, and a dump has it in one. Where the Resource List
         # did not fill a hole, a younger dump may.
+        self._place_compared = self._offer.capability_list
         self._baseline = Baseline(
             self._offer,
             known or begins or EARLIEST,
@@ -508,6 +522,7 @@ class Climb:
         if baseline.complete:
             self._worklist.drop_unlisted(baseline.at, self._still_listed)
             self.compared = now
+            self._place = self._place_compared
         self._still_listed.clear()
         self._walked = baseline.walked or self._walked
         self._anew = None

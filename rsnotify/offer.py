@@ -29,6 +29,7 @@ class Offer(Struct, frozen=True):
     """The documents and channels of one set of resources, each None where not offered.
 
     Args:
+        listed: Whether the Source Description lists the Capability List.
         channel: The topic under which fragments are published.
         hubs: The ways in to hubs; the URI scheme says the transport.
         framework: The topic under which is told of the documents themselves.
@@ -36,6 +37,7 @@ class Offer(Struct, frozen=True):
     """
 
     source_description: str | None = None
+    listed: bool = False
     capability_list: str | None = None
     resource_list: str | None = None
     resource_dump: str | None = None
@@ -93,21 +95,19 @@ def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
 
 
 def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
-    """Read in a Source Description where is told of the documents of a set.
+    """Return an offer with what the Source Description says of the set.
 
-    A link at the entry of the set comes first, as there may be several sets; then one of the
-    whole; then what has an entry of its own (framework notification §5).
+    A link to the channel of the documents at the entry of the set comes first, as there may be
+    several sets; then one of the whole; then an entry of its own (framework notification §5).
 
     Args:
         offer: What the Capability List of the set says.
         description: The Source Description.
         uri: Where it was found.
-
-    Returns:
-        The offer with the channel, or with none.
     """
     entries = description.resources
     own = [each for each in entries if resolve(uri, each.uri) == offer.capability_list]
+    offer = replace(offer, listed=bool(own))
     for links in (*(each.links for each in own), description.links):
         topic = next((link.href for link in links if link.rel == Rel.MONITOR_GROUP), None)
         if topic is not None:

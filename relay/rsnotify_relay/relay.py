@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,11 +17,18 @@ from rsnotify_publisher.documents import PARTS
 from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
+from rsnotify_subscriber.events import Behind, Event
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.state import State
 
+_log = logging.getLogger("rsnotify.relay")
 _LOOK_EVERY = 0.2
+
+
+def _note(event: Event) -> None:
+    if isinstance(event, Behind) and event.doubts and not event.pending:
+        _log.warning("the copy may be wrong: %s", "; ".join(event.doubts))
 
 
 class Relay:
@@ -103,6 +111,7 @@ class Relay:
             callbacks=callbacks,
             mqtt=mqtt,
             hubs=most_ways,
+            on_event=_note,
         )
 
     def application(self) -> web.Application:

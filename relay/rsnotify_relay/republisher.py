@@ -89,6 +89,11 @@ class Republisher:
         path = self.held_content(self._naming.theirs(uri))
         return None if path is None else (known[0], path)
 
+    @property
+    def place(self) -> str:
+        """What tells the folder of the copy from another; empty if it is not there."""
+        return self._mirror.place
+
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource of the Source, if there is one."""
         return self._mirror.held_content(uri)

@@ -10,10 +10,16 @@ from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify_subscriber.command_how import How, with_how
 from rsnotify_subscriber.command_options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
+from rsnotify_subscriber.command_report import (
+    JsonReport,
+    LineReport,
+    TerminalReport,
+    not_level,
+    sentence,
+)
 from rsnotify_subscriber.command_running import follow_and_show, report_for
 from rsnotify_subscriber.fleet.command import follow_all, given
 from rsnotify_subscriber.mirror import FolderMirror, default_state
-from rsnotify_subscriber.report import JsonReport, LineReport, TerminalReport
 from rsnotify_subscriber.subscriber import Subscriber
 
 
@@ -58,9 +64,12 @@ def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) ->
         if not once:
             raise
         failure = complain(error, 1)
+    status = subscriber.status
     if once and json:
-        report.show(subscriber.status)
-    if failure is None and once and not subscriber.status.level:
-        failure = complain("it was stopped before the copy was level", 1)
+        report.show(status)
+    elif once:
+        typer.echo(sentence(status))
+    if failure is None and once and not status.level:
+        failure = complain(not_level(status), 1)
     if failure is not None:
         raise failure

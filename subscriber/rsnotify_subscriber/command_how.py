@@ -27,6 +27,7 @@ from rsnotify_subscriber.command_options import (
     CallbackUrl,
     Change,
     Collection,
+    Compare,
     Exact,
     Except,
     Hearing,
@@ -59,6 +60,7 @@ class How(Struct, frozen=True, kw_only=True):
     via: ViaOption = Via.AUTO
     hubs: Hubs = 1
     poll: Poll = 10
+    compare: Compare = Pace().compare
     spread: Spread = None
     rate: Rate = None
     only: Only = None
@@ -92,7 +94,7 @@ class How(Struct, frozen=True, kw_only=True):
         """Return what a `Subscriber` and a `Relay` take of it by the same names."""
         return {
             "via": self.via,
-            "pace": Pace(poll=self.poll, spread=self.spread, rate=self.rate),
+            "pace": Pace(poll=self.poll, compare=self.compare, spread=self.spread, rate=self.rate),
             "selection": selection(
                 self.only, self.excluded, self.type, self.change, self.collection
             ),

@@ -44,6 +44,14 @@ Hubs = Annotated[
     int, typer.Option(metavar="N", help="Ways to hear of changes that are kept up at once.", min=1)
 ]
 Poll = Annotated[float, typer.Option(help="Seconds between polls without push.", min=0.1)]
+Compare = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        help="Time between two comparisons of the whole copy with what the Source lists.",
+        min=1,
+    ),
+]
 Spread = Annotated[
     float | None,
     typer.Option(

@@ -1,34 +1,17 @@
-"""Finding out what a Source offers, from whatever URI the user has (core §6.3)."""
+"""Finding the one set of resources that a URI leads to, and what is offered for it (core §6.3)."""
 
 from __future__ import annotations
 
-import msgspec
+from msgspec.structs import replace
 
-from rsnotify.embedded import html_links
-from rsnotify.errors import (
-    ConfigurationError,
-    DocumentError,
-    FetchError,
-    NotFound,
-    RsnotifyError,
-    SeveralSets,
-    Unavailable,
-)
+from rsnotify.errors import ConfigurationError, DocumentError, FetchError, NotFound
 from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.links import resolve
-from rsnotify.model import Document
-from rsnotify.offer import FIELDS, Offer, read_framework, read_offer
-from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
-from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
-
-#: Where a site names its Sitemaps (core §6.3.4).
-ROBOTS_PATH = "/robots.txt"
-#: How many links are followed from one document to the next, up or down.
-_STEPS = 6
-_LISTED_UNDER: dict[str | None, str] = {
-    **FIELDS,
-    None: "resource_list",  # a plain Sitemap (core §6.1)
-}
+from rsnotify.offer import FIELDS, Offer, read_framework
+from rsnotify.vocabulary import Capability
+from rsnotify_subscriber.descriptions import Descriptions, Memory
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.searching import Search, capability_lists, offer_at, only_one
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:
@@ -44,17 +27,11 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
         FetchError: It could not be had.
         DocumentError: What it leads to could not be read.
     """
-    offer = await find(fetcher, uri)
-    if not (change_ways(offer) or resource_ways(offer)):
-        raise ConfigurationError(
-            f"{uri} leads to a set of resources with neither a Resource List nor a Change List, "
-            "and no dump or archive of them"
-        )
-    return offer
+    return await Offers(Descriptions(fetcher), uri).find()
 
 
 async def find(fetcher: Fetcher, uri: str) -> Offer:
-    """Find the one set of resources that a URI leads to, whatever is offered for it.
+    """Find the one set of resources that a URI leads to, even if nothing of it can be followed.
 
     Args:
         fetcher: Fetches.
@@ -64,46 +41,7 @@ async def find(fetcher: Fetcher, uri: str) -> Offer:
         SeveralSets: It leads to several.
         RsnotifyError: As `discover`.
     """
-    return await _Search(fetcher, uri).from_start()
-
-
-async def rediscover(fetcher: Fetcher, uri: str, known: Offer, *, framework: bool = False) -> Offer:
-    """Find what is offered now, for the same set of resources.
-
-    Args:
-        fetcher: Fetches.
-        uri: What the user named.
-        known: What was offered before.
-        framework: Whether it is to be found, too, where is told of the documents themselves.
-
-    Raises:
-        RsnotifyError: As `discover`.
-    """
-    if known.capability_list is None:
-        return await discover(fetcher, uri)
-    try:
-        document = await fetcher.document(known.capability_list)
-    except NotFound:
-        return await discover(fetcher, uri)
-    offer = msgspec.structs.replace(
-        read_offer(document, known.capability_list),
-        framework=known.framework,
-        framework_hubs=known.framework_hubs,
-    )
-    return await _with_framework(fetcher, offer) if framework else offer
-
-
-async def _with_framework(fetcher: Fetcher, offer: Offer) -> Offer:
-    """Read the Source Description, which one can do without."""
-    if offer.source_description is None:
-        return offer
-    try:
-        description = await fetcher.document(offer.source_description)
-    except (FetchError, DocumentError):
-        return offer
-    if description.capability != Capability.DESCRIPTION or description.index:
-        return offer
-    return read_framework(offer, description, offer.source_description)
+    return await Search(Descriptions(fetcher), uri).from_start()
 
 
 def base_of(offer: Offer) -> str:
@@ -112,128 +50,99 @@ def base_of(offer: Offer) -> str:
     return resolve(offer.capability_list or next(iter(ways), ""), ".")
 
 
-class _Search:
-    """One walk over the documents of a Source."""
+class Offers:
+    """What a Source offers for the one set of resources that a URI leads to.
 
-    def __init__(self, fetcher: Fetcher, uri: str) -> None:
-        self._fetcher = fetcher
+    Args:
+        descriptions: Reads the documents that say so.
+        uri: What the user named, as for `discover`.
+    """
+
+    def __init__(self, descriptions: Descriptions, uri: str) -> None:
+        self._descriptions = descriptions
         self._uri = uri
-        self._steps = 0
 
-    async def from_start(self) -> Offer:
+    @property
+    def memory(self) -> Memory:
+        """What to store for the next run."""
+        return self._descriptions.memory
+
+    async def find(self) -> Offer:
+        """Return what is offered.
+
+        Raises:
+            RsnotifyError: As `discover`.
+        """
+        offer = await Search(self._descriptions, self._uri).from_start()
+        if not (change_ways(offer) or resource_ways(offer)):
+            raise ConfigurationError(
+                f"{self._uri} leads to a set of resources with neither a Resource List nor a "
+                "Change List, and no dump or archive of them"
+            )
+        return offer if offer.listed else await self._described(offer, offer)
+
+    async def revalidate(self, known: Offer) -> Offer:
+        """Return what is offered now, from the Capability List and the Source Description.
+
+        Args:
+            known: What was offered before.
+
+        Raises:
+            SeveralSets: The Source Description lists several other sets instead.
+            FetchError: What is offered could not be checked.
+            RsnotifyError: As `discover`.
+        """
+        if known.capability_list is None:
+            if self._uri in known.documents.values():
+                return known  # there is only this list, which is read anyway
+            return await self.find()
         try:
-            page = await self._fetcher.page(self._uri)
-        except NotFound as error:
-            page, reason = Page([]), str(error)
-        else:
-            reason = str(page.error) if page.error else "it is no ResourceSync document"
-        if page.document is not None:
-            return await self._from_document(page.document, self._uri)
-        linked = _resourcesync_links(page, self._uri)
-        if linked:
-            return await self._from_uri(linked[0])
-        return await self._from_site(reason)
+            offer = await self._capability_list(known.capability_list)
+        except NotFound:
+            return await self.find()
+        return await self._described(self._with_named(offer, known), known)
 
-    async def _from_site(self, reason: str) -> Offer:
-        """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
-        tried: list[FetchError | DocumentError | str] = []
-        folder = resolve(self._uri, ".")
-        for place in dict.fromkeys(
-            (folder + WELL_KNOWN_PATH[1:], resolve(self._uri, WELL_KNOWN_PATH))
-        ):
-            try:
-                document = await self._fetcher.document(place)
-            except (FetchError, DocumentError) as error:
-                tried.append(error)
-            else:
-                return await self._from_document(document, place)
-        sitemaps = await self._sitemaps(tried)
-        if len(sitemaps) == 1:
-            return await self._from_uri(sitemaps[0])
-        if sitemaps:
-            robots = resolve(self._uri, ROBOTS_PATH)
-            raise _several(self._uri, "Sitemaps", robots, sitemaps)
-        for failure in tried:
-            if isinstance(failure, Unavailable):
-                raise failure  # which says nothing of what is there: a later try may find it
-        raise ConfigurationError(
-            f"{self._uri} leads to nothing that can be followed: {reason}; "
-            + "; ".join(map(str, tried))
+    async def _capability_list(self, uri: str) -> Offer:
+        document, origin = await self._descriptions.document(uri)
+        return offer_at(document, origin)
+
+    def _with_named(self, offer: Offer, known: Offer) -> Offer:
+        """Keep the list that the user named, though its Capability List leaves it out."""
+        named = {field for field in FIELDS.values() if getattr(known, field) == self._uri}
+        return replace(
+            offer, **{field: self._uri for field in named if getattr(offer, field) is None}
         )
 
-    async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
-        robots = resolve(self._uri, ROBOTS_PATH)
+    async def _described(self, offer: Offer, known: Offer) -> Offer:
+        """Compare an offer with the Source Description, which may list another set by now."""
+        uri = offer.source_description
+        if known.listed or uri is None:  # a Capability List may leave out the link up
+            uri = known.source_description
+        offer = replace(
+            offer,
+            source_description=uri,
+            framework=known.framework,
+            framework_hubs=known.framework_hubs,
+        )
+        if uri is None:
+            return offer
         try:
-            page = await self._fetcher.page(robots)
-        except FetchError as error:
-            tried.append(error)
-            return []
-        lines = (line.partition(":") for line in page.text.splitlines())
-        found = [
-            resolve(robots, value.strip())
-            for name, _, value in lines
-            if name.strip().lower() == "sitemap" and value.strip()
-        ]
-        if not found:
-            tried.append(f"{robots}: it names no Sitemap")
-        return list(dict.fromkeys(found))
-
-    async def _from_uri(self, uri: str) -> Offer:
-        return await self._from_document(await self._document(uri), uri)
-
-    async def _document(self, uri: str) -> Document:
-        self._steps += 1
-        if self._steps > _STEPS:
-            raise ConfigurationError(f"{self._uri} leads from document to document without end")
-        return await self._fetcher.document(uri)
-
-    async def _from_document(self, document: Document, uri: str) -> Offer:
-        if document.capability == Capability.DESCRIPTION:
-            return await self._from_description(document, uri)
-        if document.capability == Capability.CAPABILITY_LIST:
-            return read_offer(document, uri)
-        above = await self._above(document, uri)
-        role = _LISTED_UNDER.get(document.capability)
-        if above is not None and (role is None or getattr(above, role) is not None):
-            return above
-        if role is None:
-            raise ConfigurationError(
-                f"{uri} is a document of capability {document.capability!r}, from which nothing "
-                "can be followed; name the Capability List instead"
-            )
-        return msgspec.structs.replace(above or Offer(), **{role: uri})
-
-    async def _from_description(self, document: Document, uri: str) -> Offer:
-        sets = (r for r in document.resources if r.capability != Capability.FRAMEWORK_NOTIFICATION)
-        listed = [resolve(uri, resource.uri) for resource in sets]
-        if not listed:
-            raise ConfigurationError(f"{uri} describes no set of resources")
-        if len(listed) > 1:
-            what = "Source Descriptions" if document.index else "sets of resources"
-            raise _several(uri, what, uri, listed)
-        offer = await self._from_uri(listed[0])
-        # Capability Lists forget the link up, too.
-        offer = msgspec.structs.replace(offer, source_description=offer.source_description or uri)
-        return read_framework(offer, document, uri)
-
-    async def _above(self, document: Document, uri: str) -> Offer | None:
-        """Follow the link up; Sources forget it, or let it point to nowhere."""
-        up = document.link(Rel.UP) or document.link(Rel.INDEX)
-        if up is None:
-            return None
-        try:
-            return await self._from_uri(resolve(uri, up))
-        except RsnotifyError:
-            return None
-
-
-def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
-    names = "".join(f"\n  {one}" for one in found)
-    message = f"{uri} leads to several {what}; name one of them:{names}"
-    return SeveralSets(message, where, tuple(found))
-
-
-def _resourcesync_links(page: Page, uri: str) -> list[str]:
-    found = [target for rel, target in page.links if rel.lower() == Rel.RESOURCESYNC]
-    embedded = html_links(page.text)  # core §6.3.3
-    return found + [resolve(uri, target) for rel, target in embedded if rel == Rel.RESOURCESYNC]
+            document, origin = await self._descriptions.document(uri)
+        except NotFound:
+            return await self.find() if known.listed else offer
+        except (FetchError, DocumentError):
+            if known.listed:
+                raise
+            return offer
+        if document.capability != Capability.DESCRIPTION or document.index:
+            return await self.find() if known.listed else offer
+        entries = tuple(
+            replace(one, uri=self._descriptions.place(resolve(origin.base, one.uri)))
+            for one in document.resources
+        )
+        document = replace(document, resources=entries)
+        listed = capability_lists(document)
+        if known.listed and offer.capability_list not in listed:
+            moved = await self._capability_list(only_one(uri, document, listed))
+            offer = replace(moved, source_description=uri)
+        return read_framework(offer, document, origin.base)

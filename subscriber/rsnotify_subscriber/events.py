@@ -94,9 +94,11 @@ class Behind(Struct, frozen=True, tag=True):
 
     Args:
         pending: Resources with changes that are known and not yet applied.
+        doubts: Why the copy may not be what the Source's documents say.
     """
 
     pending: int
+    doubts: tuple[str, ...] = ()
 
 
 class Audited(Struct, frozen=True, tag=True):
@@ -179,8 +181,14 @@ class Watch:
         self._mark: tuple[float, Instant | None] | None = None
         self._verdict = Audited(None)
 
-    def look(self, follower: Follower, now: float) -> None:
-        """Look at how it stands; about once a second, and whenever something has happened."""
+    def look(self, follower: Follower, now: float, doubt: str = "") -> None:
+        """Announce what has changed; called about once a second, and after each event.
+
+        Args:
+            follower: The follower.
+            now: The time, in seconds of any clock that does not jump.
+            doubt: Why the copy may be wrong for a reason that the follower does not know.
+        """
         if follower.gap and not self._gap:
             self._announce(GapSeen())
         if follower.baselining != self._baseline:
@@ -190,13 +198,13 @@ class Watch:
         if verdict != self._verdict:
             self._verdict = verdict
             self._announce(verdict)
-        if follower.level:
+        if follower.level and not doubt:
             self._mark = None
             self._tell_level(follower)
         elif self._mark is None:
             self._mark = (now, follower.since)
         elif now - self._mark[0] >= LATE:
-            self._tell_behind(follower, self._mark[1])
+            self._tell_behind(follower, self._mark[1], doubt)
             self._mark = (now, follower.since)
 
     def _tell_level(self, follower: Follower) -> None:
@@ -204,14 +212,15 @@ class Watch:
             self._level = True
             self._announce(Level(_through(follower)))
 
-    def _tell_behind(self, follower: Follower, known: Instant | None) -> None:
+    def _tell_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
         """Tell that it is behind, unless it only has what came meanwhile still to apply."""
         through = _through(follower)
         is_newer = known is not None and through is not None and through >= known
         is_underway = follower.owed and not follower.gap and (is_newer or follower.waiting)
         if self._level is not False and not is_underway:
             self._level = False
-            self._announce(Behind(follower.owed))
+            doubts = follower.doubts + ((doubt,) if doubt else ())
+            self._announce(Behind(follower.owed, doubts))
 
 
 def _through(follower: Follower) -> Instant | None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from math import inf
 from random import Random
 from typing import Any, TypeVar
@@ -41,7 +40,7 @@ from rsnotify.pace import Pace
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
-from rsnotify_subscriber.discovery import rediscover
+from rsnotify_subscriber.discovery import Offers
 from rsnotify_subscriber.events import (
     NOBODY,
     Announcer,
@@ -85,6 +84,7 @@ class Following:
         identity: Which Source, and what it offers.
         state: What is kept.
         fetcher: Fetches.
+        offers: Reads what the Source offers.
         handler: Applies.
         pace: How fast, and how much at once.
         ways: By which ways changes can be heard of.
@@ -92,6 +92,7 @@ class Following:
         moved: Is called whenever the status may have changed.
         most: How many ways are to be up at a time.
         announce: Is told of events.
+        checked: Whether what the Source offers was read in this run.
         once: Whether to end when level.
         on_committed: Called with changes once they are durable.
         wishes: What is wanted of content, where there is a choice.
@@ -102,6 +103,7 @@ class Following:
         identity: Identity,
         state: State,
         fetcher: Fetcher,
+        offers: Offers,
         handler: Handler | Within,
         pace: Pace,
         ways: Ways,
@@ -110,6 +112,7 @@ class Following:
         *,
         most: int = 1,
         announce: Announcer = NOBODY,
+        checked: bool,
         once: bool,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
         wishes: Wishes = NO_WISHES,
@@ -117,6 +120,7 @@ class Following:
         self._identity = identity
         self._state = state
         self._fetcher = fetcher
+        self._offers = offers
         self._pace = pace
         self._ways = ways
         self._moved = moved
@@ -165,6 +169,7 @@ class Following:
             random=self._random,
         )
         self._rediscovery: asyncio.Task[None] | None = None
+        self._offer_doubt = "" if checked else "what the Source offers has not been read yet"
         self._errors: dict[str, RsnotifyError] = {}
 
     @property
@@ -184,8 +189,8 @@ class Following:
             push=push,
             way=self._push.hubs,
             unconfirmed=self._follower.unconfirmed,
-            level=self._follower.level and not self._state.doubts,
-            doubts=(*self._follower.doubts, *self._doubts_of_content()),
+            level=self._level,
+            doubts=self._doubts,
             compared=self._compared,
             baseline=self._follower.baselining,
             in_step=self._follower.in_step,
@@ -193,11 +198,26 @@ class Following:
             error=self._error(),
         )
 
-    def _doubts_of_content(self) -> Iterator[str]:
-        for uri, reason in islice(self._state.doubts.items(), 1):
+    @property
+    def _level(self) -> bool:
+        return self._follower.level and self._shell_doubt is None
+
+    @property
+    def _doubts(self) -> tuple[str, ...]:
+        """Why the copy may not be what the Source's documents say."""
+        known = () if self._follower.level else self._follower.doubts
+        return known + ((self._shell_doubt,) if self._shell_doubt else ())
+
+    @property
+    def _shell_doubt(self) -> str | None:
+        """What the follower does not know of: the offer, or content that may be out of date."""
+        if self._offer_doubt:
+            return self._offer_doubt
+        for uri, reason in self._state.doubts.items():
             count = len(self._state.doubts) - 1
             more = f" and {count} more" if count else ""
-            yield f"{shown(uri)}{more}: {reason}"
+            return f"{shown(uri)}{more}: {reason}"
+        return None
 
     def _error(self) -> str | None:
         """Return why it does not go on: the Source's lists come first, and push comes last."""
@@ -258,7 +278,7 @@ class Following:
             self._timer = self._loop.call_at(due, self._tick)
         if self._packages.at_hand and self._follower.level:
             self._tasks.spawn(self._packages.close())
-        self._watch.look(self._follower, self._loop.time())
+        self._watch.look(self._follower, self._loop.time(), self._shell_doubt or "")
         if self._follower.compared != self._compared_at:
             self._compared_at = self._follower.compared
             self._compared = datetime.now(UTC)
@@ -374,8 +394,7 @@ class Following:
             return
         follower = self._follower
         if follower.level:
-            doubted = next(iter(self._state.doubts.items()), None)
-            self._end(None if doubted is None else Unavailable(*doubted))
+            self._end(self._doubted())
         elif follower.failures >= self._tries:
             self._end(follower.error)
         elif follower.stuck:
@@ -384,6 +403,12 @@ class Following:
     @property
     def _tries(self) -> int:
         return _TRIES_OF_TOO_LARGE if isinstance(self._follower.error, TooLarge) else TRIES
+
+    def _doubted(self) -> RsnotifyError | None:
+        """Return why a copy that is level for the follower may be wrong all the same."""
+        if self._offer_doubt:
+            return Unavailable(self._identity.url, self._offer_doubt)
+        return next((Unavailable(*doubt) for doubt in self._state.doubts.items()), None)
 
     def _stuck(self) -> RsnotifyError:
         failing = self._follower.failing()
@@ -416,30 +441,37 @@ class Following:
 
     # Rediscovery
 
-    def _rediscover(self) -> None:
+    def _rediscover(self) -> asyncio.Task[None]:
         if self._rediscovery is None:
             self._rediscovery = self._tasks.spawn(self._read_offer())
+        return self._rediscovery
 
     async def _keep_rediscovering(self) -> None:
-        while True:
-            self._rediscover()
+        failures = 0
+        if not self._offer_doubt:
             await asyncio.sleep(_REDISCOVER)
+        while True:
+            await asyncio.wait({self._rediscover()})
+            failures = failures + 1 if self._offer_doubt else 0
+            delay = self._pace.retry.delay(failures, self._random) if failures else _REDISCOVER
+            await asyncio.sleep(delay)
 
     async def _read_offer(self) -> None:
         before = self._identity
         try:
-            heard = self._ways.any and not self._once
-            offer = await rediscover(self._fetcher, before.url, before.offer, framework=heard)
+            offer = await self._offers.revalidate(before.offer)
         except RsnotifyError as error:
-            logger.info("what the Source offers could not be read anew: %s", error)
+            self._offer_doubt = f"what the Source offers could not be checked: {error}"
+            logger.info("%s", self._offer_doubt)
         else:
+            self._offer_doubt = ""
             if offer != before.offer:
                 await self._take_offer(before, offer)
         self._rediscovery = None
         self._tick()  # a run that only catches up waits for this
 
     async def _take_offer(self, before: Identity, offer: Offer) -> None:
-        self._identity = msgspec.structs.replace(before, offer=offer)
+        self._identity = msgspec.structs.replace(before, offer=offer, memory=self._offers.memory)
         await self._in_worker(self._state.keep_identity, self._identity)
         self._announce(OfferChanged(before.offer, offer))
         self._perform(self._follower.offered(offer, self._loop.time()))
@@ -452,7 +484,7 @@ class Following:
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(_SAVE)
-            self._watch.look(self._follower, self._loop.time())
+            self._watch.look(self._follower, self._loop.time(), self._shell_doubt or "")
             await self._save()
 
     async def _save(self) -> None:

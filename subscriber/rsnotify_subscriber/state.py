@@ -30,11 +30,13 @@ from rsnotify.actions import Progress
 from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import StorageError
+from rsnotify.ladder import resource_ways
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described
+from rsnotify_subscriber.descriptions import Memory
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.lookups import look_up, look_up_equivalent
 from rsnotify_subscriber.settling import Unsettled
@@ -61,7 +63,16 @@ _UNLISTED = """
 SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
     AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
 """
-_UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
+_HELD = """
+SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
+    ORDER BY uri LIMIT ?
+"""
+_LOSE = """
+UPDATE {resources} SET changed_at = 0, hash = NULL, length = NULL, lastmod = NULL,
+    validator = NULL, fetched_at = NULL WHERE uri = ?
+"""
+#: How many URIs are read by one query.
+_PART = 500
 
 
 class Identity(Struct, frozen=True):
@@ -73,6 +84,8 @@ class Identity(Struct, frozen=True):
         offer: What the Source was last seen to offer.
         selection: What of it is followed.
         prefer: Media types of which alternates are held (core §14.3).
+        place: Where a handler holds the resources, if it says so.
+        memory: The documents that said what is offered, to be requested with a condition.
     """
 
     url: str
@@ -80,6 +93,16 @@ class Identity(Struct, frozen=True):
     offer: Offer
     selection: Selection = Selection()
     prefer: tuple[str, ...] = ()
+    place: str = ""
+    memory: Memory = Memory()
+
+
+def has_moved(before: Offer, now: Offer) -> bool:
+    """Return whether a set is described elsewhere, so that its resources may have new URIs.
+
+    Without a list of all resources they cannot be compared, and T is kept to see gaps by.
+    """
+    return now.capability_list not in (None, before.capability_list) and bool(resource_ways(now))
 
 
 def incomparable(identity: Identity) -> str:
@@ -158,18 +181,6 @@ class State:
             record = encode_intent(self._batch, uris, refused)
             self._database.intend(record, durably=len(uris) > 1)
 
-    def unknown(self) -> list[str]:
-        """Return the resources of which a crash left it unknown what is there.
-
-        A baseline settles them, and so does whatever the Source tells of them.
-        """
-        if not self.sum.unhashed:
-            return []
-        with self._storage():
-            rows = self._database.read(_UNKNOWN)
-        return [uri for (uri,) in rows]
-
-    @property
     def resources(self) -> int:
         """How many resources are held, as of the last commit."""
         return self.sum.count
@@ -182,6 +193,22 @@ class State:
     def close(self) -> None:
         """Close the state, so that others may use it."""
         self._database.close()
+
+    @property
+    def name(self) -> str:
+        """Where the state is, for messages."""
+        return self._database.name
+
+    def uris_held(self) -> Iterator[str]:
+        """Return the resources whose content is known to be held."""
+        after = ""
+        while True:
+            with self._storage():
+                rows = self._database.execute(_HELD, (after, _PART)).fetchall()
+            yield from (uri for (uri,) in rows)
+            if len(rows) < _PART:
+                return
+            after = rows[-1][0]
 
     def incoming(self) -> Path:
         """Make the folder of temporary content, without what an earlier run left there."""
@@ -238,14 +265,19 @@ class State:
         return self._fact("identity", Identity)
 
     def keep_identity(self, identity: Identity) -> None:
-        """Keep which Source this state is about; with another selection a baseline is due."""
+        """Store which Source this state is about.
+
+        With another selection, or where the set has moved, everything is due to be compared.
+        """
         before = self.identity()
         self._prefer = identity.prefer
         self._transact(lambda: self._write_identity(before, identity))
 
     def _write_identity(self, before: Identity | None, identity: Identity) -> None:
         self._keep(identity=identity)
-        if before is not None and before.selection != identity.selection:
+        if before is not None and (
+            before.selection != identity.selection or has_moved(before.offer, identity.offer)
+        ):
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
         if before is not None and before.prefer != identity.prefer:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
@@ -265,6 +297,16 @@ class State:
             self._sum_up()
 
         self._transact(forget)
+
+    def forget(self, uris: Sequence[str]) -> None:
+        """Let resources come again whose content is lost, and let everything be compared."""
+
+        def lose() -> None:
+            self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")
+            self._database.executemany(_LOSE, [(uri,) for uri in uris])
+            self._sum_up()
+
+        self._transact(lose)
 
     def _fact(self, name: str, kind: type[T]) -> T | None:
         with self._storage():

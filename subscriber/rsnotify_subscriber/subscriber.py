@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
-from random import Random
 
 import msgspec
 
 from rsnotify.coverage import Change
-from rsnotify.errors import ConfigurationError, Unavailable, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, shown
 from rsnotify.mediatypes import is_media_type
-from rsnotify.offer import Offer
 from rsnotify.pace import Pace
-from rsnotify.retry import Retry
 from rsnotify.selection import Selection
 from rsnotify.selective import asked_by
 from rsnotify_subscriber.bringing.bringer import Wishes
-from rsnotify_subscriber.discovery import base_of, discover
+from rsnotify_subscriber.descriptions import Descriptions
+from rsnotify_subscriber.discovery import Offers
 from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.following import Following
+from rsnotify_subscriber.identifying import Identifying
 from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.patching import Patch
+from rsnotify_subscriber.presence import Placed, Watch, check_held, check_there
 from rsnotify_subscriber.push.choosing import NAMES, Via
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.ways import Ways
@@ -37,9 +36,6 @@ from rsnotify_subscriber.sharing import Shared
 from rsnotify_subscriber.state import Identity, State, opened
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storing.database import Place
-
-logger = logging.getLogger("rsnotify.subscriber")
-_RETRY = Retry(first=1.0, most=60.0)
 
 
 class Subscriber:
@@ -225,14 +221,41 @@ class Subscriber:
         incoming = await asyncio.get_running_loop().run_in_executor(worker, state.incoming)
         kept = self._shared.kept if self._shared is not None else None
         fetcher = Fetcher(self._sessions, incoming, self._largest, kept, self._pace.rate)
+        failure = ""
         try:
-            identity = await self._identify(state, fetcher, worker, patient=not once)
-            if identity is not None:
-                self._prepare(identity, incoming)
-                await self._follow(identity, state, fetcher, worker, once=once)
+            await self._identify_and_follow(state, fetcher, incoming, worker, once=once)
+        except RsnotifyError as error:
+            failure = str(error)
+            raise
         finally:
-            self._last = self.status
+            last = self.status
+            if failure:
+                last = msgspec.structs.replace(last, level=False, error=failure)
+            self._last = last
             self._following = None
+
+    async def _identify_and_follow(
+        self, state: State, fetcher: Fetcher, incoming: Path, worker: Executor, *, once: bool
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        known = await loop.run_in_executor(worker, state.identity)
+        memory = known.memory if known is not None else None
+        offers = Offers(Descriptions(fetcher, memory), self._url)
+        identifying = Identifying(self._url, self._place, offers, self._stopping, self._waiting)
+        identity = await identifying.identify(known, patient=not once)
+        if identity is None:
+            return
+        await loop.run_in_executor(worker, check_there, self._handler, state)
+        self._prepare(identity, incoming)
+        await loop.run_in_executor(worker, check_held, self._handler, state, identity)
+        place = self._handler.place if isinstance(self._handler, Placed) else ""
+        identity = msgspec.structs.replace(
+            identity, selection=self._selection, prefer=self._wishes.prefer, place=place
+        )
+        if identity != known:
+            await loop.run_in_executor(worker, state.keep_identity, identity)
+        checked = identifying.checked
+        await self._follow(identity, state, fetcher, offers, worker, checked=checked, once=once)
 
     def _prepare(self, identity: Identity, incoming: Path) -> None:
         if isinstance(self._handler, Prepared):
@@ -244,8 +267,10 @@ class Subscriber:
         identity: Identity,
         state: State,
         fetcher: Fetcher,
+        offers: Offers,
         worker: Executor,
         *,
+        checked: bool,
         once: bool,
     ) -> None:
         if self._via in NAMES and not self._ways.to_changes(identity.offer):
@@ -255,6 +280,7 @@ class Subscriber:
             identity,
             state,
             fetcher,
+            offers,
             self._handler,
             self._pace,
             self._ways,
@@ -262,70 +288,21 @@ class Subscriber:
             self._tell,
             most=self._hubs,
             announce=self._announce,
+            checked=checked,
             once=once,
             on_committed=self._on_committed,
             wishes=self._wishes,
         )
-        if not self._stopping.is_set():
-            await self._following.run()
-
-    # Which Source
-
-    async def _identify(
-        self, state: State, fetcher: Fetcher, worker: Executor, *, patient: bool
-    ) -> Identity | None:
-        """Find out what the Source offers, unless the state knows; None when stopped."""
-        loop = asyncio.get_running_loop()
-        known = await loop.run_in_executor(worker, state.identity)
-        if known is not None and known.url == self._url:
-            identity = known
-        else:
-            offer = await self._discovered(fetcher, patient=patient)
-            if offer is None:
-                return None
-            identity = self._identity(known, offer)
-        identity = msgspec.structs.replace(
-            identity, selection=self._selection, prefer=self._wishes.prefer
-        )
-        if identity != known:
-            await loop.run_in_executor(worker, state.keep_identity, identity)
-        return identity
-
-    def _identity(self, known: Identity | None, offer: Offer) -> Identity:
-        identity = Identity(self._url, base_of(offer), offer)
-        if known is None:
-            return identity
-        if known.base != identity.base:
-            raise ConfigurationError(
-                f"{self._place} holds the state of {shown(known.url)}; "
-                f"to follow {shown(self._url)} choose another place, or remove that one"
-            )
-        return msgspec.structs.replace(known, url=self._url, offer=offer)
-
-    async def _discovered(self, fetcher: Fetcher, *, patient: bool) -> Offer | None:
-        """Discover; None when stopped, which no Source that is slow to answer holds up."""
-        offer = self._await_offer(fetcher) if patient else discover(fetcher, self._url)
-        discovering = asyncio.create_task(offer)
-        stopped = asyncio.create_task(self._stopping.wait())
+        if self._stopping.is_set():
+            return
+        watch = Watch(self._handler, worker)
+        watching = asyncio.create_task(watch.run(self._following.stop))
         try:
-            await asyncio.wait({discovering, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            return discovering.result() if discovering.done() else None
+            await self._following.run()
+            await watch.check()
         finally:
-            discovering.cancel()
-            stopped.cancel()
-            await asyncio.wait({discovering, stopped})
+            watching.cancel()
 
-    async def _await_offer(self, fetcher: Fetcher) -> Offer:
-        """Discover, waiting for a Source that is not up yet."""
-        random = Random()
-        attempts = 0
-        while True:
-            try:
-                return await discover(fetcher, self._url)
-            except Unavailable as error:
-                attempts += 1
-                level = logging.WARNING if attempts == 1 else logging.INFO
-                logger.log(level, "waiting for the Source: %s", error)
-                self._last = Status(error=str(error))
-                self._tell()
-            await asyncio.sleep(_RETRY.delay(attempts, random))
+    def _waiting(self, reason: str) -> None:
+        self._last = Status(error=reason)
+        self._tell()

@@ -38,10 +38,10 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
         await process.stop()
 
 
-async def until_audited(start: Start, url: str, folder: Path) -> None:
+async def until_audited(start: Start, url: str, folder: Path, *options: object) -> None:
     """Wait until `rsnotify audit` says that a folder is in step."""
     async with asyncio.timeout(PATIENCE):
-        while await (await start("audit", url, folder)).wait() != 0:
+        while await (await start("audit", url, folder, *options)).wait() != 0:
             pass
 
 
@@ -113,8 +113,9 @@ async def test_the_resync_client_follows_a_relay(start: Start, tmp_path: Path) -
 
     async def until_relayed() -> None:
         await until_equal(tmp_path / "copy", folder)
-        for one in (source_url, url):  # the relay's own lists come a moment after its copy
-            await until_audited(start, one, tmp_path / "copy")
+        await until_audited(start, source_url, tmp_path / "copy")
+        # The relay's own lists come a moment after its copy, whose state is about the Source.
+        await until_audited(start, url, tmp_path / "copy", "--state", tmp_path / "none")
 
     await until_relayed()
     # It ignores the deletion of what was created last before its baseline, by any Source.

@@ -58,7 +58,7 @@ async def test_a_hole_between_the_lists_leaves_it_open(
     source.listed_at = source.begins - timedelta(hours=1)
     found = await audited(source, destination)
     assert found.in_step is None
-    assert "nothing tells of the time" in found.doubts[0]
+    assert "no document covers the time" in found.doubts[0]
 
 
 async def test_what_is_told_after_a_hole_counts_and_what_is_not_told_is_unknown(

@@ -85,9 +85,10 @@ def test_what_stays_owed_is_told_once_and_when_it_is_not_any_more() -> None:
     assert watched.events == [Level(EPOCH)]
     watched.look(after=0.2)
     watched.look(after=10)
-    assert watched.events == [Level(EPOCH), Behind(1)]
+    reason = "1 resources have changes that are not applied yet"
+    assert watched.events == [Level(EPOCH), Behind(1, (reason,))]
     watched.applied(work)
-    assert watched.events == [Level(EPOCH), Behind(1), Level(EPOCH + STEP)]
+    assert watched.events == [Level(EPOCH), Behind(1, (reason,)), Level(EPOCH + STEP)]
 
 
 def test_what_fails_is_owed_though_the_rest_goes_on() -> None:
@@ -108,7 +109,8 @@ def test_a_gap_is_told_at_once_and_being_behind_when_it_stays() -> None:
     assert watched.push(9, from_=8) is None
     assert watched.events == [Level(EPOCH), GapSeen()]
     watched.look(after=LATE)
-    assert watched.events == [Level(EPOCH), GapSeen(), Behind(0)]
+    reason = "changes were pushed that the Source's lists do not reach yet"
+    assert watched.events == [Level(EPOCH), GapSeen(), Behind(0, (reason,))]
 
 
 def test_what_is_put_off_on_purpose_is_not_behind() -> None:

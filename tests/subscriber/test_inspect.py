@@ -338,3 +338,17 @@ async def test_the_channel_on_which_is_told_of_documents_stands_below_the_descri
     assert channel_found.capability == Capability.FRAMEWORK_NOTIFICATION
     assert [link.uri for link in channel_found.links] == [hub.href]
     assert found.links == ()
+
+
+async def test_the_pages_of_a_list_are_looked_at_once(source: SmallSource) -> None:
+    for n in range(3):
+        link = Link(Rel.NEXT, f"{source.base}page{(n + 1) % 3}.xml")
+        entry = Resource(f"{source.base}{n}")
+        listed = Document(Capability.RESOURCE_LIST, (entry,), at=NOW, links=(link,))
+        publish(source, f"page{n}.xml", listed)
+    offer(source, Resource(source.base + "page0.xml", capability=Capability.RESOURCE_LIST))
+    found = await inspect(source.url)
+    pages = [one for one in below(found) if one.capability == Capability.RESOURCE_LIST]
+    assert [one.entries for one in pages] == [1, 1, 1]
+    assert len(pages[0].parts) == 2
+    assert "leads back to" in text_of(found)

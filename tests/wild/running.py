@@ -165,7 +165,7 @@ async def command_audit(source: WildSource | str, folder: Path, *options: str) -
     said = json.loads(output) if output else {}
     found = (
         f"{kind} {name}"
-        for kind in ("created", "updated", "deleted", "unknown", "doubts")
+        for kind in ("created", "updated", "deleted", "absent", "unknown", "doubts")
         for name in said.get(kind, ())
     )
     reasons = (errors.strip(), *found)

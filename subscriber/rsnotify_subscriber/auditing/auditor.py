@@ -14,15 +14,18 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.coverage import Change
-from rsnotify.errors import FetchError, NotFound
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, shown
 from rsnotify.model import Resource
+from rsnotify.offer import Offer
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described, wanted
 from rsnotify_subscriber.auditing.expected import Expectation, Expected
-from rsnotify_subscriber.discovery import base_of, discover, rediscover
+from rsnotify_subscriber.descriptions import Descriptions
+from rsnotify_subscriber.discovery import Offers, base_of, discover
 from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.identifying import same_set
 from rsnotify_subscriber.mirror import Tree, default_state
 from rsnotify_subscriber.state import Identity, read_identity
 
@@ -31,6 +34,8 @@ _LOOKS = 5
 #: Files are compared in parts of this size, by so many workers.
 _PART = 64
 _WORKERS = 4
+#: For so many files that are missing the Source is asked whether it has them itself.
+_ASKED = 100
 
 
 class Audit(Struct, frozen=True):
@@ -41,6 +46,7 @@ class Audit(Struct, frozen=True):
         created: URIs that the Source has and the mirror has not.
         updated: URIs whose content differs.
         deleted: Files, relative to the mirror, that the Source has nothing for.
+        absent: URIs that the Source lists, and neither its server (404, 410) nor the mirror has.
         unknown: URIs of which it could not be told, and with doubts, files that no list names.
         doubts: Why the Source's lists may not tell all.
     """
@@ -49,6 +55,7 @@ class Audit(Struct, frozen=True):
     created: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
@@ -59,7 +66,7 @@ class Audit(Struct, frozen=True):
             return None
         if self.created or self.updated or self.deleted:
             return False
-        return None if self.unknown else True
+        return None if self.unknown or self.absent else True
 
 
 async def audit(
@@ -87,11 +94,7 @@ async def audit(
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
-            if identity is None:
-                offer = await discover(fetcher, url)
-                identity = Identity(url, base_of(offer), offer)
-            else:
-                offer = await rediscover(fetcher, url, identity.offer)
+            offer, identity = await _identified(fetcher, url, folder, identity)
             expectation = Expectation(fetcher, offer, identity.selection)
             looks = _Looks(fetcher, Tree(folder, identity.base), identity)
             for number in range(_LOOKS):
@@ -101,6 +104,26 @@ async def audit(
                 if found.in_step:
                     break
             return found
+
+
+async def _identified(
+    fetcher: Fetcher, url: str, folder: Path, known: Identity | None
+) -> tuple[Offer, Identity]:
+    """Return what the Source offers now, and what of it is mirrored."""
+    if known is None:
+        offer = await discover(fetcher, url)
+        return offer, Identity(url, base_of(offer), offer)
+    offers = Offers(Descriptions(fetcher, known.memory), url)
+    if known.url == url:
+        return await offers.revalidate(known.offer), known
+    now = await same_set(offers, known, await offers.find())
+    if now is None:
+        raise ConfigurationError(
+            f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
+            "resources; name the Source that was followed, or the folder of its copy, or, to "
+            "compare the files anyway, an empty folder with --state"
+        )
+    return now, known
 
 
 class _Difference(NamedTuple):
@@ -124,10 +147,14 @@ class _Looks:
         self._tree = tree
         self._prefer = identity.prefer
         #: The kinds of difference that matter: a copy may not follow deletions, say.
-        self._kinds = {"unknown", *(identity.selection.changes or ChangeType)}
+        self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
         self._suspects: set[str] | None = None
+        self._expected = Expected({})
+        self._asked = 0
 
     async def look(self, expected: Expected) -> Audit:
+        self._expected = expected
+        self._asked = 0
         places = await asyncio.to_thread(self._places, expected)
         differing = await self._differing(places)
         self._suspects = set(differing)
@@ -144,8 +171,11 @@ class _Looks:
     def _places(self, expected: Expected) -> dict[str, Resource | None]:
         """Return what is expected at each path to look at; None: nothing."""
         places: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
-        for uri, resource in expected.resources.items():
+        contested = {uri: change.resource for uri, change in expected.contested.items()}
+        for uri, resource in (contested | expected.resources).items():
             places[str(self._tree.find(uri))] = resource
+        for uri in expected.ambiguous - expected.resources.keys():
+            places[str(self._tree.find(uri))] = Resource(uri)
         if self._suspects is None:
             return places
         return {path: places.get(path) for path in self._suspects}
@@ -186,19 +216,48 @@ class _Looks:
         """Return how a file differs, as a field of `Audit`; None if it does not."""
         if resource is None:
             return None if local is None else "deleted"
+        if resource.uri in self._expected.ambiguous:
+            return "unknown"
+        if resource.uri in self._expected.contested:
+            return await self._contested(local, resource)
         if local is None:
-            return "created"
+            return await self._missing(resource)
         same = agree(self._announced(resource).hash, local.hashes)
         if same is None:
             return await self._compare_content(local, resource)
         return None if same else "updated"
 
+    async def _contested(self, local: Digester | None, resource: Resource) -> str | None:
+        """Ask for a resource of which lists contradict each other whether it exists."""
+        try:
+            is_there = await self._fetcher.is_there(resource.uri)
+        except FetchError:
+            return "unknown"
+        if is_there != (resource.uri in self._expected.resources):
+            return "unknown"  # what is there now contradicts the Resource List, too
+        if is_there:
+            return "created" if local is None else await self._compare_content(local, resource)
+        return None if local is None else "deleted"
+
+    async def _missing(self, resource: Resource) -> str:
+        """Return whether it is the mirror or the Source itself that lacks a resource."""
+        self._asked += 1
+        if self._asked > _ASKED:
+            return "created"
+        try:
+            home = self._home(resource)
+            return "created" if await self._fetcher.is_there(home) else "absent"
+        except FetchError:
+            return "created"
+
+    def _home(self, resource: Resource) -> str:
+        change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
+        return wanted(change, self._prefer).home.uri
+
     async def _compare_content(self, local: Digester, resource: Resource) -> str | None:
         """Compare with the resource itself, as the Source announces no hash."""
-        change = Change(resource.uri, ChangeType.UPDATED, datetime.now(UTC), resource)
-        home = wanted(change, self._prefer).home
         try:
-            content = await self._fetcher.content(Resource(home.uri))
+            content = await self._fetcher.content(Resource(self._home(resource)))
         except NotFound:
             return "deleted"
         except FetchError:

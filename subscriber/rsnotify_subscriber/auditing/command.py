@@ -35,7 +35,7 @@ def audit(
 
 
 def _print_audit(result: Audit) -> None:
-    for kind in ("created", "updated", "deleted", "unknown"):
+    for kind in ("created", "updated", "deleted", "absent", "unknown"):
         for name in getattr(result, kind):
             typer.echo(f"{kind}  {printable(name)}")
     for doubt in result.doubts:

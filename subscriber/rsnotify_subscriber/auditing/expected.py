@@ -16,33 +16,43 @@ from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pull import Pull
+from rsnotify.reduction import reduce
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify_subscriber.auditing.doubting import doubt_about
 from rsnotify_subscriber.bringing.packages import Packages
+from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.held import ends
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 #: How many times that no document covers are passed over; a Source might have no end of them.
-_HOLES = 16
+_GAPS = 16
+#: How many resources one doubt names.
+_NAMED = 3
 
 
 class Expected(Struct):
     """The resources of a Source that are followed.
 
     Args:
-        resources: By URI, the entry that tells most recently how it is.
+        resources: By URI, the latest entry.
+        contested: By URI, the latest change of resources of which the Resource List and the Change
+            Lists contradict each other as to whether they exist.
+        ambiguous: URIs whose latest change the documents do not determine.
         doubts: Why the documents may not tell all.
     """
 
     resources: dict[str, Resource]
+    contested: dict[str, Change] = {}
+    ambiguous: set[str] = set()
     doubts: tuple[str, ...] = ()
 
 
 class Expectation:
     """Finds out what is expected: from the Resource List, and the Change Lists after its `at`.
 
-    Where a Source has dumps only, the manifests of their packages tell the same.
+    Where a Source has dumps only, the manifests of their packages say the same.
 
     Args:
         fetcher: Fetches.
@@ -55,40 +65,52 @@ class Expectation:
         self._offer = offer
         self._selection = selection
         self._packages = Packages(fetcher)
-        self._listed: dict[str, Instant] = {}
-        self._expected = Expected({})
 
     async def read(self) -> Expected:
-        """Read all that tells.
+        """Read all documents that say something about the present.
 
         Raises:
             FetchError: The set of resources could not be had.
             DocumentError: The set of resources could not be read.
         """
         self._expected = Expected({})
+        #: By URI, the entry of the Resource List, and the `at` of the part that has it.
+        self._listed: dict[str, tuple[Resource, Instant]] = {}
+        #: By URI, the latest change no later than the Resource List.
+        self._before: dict[str, Change] = {}
+        self._changed: set[str] = set()
         try:
-            at = await self._read_resources()
+            self._at = await self._read_resources()
             if change_ways(self._offer):
-                await self._read_changes(Frontier.at(at))
+                await self._read_changes(Frontier.at(self._at))
         finally:
             await self._packages.close()
+        self._compare_lists()
         return self._expected
 
     def _doubt(self, reason: str) -> None:
-        self._expected.doubts += (reason,)
+        if reason not in self._expected.doubts:
+            self._expected.doubts += (reason,)
 
-    async def _document(self, fetch: Fetch) -> Document:
-        """Read a document, or the manifest of a package: a copy beside it is enough."""
+    async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
+        """Read a document, or the manifest of a package: a copy beside it is enough.
+
+        Returns:
+            The document, and when it was sent, by the clock of the Source.
+        """
         package = fetch.package
         if package is None:
-            return await self._fetcher.document(fetch.uri)
+            document, sent = await self._fetcher.sent_document(fetch.uri)
+            if (reason := doubt_about(document, sent)) is not None:
+                self._doubt(f"{fetch.uri}: {reason}")
+            return document, sent
         copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)
         if copy is not None:
             try:
-                return await self._fetcher.document(resolve(fetch.uri, copy))
+                return await self._fetcher.document(resolve(fetch.uri, copy)), None
             except (FetchError, DocumentError):
                 pass  # the package itself has it too
-        return await self._packages.open(package)
+        return await self._packages.open(package), None
 
     # The set of resources
 
@@ -111,14 +133,14 @@ class Expectation:
     async def _read_list(self, baseline: Baseline) -> None:
         uri = baseline.current.uri
         try:
-            part = baseline.read(await self._document(baseline.current))
+            part = baseline.read(*await self._document(baseline.current))
         except FetchError as error:
             baseline.broken(error)
         except DocumentError as error:
             baseline.broken(error.at(uri))
         else:
             for resource in part.resources if part else ():
-                self._listed[resource.uri] = part.at if part else baseline.at
+                self._listed[resource.uri] = (resource, part.at if part else baseline.at)
                 self._expect(resource)
 
     def _expect(self, resource: Resource) -> None:
@@ -130,23 +152,24 @@ class Expectation:
     # What changed after
 
     async def _read_changes(self, frontier: Frontier) -> None:
-        """Read on from hole to hole: what is told after one is told all the same."""
-        for _ in range(_HOLES):
-            hole = await self._pull(frontier)
-            if hole is None:
+        """Read on from gap to gap: what is listed after one counts all the same."""
+        for _ in range(_GAPS):
+            gap = await self._pull(frontier)
+            if gap is None:
                 return
             since = f"from {format_datetime(frontier.instant)} to"
             since = "before" if frontier.instant == _EARLIEST else since
-            self._doubt(f"nothing tells of the time {since} {format_datetime(hole)}")
-            frontier.advance(hole)
+            self._doubt(f"no document covers the time {since} {format_datetime(gap)}")
+            frontier.advance(gap)
 
     async def _pull(self, frontier: Frontier) -> Instant | None:
-        """Read the changes that join; return where the next begin, if there is a hole before."""
+        """Read the changes that join; return where the next begin, if there is a gap before."""
         pull = Pull(self._offer)
         following: Fetch | None = pull.current
         while following is not None:
             try:
-                step = pull.read(await self._document(following), frontier)
+                document, sent = await self._document(following)
+                step = pull.read(document, frontier, sent)
             except (FetchError, DocumentError) as error:
                 step = pull.broken(error, frontier)
             if step.coverage is not None:
@@ -157,24 +180,54 @@ class Expectation:
         return step.hole
 
     def _take(self, coverage: Coverage, frontier: Frontier) -> None:
-        for change in frontier.fresh(coverage):
-            self._apply(change)
+        reduced = reduce(coverage.changes, ordered=coverage.ordered)
+        fresh = {change.uri for change in frontier.fresh(coverage)}
+        for uri, change in reduced.latest.items():
+            ambiguous = uri in reduced.ambiguous
+            if self._is_listed_later(change):
+                if not ambiguous and uri not in self._changed:
+                    self._before[uri] = change
+            elif uri in fresh:
+                self._apply(change, ambiguous=ambiguous)
         if coverage.until is not None:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
-    def _apply(self, change: Change) -> None:
+    def _is_listed_later(self, change: Change) -> bool:
+        """Return whether the Resource List says how the resource is after a change."""
         listed = self._listed.get(change.uri)
-        if listed is not None and listed > change.at and not self._is_ended(change):
-            return  # a later part of the Resource List has it already
+        if listed is None:
+            return change.at < self._at
+        resource, at = listed
+        lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
+        return at > change.at and not ends(change, resource.hash, lastmod)
+
+    def _apply(self, change: Change, *, ambiguous: bool) -> None:
+        self._changed.add(change.uri)
+        self._before.pop(change.uri, None)
+        if ambiguous:
+            self._expected.ambiguous.add(change.uri)
+        else:
+            self._expected.ambiguous.discard(change.uri)
         if change.change is ChangeType.DELETED:
             self._expected.resources.pop(change.uri, None)
         else:
             self._expect(change.resource)
 
-    def _is_ended(self, change: Change) -> bool:
-        """Tell whether a change deletes the very version that is listed."""
-        listed = self._expected.resources.get(change.uri)
-        if listed is None:
-            return False
-        lastmod = to_microseconds(listed.lastmod) if listed.lastmod else None
-        return ends(change, listed.hash, lastmod)
+    def _compare_lists(self) -> None:
+        """Compare the Resource List with the changes before it: its `at` may be wrong."""
+        differing = []
+        for uri, change in self._before.items():
+            listed = self._listed.get(uri)
+            is_there = change.change is not ChangeType.DELETED
+            if is_there != (listed is not None):
+                if self._selection.wants(change.resource) or uri in self._expected.resources:
+                    self._expected.contested[uri] = change
+            elif listed is not None and agree(change.resource.hash, listed[0].hash or "") is False:
+                differing.append(uri)
+        if differing:
+            more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+            self._doubt(
+                "the Resource List and the Change List have different hashes for "
+                + ", ".join(differing[:_NAMED])
+                + more
+            )

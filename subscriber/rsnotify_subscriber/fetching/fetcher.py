@@ -15,13 +15,14 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant, to_microseconds
-from rsnotify.errors import ContentMismatch, DocumentError, Unavailable
+from rsnotify.errors import ContentMismatch, DocumentError, NotFound, Unavailable
 from rsnotify.links import parse_links, resolve
 from rsnotify.model import Document, Resource
 from rsnotify.reading import SitemapReader, with_resources
 from rsnotify_subscriber.fetching.contents import Collector, Content, Unchanged
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.kept import Kept
+from rsnotify_subscriber.fetching.origin import Origin
 from rsnotify_subscriber.fetching.rate import Rate
 from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import (
@@ -84,7 +85,8 @@ class Fetcher:
         self._folder = folder
         self._largest = largest
         self._files = 0
-        self._kept = Kept() if kept is None else kept
+        #: Small documents, with what to ask for them by.
+        self.kept = Kept() if kept is None else kept
         self._rate = Rate(rate)
 
     async def document(self, uri: str) -> Document:
@@ -96,6 +98,15 @@ class Fetcher:
         """
         return (await self.sent_document(uri))[0]
 
+    async def current_document(self, uri: str, origin: Origin) -> Document:
+        """GET a document as it is at its Source now, past caches; `origin` says where that is.
+
+        Raises:
+            FetchError: It could not be had.
+            DocumentError: It could not be read.
+        """
+        return (await self._document(uri, {"Cache-Control": "no-cache"}, origin))[0]
+
     async def sent_document(self, uri: str) -> tuple[Document, Instant | None]:
         """GET a document and read it to its end; return also when it was sent, if that is told.
 
@@ -106,35 +117,43 @@ class Fetcher:
             FetchError: It could not be had.
             DocumentError: It could not be read.
         """
-        kept = self._kept.get(uri)
-        headers = {"Accept-Encoding": "gzip"}
+        return await self._document(uri, {})
+
+    async def _document(
+        self, uri: str, headers: dict[str, str], origin: Origin | None = None
+    ) -> tuple[Document, Instant | None]:
+        kept = self.kept.get(uri)
+        headers["Accept-Encoding"] = "gzip"
         if kept is not None:
             name, value = kept.condition
             headers[name] = value
-        async with self._sessions.get(uri, headers) as response:
+        async with self._sessions.get(uri, headers, origin) as response:
             if kept is not None and response.status == 304:
                 return kept.document, sent_at(response)
             check_status(uri, response)
             document = dated(await self._read(uri, response), response)
-            self._kept.put(uri, document, validator(response))
+            self.kept.put(uri, document, validator(response))
             return document, sent_at(response)
 
-    async def page(self, uri: str) -> Page:
-        """GET whatever is there, to find out what it is.
+    async def page(self, uri: str, origin: Origin) -> Page:
+        """GET whatever is there, to find out what it is; `origin` says where that is.
 
         Raises:
             FetchError: It could not be had.
         """
-        async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
+        headers = {"Accept-Encoding": "gzip", "Cache-Control": "no-cache"}
+        async with self._sessions.get(uri, headers, origin) as response:
             check_status(uri, response)
             found = parse_links(response.headers.getall("Link", []))
-            links = [(rel, resolve(uri, target)) for rel, target in found]
+            links = [(rel, resolve(origin.base, target)) for rel, target in found]
             if response.content_type in ("text/html", "application/xhtml+xml"):
                 return Page(links, text=await _text(uri, response))
             if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
                 return Page(links, text=await _text(uri, response))
             try:
-                return Page(links, document=dated(await self._read(uri, response), response))
+                document = dated(await self._read(uri, response), response)
+                self.kept.put(uri, document, validator(response))
+                return Page(links, document=document)
             except DocumentError as error:
                 return Page(links, error=error)
 
@@ -150,6 +169,20 @@ class Fetcher:
             return with_resources(reader.close(), resources)
         except DocumentError as error:
             raise error.at(uri) from None
+
+    async def is_there(self, uri: str) -> bool:
+        """Return whether a server has a resource, without reading its content.
+
+        Raises:
+            FetchError: It does not say.
+        """
+        headers = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
+        try:
+            async with self._sessions.get(uri, headers) as response:
+                check_status(uri, response)
+        except NotFound:
+            return False
+        return True
 
     async def content(
         self,

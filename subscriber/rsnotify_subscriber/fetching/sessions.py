@@ -22,6 +22,7 @@ from yarl import URL
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.links import resolve
 from rsnotify_subscriber.fetching.connections import MOST, PER_HOST, Connections, NotPublic
+from rsnotify_subscriber.fetching.origin import Origin
 from rsnotify_subscriber.fetching.responses import retry_after
 
 REDIRECTS = 5
@@ -79,16 +80,22 @@ class Sessions:
 
     @asynccontextmanager
     async def get(
-        self, uri: str, headers: Mapping[str, str]
+        self, uri: str, headers: Mapping[str, str], origin: Origin | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """GET, following redirects; the body is read within the context.
+
+        Args:
+            uri: What is requested.
+            headers: Header fields of the request.
+            origin: Receives where the answer came from.
 
         Raises:
             RefusedAddress: The URI, or a redirect, leads where we do not go.
             Unavailable: There was no answer, or it broke off, or the host asked lately to be
                 left alone for a while.
         """
-        async with self._told(uri), self._room, self._answer(uri, headers=headers) as response:
+        answer = self._answer(uri, headers=headers, origin=origin)
+        async with self._told(uri), self._room, answer as response:
             yield response
 
     @asynccontextmanager
@@ -123,6 +130,7 @@ class Sessions:
         uri: str,
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
+        origin: Origin | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         target = uri
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
@@ -137,9 +145,14 @@ class Sessions:
                 self._note_rest(url, response)
                 location = response.headers.get("Location")
                 if response.status not in moved or location is None:
+                    if origin is not None:
+                        origin.answered(response)
                     yield response
                     return
+                status = response.status
             target = resolve(target, location)
+            if origin is not None:
+                origin.redirected(status, target)
         raise Unavailable(uri, f"more than {REDIRECTS} redirects")
 
     def _leave_alone(self, asked: str, url: URL) -> None:

@@ -52,6 +52,7 @@ def _subscriber(
         hubs=source.hubs,
         pace=Pace(
             poll=source.poll,
+            compare=source.compare,
             spread=source.spread,
             rate=source.rate,
             in_flight=source.in_flight,

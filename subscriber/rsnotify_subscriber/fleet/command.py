@@ -17,6 +17,7 @@ from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.openfiles import allow_files
 from rsnotify_subscriber.command_options import Hearing
+from rsnotify_subscriber.command_report import not_level
 from rsnotify_subscriber.command_running import follow_and_show, report_for
 from rsnotify_subscriber.fleet.building import build, terms_of
 from rsnotify_subscriber.fleet.command_logs import name_sources
@@ -122,9 +123,8 @@ def _reloading(
 
 
 def _end(fleet: Fleet) -> None:
-    stopped = "it was stopped before the copy was level"
     wrong = {
-        name: one.error or stopped
+        name: one.error or not_level(one.status)
         for name, one in fleet.status.items()
         if one.error is not None or not one.status.level
     }

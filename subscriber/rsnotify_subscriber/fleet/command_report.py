@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rsnotify.commands import printable
+from rsnotify_subscriber.command_report import Quiet
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
-from rsnotify_subscriber.report import Quiet
 
 #: Calls of `show`, one about each second, between two plain lines while nothing changes.
 _LINE_EVERY = 10
@@ -128,7 +128,9 @@ def table_of(statuses: Statuses) -> Table:
 def _standing(one: SourceStatus) -> str:
     if one.phase is not Phase.FOLLOWED:
         return str(one.phase)
-    return "in step" if one.status.level else "behind"
+    if one.status.level:
+        return "in step"
+    return printable("; ".join(one.status.doubts)) or "behind"
 
 
 def _urgency(one: SourceStatus) -> tuple[bool, bool, int]:

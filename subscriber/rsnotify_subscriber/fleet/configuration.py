@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from rsnotify.errors import shown
+from rsnotify.pace import Pace
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.fetching.fetcher import LARGEST
 from rsnotify_subscriber.push.choosing import Via
@@ -53,6 +54,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         via: How changes are heard of.
         hubs: How many ways to hear of them are kept up at once.
         poll: Seconds between polls while there is no push.
+        compare: Seconds between two comparisons of the whole copy with what the Source lists.
         spread: Within which time what was pushed is asked for, by chance; None leaves it to how
             many listen.
         rate: How many resources are asked for in a second at most; None for any number.
@@ -87,6 +89,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     via: Via = Via.AUTO
     hubs: _Count = 1
     poll: Annotated[float, Meta(ge=0.1, le=3e7)] = 10.0
+    compare: Annotated[float, Meta(ge=1, le=3e7)] = Pace().compare
     spread: Annotated[float, Meta(ge=0, le=3e7)] | None = None
     rate: Annotated[float, Meta(ge=0.001)] | None = None
     in_flight: _Count = 32

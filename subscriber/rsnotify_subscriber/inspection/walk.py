@@ -15,12 +15,13 @@ from rsnotify.links import resolve
 from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
-from rsnotify_subscriber.discovery import ROBOTS_PATH, find
+from rsnotify_subscriber.discovery import find
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.inspection.findings import Finding, Named, Tally
+from rsnotify_subscriber.searching import ROBOTS_PATH
 
 #: Parts of one index, or manifests of one dump, that are read.
 PARTS = 20
@@ -77,6 +78,10 @@ class _Walk:
         self._named: set[str] = set()
         self.read: set[str] = set()
 
+    @property
+    def _is_enough(self) -> bool:
+        return len(self.read) >= DOCUMENTS or self._bytes > BYTES
+
     async def finding(self, uri: str, called: str | None = None) -> Finding:
         """Read a document and all it leads to.
 
@@ -127,6 +132,29 @@ class _Walk:
         for link in head.links:
             if link.rel == Rel.ARCHIVES and resolve(found.uri, link.href) not in self._named:
                 await self._add(found, link.href)
+        if head.link(Rel.NEXT) is not None:
+            await self._look_at_pages(found, head)
+
+    async def _look_at_pages(self, found: Finding, head: Document) -> None:
+        """Look at the other pages of a list, as some write it that is long."""
+        page = found
+        while (link := head.link(Rel.NEXT)) is not None:
+            uri = resolve(page.uri, link)
+            if uri in self.read:
+                page.warnings += (f"its link with rel=next leads back to {uri}",)
+                return
+            if self._is_enough:
+                found.unread += 1
+                return
+            self.read.add(uri)
+            tally = Tally()
+            try:
+                head, size = await self._read(uri, tally)
+            except (FetchError, DocumentError) as error:
+                found.parts.append(Finding(uri, found.capability, problem=_reason(error)))
+                return
+            page = tally.finding(uri, head, size)
+            found.parts.append(page)
 
     async def _look_at(self, above: Finding, entry: Resource) -> None:
         """Look at what a Source Description or Capability List names."""
@@ -169,7 +197,7 @@ class _Walk:
         uri = resolve(above.uri, uri)
         if uri in self.read:
             return None
-        if len(self.read) >= DOCUMENTS or self._bytes > BYTES:
+        if self._is_enough:
             above.unread += 1
             return None
         found = await self.finding(uri, called)

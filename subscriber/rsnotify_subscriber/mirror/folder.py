@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_subscriber.mirror.tree import Tree
 from rsnotify_subscriber.received import Received
 
@@ -38,6 +38,7 @@ class FolderMirror:
     def __init__(self, folder: Path) -> None:
         self._root = folder.absolute()
         self._tree: Tree | None = None
+        self._place = ""
 
     def prepare(self, base: str, temporary: Path) -> None:
         """Hear where the set of resources begins, once, before the first `apply`.
@@ -52,6 +53,7 @@ class FolderMirror:
         """
         self.check(temporary)
         self._tree = Tree(self._root, base)
+        self._place = self.place
 
     def check(self, temporary: Path) -> None:
         """Refuse what `prepare` would refuse, before it is known what is mirrored.
@@ -84,6 +86,15 @@ class FolderMirror:
                 f"the mirror {self._root} cannot be {done}: {error.strerror}"
             ) from error
 
+    @property
+    def place(self) -> str:
+        """The device and inode of the folder; empty if it is not there."""
+        try:
+            found = self._root.stat()
+        except OSError:
+            return ""
+        return f"{found.st_dev}:{found.st_ino}"
+
     def held_content(self, uri: str) -> Path | None:
         """Return the file of a resource, if there is one."""
         assert self._tree is not None, "prepare comes first"
@@ -95,8 +106,14 @@ class FolderMirror:
         await asyncio.to_thread(self.apply_blocking, changes)
 
     def apply_blocking(self, changes: Sequence[Received]) -> None:
-        """Put each resource in its place, or remove it, durably."""
+        """Put each resource in its place, or remove it, durably.
+
+        Raises:
+            StorageError: The folder was removed, unmounted or replaced since `prepare`.
+        """
         assert self._tree is not None, "prepare comes first"
+        if self.place != self._place:
+            raise StorageError(f"{self._root} is not there any more, or not the folder it was")
         touched: set[Path] = set()
         deleted = [one for one in changes if one.content is None]
         _flush_all(one.content for one in changes if one.content is not None)

@@ -147,7 +147,8 @@ async def test_once_and_stopped_before_all_are_level_is_no_success(many: Many) -
     assert code == 1
     assert errors.splitlines() == [
         "rsnotify: 1 of 2 Sources are not in step:",
-        "  s1: it was stopped before the copy was level",
+        "  s1: it was stopped before the copy was level: 1 resources have changes that are not "
+        "applied yet",
     ]
 
 
@@ -158,7 +159,7 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
     async with running("follow", "--config", file, "--json") as process:
         told = Told(process)
         gets = many.sources["s0"].gets
-        await told.until(lambda told: told.in_step() == {"s0", "s1"} and gets[OFFER] >= 2)
+        await told.until(lambda told: told.in_step() == {"s0", "s1"})
         asked = gets[OFFER]
 
         write(many, defaults, source(many, "s0"), source(many, "s1", 'only = ["r0"]'))

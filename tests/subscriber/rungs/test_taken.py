@@ -27,7 +27,8 @@ async def test_after_a_minute_the_change_list_is_enough(
     await destination.catch_up()
     assert destination.equals_source()
     assert told(log, "2 changes from the Change List")
-    assert set(source.gets) == {"/data/changelist.xml", "/data/r1"}
+    offered = {"/.well-known/resourcesync", "/data/capabilitylist.xml"}
+    assert set(source.gets) == {*offered, "/data/changelist.xml", "/data/r1"}
 
 
 @pytest.mark.parametrize("index", [False, True])

@@ -8,12 +8,13 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from rsnotify.commands import printable
 from rsnotify.datetimes import format_datetime
 from rsnotify_subscriber.status import Status
 
 #: Seconds, that is calls of `show`, between two plain lines while nothing but time moves.
 _LINE_EVERY = 10
-#: What is said of who is level, by how the last comparison with the Source's own word went.
+#: How a copy that is level is described, by the result of the last audit (docs/audit.md).
 _LEVEL = {None: "in step", True: "in step (audited)", False: "other than the Source says"}
 
 
@@ -22,11 +23,31 @@ def sentence(status: Status) -> str:
     through = format_datetime(status.through) if status.through else "not yet"
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
     by = f" by {', '.join(status.way)}" if status.way else ""
-    level = _LEVEL[status.in_step] if status.level else f"{status.pending} pending"
+    doubts = f": {'; '.join(status.doubts)}" if status.doubts else ""
     return (
         f"{status.resources} resources, {status.applied} changes applied{lag}, "
-        f"{level}, synced through {through}, push {status.push}{by}"
+        f"{_standing(status)}, synced through {through}, {_compared(status)}, "
+        f"push {status.push}{by}{printable(doubts)}"
     )
+
+
+def _standing(status: Status) -> str:
+    if status.level:
+        return _LEVEL[status.in_step]
+    return f"{status.pending} pending" if status.pending else "not in step"
+
+
+def _compared(status: Status) -> str:
+    """Return when the copy was last compared with the whole set, to the second."""
+    if status.compared is None:
+        return "never compared with the whole set"
+    return f"compared with the whole set at {status.compared:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def not_level(status: Status) -> str:
+    """Write why a run ended before the copy was level."""
+    stopped = "it was stopped before the copy was level"
+    return f"{stopped}: {'; '.join(status.doubts)}" if status.doubts else stopped
 
 
 class Quiet:
@@ -58,7 +79,14 @@ class LineReport(Quiet):
 
     def show(self, status: Status) -> None:
         """Write a line if it is time."""
-        facts = (status.push, status.way, status.level, status.baseline, status.in_step)
+        facts = (
+            status.push,
+            status.way,
+            status.level,
+            len(status.doubts),
+            status.baseline,
+            status.in_step,
+        )
         self._quiet_for += 1
         if facts != self._last or self._quiet_for >= _LINE_EVERY:
             typer.echo(sentence(status))

@@ -1,0 +1,43 @@
+"""Whether a list contradicts itself, or the answer that carried it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from rsnotify.coverage import is_ahead
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.dating import postponed
+from rsnotify.model import Document
+from rsnotify.vocabulary import Capability
+
+#: An interval may be rounded to whole seconds.
+_ROUNDED = timedelta(seconds=1)
+
+
+def doubt_about(document: Document, sent: Instant | None) -> str | None:
+    """Return in a clause why what a list says of its time cannot be true; None if it can.
+
+    Args:
+        document: The list.
+        sent: The `Date` of the answer; None if it had none.
+    """
+    for name, instant in (("at", document.at), ("until", document.until)):
+        if instant is not None and sent is not None and is_ahead(instant, sent):
+            return (
+                f"its {name}, {format_datetime(instant)}, is later than the answer with it, "
+                f"of {format_datetime(sent)}"
+            )
+    if document.capability != Capability.CHANGE_LIST or document.index:
+        return None
+    outside = [
+        resource.uri
+        for resource in document.resources
+        if (at := resource.changed_at) is not None
+        and (
+            (document.from_ is not None and postponed(at, _ROUNDED) < document.from_)
+            or (document.until is not None and at > postponed(document.until, _ROUNDED))
+        )
+    ]
+    if not outside:
+        return None
+    return f"{len(outside)} entries, as that of {outside[0]}, lie outside of its interval"

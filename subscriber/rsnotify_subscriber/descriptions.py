@@ -1,0 +1,173 @@
+"""The documents that say what a Source offers: its Source Description and Capability Lists.
+
+They are requested anew by every run, so what an earlier run knew of them is stored with the state:
+an unchanged one then costs a 304, and one that moved permanently is requested where it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.errors import DocumentError, FetchError, Unavailable
+from rsnotify.model import Document
+from rsnotify.vocabulary import Capability
+from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
+from rsnotify_subscriber.fetching.origin import Origin
+
+T = TypeVar("T", Page, Document)
+
+#: How many documents and moves are stored: a Source needs one of each kind.
+_MOST = 4
+_STORED = (Capability.DESCRIPTION, Capability.CAPABILITY_LIST)
+#: A larger document (by entries, or bytes of JSON) is not stored, and requested unconditionally.
+_ENTRIES = 100
+_LARGEST = 64_000
+#: Clocks of servers are read in whole seconds.
+_SECOND = timedelta(seconds=1)
+
+
+class Remembered(Struct, frozen=True):
+    """A document as it was last received.
+
+    Args:
+        uri: The URI that was requested.
+        document: The document.
+        condition: The header field that asks for it only if it has changed, if there is one.
+        sent: When it was sent, by the clock of the Source.
+    """
+
+    uri: str
+    document: Document
+    condition: tuple[str, str] | None = None
+    sent: Instant | None = None
+
+
+class Memory(Struct, frozen=True):
+    """What is stored between runs.
+
+    Args:
+        documents: The documents.
+        moved: By URI, where permanent redirects led from it.
+    """
+
+    documents: tuple[Remembered, ...] = ()
+    moved: dict[str, str] = {}
+
+
+class Descriptions:
+    """Reads the documents that describe one Source.
+
+    Args:
+        fetcher: Fetches them.
+        memory: What an earlier run stored.
+    """
+
+    def __init__(self, fetcher: Fetcher, memory: Memory | None = None) -> None:
+        memory = memory or Memory()
+        self._fetcher = fetcher
+        self._moved = dict(memory.moved)
+        self._known = {one.uri: one for one in memory.documents}
+        for one in memory.documents:
+            if one.condition is not None and fetcher.kept.get(one.uri) is None:
+                fetcher.kept.put(one.uri, one.document, one.condition)
+
+    @property
+    def memory(self) -> Memory:
+        """What to store for the next run."""
+        return Memory(tuple(self._known.values()), dict(self._moved))
+
+    def place(self, uri: str) -> str:
+        """Return where a URI moved permanently; the URI itself if it did not."""
+        return self._moved.get(uri, uri)
+
+    async def page(self, uri: str) -> tuple[Page, Origin]:
+        """GET what a user named, whatever it is.
+
+        Raises:
+            FetchError: It could not be had.
+        """
+        return await self._at_place(uri, self._page)
+
+    async def document(self, uri: str) -> tuple[Document, Origin]:
+        """GET a document as it is at the Source now.
+
+        Raises:
+            FetchError: It could not be had, or a cache has only an old copy of it.
+            DocumentError: It could not be read.
+        """
+        return await self._at_place(uri, self._current)
+
+    async def _at_place(
+        self, uri: str, get: Callable[[str, Origin], Awaitable[T]]
+    ) -> tuple[T, Origin]:
+        """GET from where a URI moved, and if that fails, from the URI itself."""
+        place = self.place(uri)
+        origin = Origin(place)
+        try:
+            found = await get(place, origin)
+        except (FetchError, DocumentError):
+            if place == uri:
+                raise
+            origin = Origin(uri)
+            with suppress(FetchError, DocumentError):
+                found = await get(uri, origin)
+                self._note_move(uri, origin, found)
+                return found, origin
+            raise
+        self._note_move(uri, origin, found)
+        return found, origin
+
+    async def _page(self, uri: str, origin: Origin) -> Page:
+        page = await self._fetcher.page(uri, origin)
+        if page.document is not None:
+            self._remember(uri, page.document, origin)
+        return page
+
+    async def _current(self, uri: str, origin: Origin) -> Document:
+        document = await self._fetcher.current_document(uri, origin)
+        self._check_current(uri, document, origin)
+        self._remember(uri, document, origin)
+        return document
+
+    def _check_current(self, uri: str, document: Document, origin: Origin) -> None:
+        """Refuse a cache's copy that is older than what was received before."""
+        known = self._known.get(uri)
+        if known is None or known.sent is None or origin.sent is None or not origin.cached:
+            return
+        if document != known.document and origin.sent < known.sent - _SECOND:
+            raise Unavailable(
+                uri,
+                f"a cache answers with a copy of {format_datetime(origin.sent)}, which is older "
+                f"than that of {format_datetime(known.sent)}",
+            )
+
+    def _note_move(self, uri: str, origin: Origin, found: Page | Document) -> None:
+        if isinstance(found, Page) and found.document is None:
+            return  # a redirect to a page may be that of a portal to log in
+        self._moved.pop(uri, None)
+        if origin.place != uri:
+            self._moved[uri] = origin.place
+        while len(self._moved) > _MOST:
+            del self._moved[next(iter(self._moved))]
+
+    def _remember(self, uri: str, document: Document, origin: Origin) -> None:
+        before = self._known.pop(uri, None)
+        if document.capability not in _STORED or len(document.resources) > _ENTRIES:
+            return
+        if len(msgspec.json.encode(document)) > _LARGEST:
+            return
+        kept = self._fetcher.kept.get(uri)
+        now = Remembered(uri, document, kept.condition if kept is not None else None, origin.sent)
+        if before is not None and replace(before, sent=now.sent) == now:
+            now = before  # so that a run that finds nothing new has nothing to store
+        self._known[uri] = now
+        while len(self._known) > _MOST:
+            del self._known[next(iter(self._known))]

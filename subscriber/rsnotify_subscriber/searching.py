@@ -1,0 +1,233 @@
+"""The walk over the documents of a Source, from a URI to the one set of resources (core §6.3)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from rsnotify.embedded import html_links
+from rsnotify.errors import (
+    ConfigurationError,
+    DocumentError,
+    FetchError,
+    NotFound,
+    RsnotifyError,
+    SeveralSets,
+    Unavailable,
+)
+from rsnotify.links import resolve
+from rsnotify.model import Document
+from rsnotify.offer import FIELDS, Offer, read_framework, read_offer
+from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify_subscriber.descriptions import Descriptions
+from rsnotify_subscriber.fetching.fetcher import Page
+from rsnotify_subscriber.fetching.origin import Origin
+
+#: Where a site names its Sitemaps (core §6.3.4).
+ROBOTS_PATH = "/robots.txt"
+#: How many links are followed from one document to the next, up or down.
+_STEPS = 6
+_LISTED_UNDER: dict[str | None, str] = {
+    **FIELDS,
+    None: "resource_list",  # a plain Sitemap (core §6.1)
+}
+
+
+def offer_at(document: Document, origin: Origin) -> Offer:
+    """Read a Capability List that may have been redirected."""
+    return replace(read_offer(document, origin.base), capability_list=origin.place)
+
+
+def capability_lists(description: Document) -> list[str]:
+    """Return the entries of a Source Description for sets of resources."""
+    return [
+        one.uri
+        for one in description.resources
+        if one.capability != Capability.FRAMEWORK_NOTIFICATION
+    ]
+
+
+def only_one(uri: str, description: Document, listed: list[str]) -> str:
+    """Return the one set of resources that a Source Description lists.
+
+    Raises:
+        ConfigurationError: It lists none, or several (`SeveralSets`).
+    """
+    if not listed:
+        raise ConfigurationError(f"{uri} describes no set of resources")
+    if len(listed) > 1:
+        what = "Source Descriptions" if description.index else "sets of resources"
+        raise _several(uri, what, uri, listed)
+    return listed[0]
+
+
+class Search:
+    """One walk over the documents of a Source; used once.
+
+    Args:
+        descriptions: Reads documents.
+        uri: Where it begins.
+    """
+
+    def __init__(self, descriptions: Descriptions, uri: str) -> None:
+        self._descriptions = descriptions
+        self._uri = uri
+        self._steps = 0
+
+    async def from_start(self) -> Offer:
+        """Return what is offered for the set.
+
+        Raises:
+            RsnotifyError: As `discover`.
+        """
+        origin = Origin(self._uri)
+        try:
+            page, origin = await self._descriptions.page(self._uri)
+        except NotFound as error:
+            page, reason = Page([]), str(error)
+        else:
+            reason = str(page.error) if page.error else "it is no ResourceSync document"
+        if page.document is not None:
+            return await self._from_document(page.document, origin)
+        linked = _resourcesync_links(page, origin.base)
+        if linked:
+            return await self._from_uri(linked[0])
+        return await self._from_site(reason)
+
+    async def _from_site(self, reason: str) -> Offer:
+        """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
+        tried: list[FetchError | DocumentError | str] = []
+        folder = resolve(self._uri, ".")
+        for place in dict.fromkeys(
+            (folder + WELL_KNOWN_PATH[1:], resolve(self._uri, WELL_KNOWN_PATH))
+        ):
+            try:
+                document, origin = await self._descriptions.document(place)
+            except (FetchError, DocumentError) as error:
+                tried.append(error)
+            else:
+                return await self._from_document(document, origin)
+        sitemaps = await self._sitemaps(tried)
+        if len(sitemaps) == 1:
+            return await self._from_uri(sitemaps[0])
+        if sitemaps:
+            robots = resolve(self._uri, ROBOTS_PATH)
+            raise _several(self._uri, "Sitemaps", robots, sitemaps)
+        for failure in tried:
+            if isinstance(failure, Unavailable):
+                raise failure  # which says nothing of what is there: a later try may find it
+        raise ConfigurationError(
+            f"{self._uri} leads to nothing that can be followed: {reason}; "
+            + "; ".join(map(str, tried))
+        )
+
+    async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
+        robots = resolve(self._uri, ROBOTS_PATH)
+        try:
+            page, _ = await self._descriptions.page(robots)
+        except FetchError as error:
+            tried.append(error)
+            return []
+        lines = (line.partition(":") for line in page.text.splitlines())
+        found = [
+            resolve(robots, value.strip())
+            for name, _, value in lines
+            if name.strip().lower() == "sitemap" and value.strip()
+        ]
+        if not found:
+            tried.append(f"{robots}: it names no Sitemap")
+        return list(dict.fromkeys(found))
+
+    async def _from_uri(self, uri: str) -> Offer:
+        self._steps += 1
+        if self._steps > _STEPS:
+            raise ConfigurationError(f"{self._uri} leads from document to document without end")
+        document, origin = await self._descriptions.document(uri)
+        return await self._from_document(document, origin)
+
+    async def _from_document(self, document: Document, origin: Origin) -> Offer:
+        if document.capability == Capability.DESCRIPTION:
+            return await self._from_description(document, origin)
+        if document.capability == Capability.CAPABILITY_LIST:
+            return offer_at(document, origin)
+        above = await self._above(document, origin)
+        role = _LISTED_UNDER.get(document.capability)
+        listed = None if above is None or role is None else getattr(above, role)
+        if above is not None and (role is None or listed is not None):
+            if listed is not None and document.link(Rel.INDEX) is None:
+                await self._check_listed(document, origin, listed)
+            return above
+        if role is None:
+            raise ConfigurationError(
+                f"{origin.place} is a document of capability {document.capability!r}, from which "
+                "nothing can be followed; name the Capability List instead"
+            )
+        return replace(above or Offer(), **{role: origin.place})
+
+    async def _from_description(self, document: Document, origin: Origin) -> Offer:
+        listed = [resolve(origin.base, uri) for uri in capability_lists(document)]
+        offer = await self._from_uri(only_one(origin.place, document, listed))
+        if document.index:
+            return offer
+        up = offer.source_description
+        if up is not None and up != origin.place:  # the set's own may list it and nothing else
+            with suppress(FetchError, DocumentError):
+                above, its_origin = await self._descriptions.document(up)
+                described = read_framework(offer, above, its_origin.base)
+                if above.capability == Capability.DESCRIPTION and described.listed:
+                    return described
+        offer = read_framework(offer, document, origin.base)
+        return replace(offer, source_description=origin.place, listed=True)
+
+    async def _check_listed(self, document: Document, origin: Origin, listed: str) -> None:
+        """Refuse a list if the one that the Capability List above it names is of another set."""
+        if _bare(listed) in (_bare(self._uri), _bare(origin.place), _bare(origin.base)):
+            return
+        other, _ = await self._descriptions.document(listed)
+        if not _share_entries(document, other):
+            raise ConfigurationError(
+                f"{origin.place} has a link up to a Capability List that lists {listed} instead; "
+                "name the Capability List of the set to follow"
+            )
+
+    async def _above(self, document: Document, origin: Origin) -> Offer | None:
+        """Follow the link up; Sources forget it, or let it point to nowhere."""
+        up = document.link(Rel.UP) or document.link(Rel.INDEX)
+        if up is None:
+            return None
+        uri = resolve(origin.base, up)
+        try:
+            return await self._from_uri(uri)
+        except Unavailable as error:
+            if _host(error.uri) == _host(origin.base):
+                raise  # it may be there later, and lists what is needed for a whole copy
+            return None
+        except RsnotifyError:
+            return None
+
+
+def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
+    names = "".join(f"\n  {one}" for one in found)
+    message = f"{uri} leads to several {what}; name one of them:{names}"
+    return SeveralSets(message, where, tuple(found))
+
+
+def _bare(uri: str) -> str:
+    """Return a URI without what often differs between spellings of one."""
+    return uri.partition("://")[2].removeprefix("www.")
+
+
+def _share_entries(one: Document, other: Document) -> bool:
+    uris = {entry.uri for entry in one.resources}
+    return not uris or any(entry.uri in uris for entry in other.resources)
+
+
+def _host(uri: str) -> str:
+    return resolve(uri, "/")
+
+
+def _resourcesync_links(page: Page, uri: str) -> list[str]:
+    found = [target for rel, target in page.links if rel.lower() == Rel.RESOURCESYNC]
+    embedded = html_links(page.text)  # core §6.3.3
+    return found + [resolve(uri, target) for rel, target in embedded if rel == Rel.RESOURCESYNC]

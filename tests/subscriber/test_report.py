@@ -1,0 +1,56 @@
+"""What `rsnotify follow` says of a copy, and whether it may call it right."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rsnotify_subscriber import Status
+from rsnotify_subscriber.command_how import How
+from rsnotify_subscriber.command_report import sentence
+from rsnotify_subscriber.fleet.parsing import parse
+from tests.subscriber.conftest import Destination
+from tests.subscriber.processes import outcome, rsnotify
+from tests.subscriber.source import SmallSource, status
+
+COMPARED = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
+
+
+def test_only_a_copy_without_doubts_is_in_step() -> None:
+    level = Status(level=True, compared=COMPARED)
+    assert ", in step, " in sentence(level)
+    assert "compared with the whole set at 2026-01-02T03:04:05Z" in sentence(level)
+    doubted = Status(doubts=("one reason", "another\nreason"))
+    assert ", not in step, " in sentence(doubted)
+    assert sentence(doubted).endswith(": one reason; another�reason")
+    assert "never compared with the whole set" in sentence(doubted)
+
+
+def test_how_often_everything_is_compared_is_an_option_and_a_setting(tmp_path: Path) -> None:
+    assert How().settings()["pace"].compare == 86_400
+    assert How(compare=60).settings()["pace"].compare == 60
+    source = {"url": "http://source.example/", "dest": "copy"}
+    given = {"compare": 30}  # on the command line
+    found = parse(str(tmp_path / "fleet.toml"), "", {"source": [source]}, given)
+    assert found.sources[0].compare == 30
+    own = {"source": [source | {"compare": 60}]}
+    found = parse(str(tmp_path / "fleet.toml"), "", own, given)
+    assert found.sources[0].compare == 60
+
+
+async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
+    source: SmallSource, destination: Destination
+) -> None:
+    source.put("a", b"1")
+    arguments = ("follow", source.url, destination.folder, "--once")
+    code, output, errors = await outcome(await rsnotify(*arguments))
+    assert (code, errors) == (0, "")
+    last = output.splitlines()[-1]
+    assert last.startswith("1 resources, 1 changes applied, ")
+    assert ", in step, " in last
+    assert "compared with the whole set at 20" in last
+    source.answers["/data/capabilitylist.xml"] = status(503)
+    code, output, errors = await outcome(await rsnotify(*arguments))
+    assert code == 1
+    assert ", not in step, " in output.splitlines()[-1]
+    assert "capabilitylist.xml: the server says 503" in errors
