@@ -140,6 +140,12 @@ async def until_right(one: Subscriber, copy: Copy | Path, source: WildSource) ->
     await until(one, lambda status: status.level and copy.files() == source.resources)
 
 
+async def polled(one: Subscriber, source: WildSource, times: int = 2) -> None:
+    """Wait until the Change List was read so many times more."""
+    before = len(source.requests("changelist.xml"))
+    await until(one, lambda _: len(source.requests("changelist.xml")) >= before + times)
+
+
 async def until(one: Subscriber, condition: Callable[[Status], bool]) -> None:
     """Wait until the status of a subscriber that runs is such."""
     async with asyncio.timeout(PATIENCE):

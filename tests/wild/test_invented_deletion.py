@@ -7,18 +7,16 @@ a list that covers its time confirms it; if the list lacks it, the resource itse
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
-    PATIENCE,
     Copy,
     assert_honest,
     follow_once,
     following,
     pace,
+    polled,
     until,
     until_right,
 )
@@ -48,7 +46,7 @@ async def test_the_next_poll_brings_back_what_was_removed(
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         await invent(source, hub, 50)
-        await until(subscriber, lambda status: status.applied > 3 or "a" not in copy.files())
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)
 
 
@@ -106,9 +104,6 @@ async def test_a_true_deletion_that_the_list_confirms_costs_no_further_request(
         source.forget()
         await hub.push([told], source.t(10), source.t(50))
         await until_right(subscriber, copy, source)
-        async with asyncio.timeout(PATIENCE):
-            while len(source.requests("changelist.xml")) < 3:
-                await until(subscriber, lambda _: True)
-                await asyncio.sleep(0.05)
+        await polled(subscriber, source)
     assert source.requests("a") == []
     assert source.requests("resourcelist.xml") == []

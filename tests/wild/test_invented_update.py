@@ -17,6 +17,7 @@ from tests.wild.running import (
     follow_once,
     following,
     pace,
+    polled,
     until,
     until_right,
 )
@@ -55,10 +56,7 @@ async def test_the_next_poll_puts_it_right(
         await until_right(subscriber, copy, source)
         lie = forged(source, "a", "updated", at, carried=carried)
         await hub.push([lie], source.t(10), source.t(at))
-        if carried:
-            await until(subscriber, lambda status: status.applied > 3)
-        else:
-            await until(subscriber, lambda _: len(source.requests("a")) > 1)
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)
 
 
@@ -102,7 +100,7 @@ async def test_what_never_was_there_is_removed_again(
         await until_right(subscriber, copy, source)
         lie = forged(source, "x", "created", 50)
         await hub.push([lie], source.t(10), source.t(50))
-        await until(subscriber, lambda status: status.applied > 3)
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)
 
 
@@ -150,5 +148,5 @@ async def test_forged_content_without_any_hash_is_put_right(
         lie = source.changed("a", "updated", source.t(60), hashed=False, links=[inline(FORGED)])
         source.list_changes(told, from_=source.t(5))
         await hub.push([lie], source.t(10), source.t(60))
-        await until(subscriber, lambda status: status.applied > 3)
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)
