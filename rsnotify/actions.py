@@ -9,6 +9,7 @@ from msgspec import Struct
 from rsnotify.coverage import Change, Key
 from rsnotify.datetimes import Instant
 from rsnotify.model import Resource
+from rsnotify.prefix import Prefix
 
 
 class Rung(StrEnum):
@@ -109,7 +110,7 @@ class Note(Struct, frozen=True):
 Action = Fetch | Apply | BeginBaseline | Compare | Sweep | Undate | Discover | Note
 
 
-class Progress(Struct, frozen=True):
+class Progress(Struct, frozen=True, omit_defaults=True):
     """What a Destination keeps, in the same transaction as the state it covers.
 
     Args:
@@ -118,9 +119,13 @@ class Progress(Struct, frozen=True):
         seen: What the documents listed at exactly `confirmed`.
         running: Whether more may have come of that very instant since they were read, as it was
             a second, or a day, that may not have been over then.
+        prefix: A fingerprint of the Change List that was read last, and all of it applied.
+        missing: Resources that the documents list and the server does not have.
     """
 
     through: Instant
     confirmed: Instant
     seen: tuple[Key, ...] = ()
     running: bool = False
+    prefix: Prefix | None = None
+    missing: tuple[str, ...] = ()

@@ -57,6 +57,7 @@ class Backwards:
         self._front: _Read | None = None
         self._since: float | None = None
         self._is_sure = self._is_shown = False
+        self._behind_since: float | None = None
         self._next = 0.0
         self._wait = pace.repair
         #: Where the list that was read last begins and ends.
@@ -84,6 +85,10 @@ class Backwards:
             _Read(coverage.from_, len(coverage.changes), last, ends, is_behind),
         )
         self.begins, self.ends = coverage.from_, ends
+        if not (is_behind and frontier.seen):
+            self._behind_since = None
+        elif self._behind_since is None:
+            self._behind_since = now
         if not is_behind:
             self._front = self._read
             self._since = None
@@ -111,6 +116,11 @@ class Backwards:
             self._since = now
         return is_new and self._goes_on(coverage) and (told or shown or self._since is not None)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the list that was read last ends before what the lists said before."""
+        return self._behind_since is not None
+
     def _goes_on(self, coverage: Coverage) -> bool:
         """Whether a list may have what none had that was not behind: no old copy does."""
         begins, front = coverage.from_ or EARLIEST, self._front
@@ -124,13 +134,15 @@ class Backwards:
             return False
         if self._is_sure or self._is_shown:
             return True
-        return self._since is not None and now - self._since >= self._pace.stale
+        # However it came about: an old copy has become a new one by then.
+        waited = [now - since for since in (self._since, self._behind_since) if since is not None]
+        return max(waited, default=0.0) >= self._pace.stale
 
     def begin_anew(self, now: float) -> None:
         """Hear that everything is compared anew, and nothing of before counts."""
         self._next = now + self._wait
         self._wait = min(2 * self._wait, _MOST * self._pace.repair)
-        self._read = self._front = self._since = None
+        self._read = self._front = self._since = self._behind_since = None
         self._is_sure = self._is_shown = False
 
 

@@ -14,13 +14,14 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.actions import Fetch, Rung
+from rsnotify.coverage import is_ahead
 from rsnotify.datetimes import Instant
 from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.ladder import Queue, resource_ways
 from rsnotify.links import resolve
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability
+from rsnotify.vocabulary import Capability, Rel
 
 _DUMPS = (Rung.RESOURCE_DUMP, Rung.RESOURCE_DUMP_ARCHIVE)
 _ARCHIVES = (Rung.RESOURCE_LIST_ARCHIVE, Rung.RESOURCE_DUMP_ARCHIVE)
@@ -91,7 +92,8 @@ class Baseline:
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
-        self._queue = Queue()
+        self._queue = Queue([way])
+        self._queue.take()
 
     @property
     def walked(self) -> Document | None:
@@ -108,8 +110,12 @@ class Baseline:
         """Whether the way is a dump."""
         return self.way.rung in _DUMPS
 
-    def read(self, document: Document) -> Listed | None:
+    def read(self, document: Document, sent: Instant | None = None) -> Listed | None:
         """Take the document that `current` asked for; return its resources, if it has any.
+
+        Args:
+            document: The document.
+            sent: When it was sent, by the clock of the Source; None if that is not known.
 
         Raises:
             WrongDocument: It is none of the documents that can stand here.
@@ -118,6 +124,12 @@ class Baseline:
         met = _MET[self.current.rung] if package is None else (Capability.RESOURCE_DUMP_MANIFEST,)
         if document.capability not in met:
             raise WrongDocument(f"a {self.way.rung} was expected, not {document.capability!r}")
+        if document.at is not None and is_ahead(document.at, sent):
+            document = msgspec.structs.replace(document, at=sent)
+        following = document.link(Rel.NEXT) if package is None else None
+        if following is not None:
+            page = resolve(self.current.uri, following)
+            self._queue.put_page(Fetch(page, self.way.rung))
         if document.capability in (
             Capability.RESOURCE_LIST_ARCHIVE,
             Capability.RESOURCE_DUMP_ARCHIVE,
@@ -130,7 +142,7 @@ class Baseline:
             self._note(document.at)
             self._enqueue(document.resources, packaged=not document.index)
         else:
-            return self._listed(document)
+            return self._listed(document, sent)
         return None
 
     def _tells_nothing_new(self, document: Document) -> bool:
@@ -143,8 +155,9 @@ class Baseline:
         self._undated = document
         return document == self._walked
 
-    def _listed(self, document: Document) -> Listed:
-        at = self._believed(document.at or self._at or self._latest(document))
+    def _listed(self, document: Document, sent: Instant | None) -> Listed:
+        at = document.at or self._at or self._latest(document)
+        at = self._believed(sent if sent is not None and is_ahead(at, sent) else at)
         self._note(at)
         package = self.current.package
         return Listed(document.resources, at, package.uri if package else None)

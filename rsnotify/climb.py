@@ -14,8 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import structs
-
 from rsnotify.actions import (
     Action,
     BeginBaseline,
@@ -26,9 +24,8 @@ from rsnotify.actions import (
     Sweep,
     Undate,
 )
-from rsnotify.backwards import Backwards
 from rsnotify.baseline import Baseline, Listed
-from rsnotify.coverage import EARLIEST, Change, Coverage
+from rsnotify.coverage import EARLIEST, Change
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.dating import postponed
 from rsnotify.errors import NotFound, RsnotifyError, Unavailable
@@ -38,6 +35,7 @@ from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.provisional import Provisional
 from rsnotify.pull import Pull, Step
 from rsnotify.schedule import Schedule
 from rsnotify.vocabulary import ChangeType
@@ -46,6 +44,8 @@ from rsnotify.worklist import Worklist
 #: How often in a row all resources are compared before a hole is left open. Twice, as the
 #: Resource List may have been replaced by a newer one while it was read.
 _BASELINES = 2
+#: How much sooner than usual everything is compared after that has failed.
+_SOONER = 24
 
 
 class Climb:
@@ -55,9 +55,11 @@ class Climb:
         offer: What the Source offers.
         knowledge: What is known, shared with the pushing half.
         worklist: Where changes are owed.
+        provisional: What was pushed and no list has confirmed.
         actions: Where what is to be done is put.
         schedule: Where the next climb is put.
-        pace: How much at once.
+        pace: How much at once, and how often everything is compared.
+        compared: When everything was compared last.
     """
 
     def __init__(
@@ -65,9 +67,11 @@ class Climb:
         offer: Offer,
         knowledge: Knowledge,
         worklist: Worklist,
+        provisional: Provisional,
         actions: list[Action],
         schedule: Schedule,
         pace: Pace,
+        compared: float,
     ) -> None:
         self._offer = offer
         self._knowledge = knowledge
@@ -75,8 +79,8 @@ class Climb:
         self._actions = actions
         self._schedule = schedule
         self._pace = pace
-        self._intake = Intake(knowledge, worklist, pace.hold)
-        self._backwards = Backwards(pace)
+        self._intake = Intake(knowledge, worklist, provisional, pace)
+        self._backwards = self._intake.backwards
         self._is_first = self._is_undated = True
         #: The time by the clock of the Source, as far as it has told that.
         self._today: Instant | None = None
@@ -91,6 +95,11 @@ class Climb:
         self._need_baseline = False
         self._lag_tries = 0
         self._dump_is_new = False
+        self._is_routine = False
+        self._next_comparison = compared + pace.compare
+        self._still_listed: set[str] = set()
+        #: When everything was compared last.
+        self.compared = compared
         #: Whether the last climb came to its end, and nothing has cast doubt on that since.
         self.settled = False
         #: How often in a row the Source's lists could not be followed, and why at last.
@@ -106,6 +115,11 @@ class Climb:
     def baselining(self) -> bool:
         """Whether a baseline is under way."""
         return self._baseline is not None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the Change List ends before what it said earlier."""
+        return self._backwards.is_behind
 
     @property
     def offer(self) -> Offer:
@@ -138,15 +152,26 @@ class Climb:
             # All there is to know is then what is told of changes.
             self._knowledge.skip(EARLIEST)
         pointless = self._knowledge.known is None or not changes
-        if resources and (pointless or self._need_baseline):
+        needed = pointless or self._need_baseline
+        if resources and (needed or self._is_comparison_due(now)):
+            self._is_routine = not needed
             self._begin_baseline()
         elif changes:
+            self._intake.begin(now)
             self._pull = Pull(self._offer, self._intake.packages)
             self._actions.append(self._pull.current)
         else:
             self._note("the Source offers nothing that can be followed", warning=True)
             self._actions.append(Discover())
             self._schedule.soon(now + self._pace.retry.most)
+
+    def _is_comparison_due(self, now: float) -> bool:
+        """Return whether everything has to be compared though no document shows a reason.
+
+        Some Sources never list what they delete, other than by leaving it out of the Resource List.
+        """
+        due = max(self._next_comparison, self.compared + self._pace.compare)
+        return now >= due
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
         """Begin, now or later, as something may be missing; only when none is under way.
@@ -175,7 +200,7 @@ class Climb:
             step = self._pull.read(document, self._knowledge.frontier, sent)
             self._step(fetch, step, now)
         elif self._baseline is not None and fetch is self._baseline.current:
-            self._listed = self._baseline.read(document)
+            self._listed = self._baseline.read(document, sent)
             if self._listed is None:
                 self._walk_on(self._baseline, now)
             else:
@@ -259,6 +284,9 @@ class Climb:
         return tried or fetch.package is not None or (self._pull is not None and not first)
 
     def _fail(self, error: RsnotifyError, now: float) -> None:
+        if self._baseline is not None and self._is_routine:
+            self._put_off_comparison(error, now)
+            return
         self.failures += 1
         self.error = error
         self.settled = False
@@ -275,12 +303,22 @@ class Climb:
         self._worklist.release()
         self._schedule.back_off(now, self.failures, error.retry_after, costly)
 
+    def _put_off_comparison(self, error: RsnotifyError, now: float) -> None:
+        """Go on with the lists of changes, which are enough unless they leave something out."""
+        self._note(f"the copy could not be compared with the whole set: {error}", warning=True)
+        self._next_comparison = now + self._pace.compare / _SOONER
+        self._baseline = self._listed = self._waiting = None
+        self._still_listed.clear()
+        self._worklist.release()
+        self.begin(now)
+
     # Pull
 
     def _step(self, asked: Fetch, step: Step, now: float) -> None:
         if step.coverage is not None:
-            coverage = self._judged(asked, step.coverage, now)
-            new = self._intake.take(asked, coverage, more=step.fetch is not None)
+            present = self._pull is not None and self._pull.tells_present(asked)
+            more = step.fetch is not None
+            new = self._intake.take(asked, step.coverage, now, present=present, more=more)
             if new:
                 self._note(f"{new} changes from the {asked.rung} {asked.uri}")
         if step.fetch is not None:
@@ -296,13 +334,6 @@ class Climb:
             if step.coverage is not None and step.coverage.closed and asked.package is None:
                 self._actions.append(Discover())  # core §12.1: a closed list has a successor
             self._end_pull(now)
-
-    def _judged(self, asked: Fetch, coverage: Coverage, now: float) -> Coverage:
-        """Pass over nothing of a list that ends before what is confirmed."""
-        if self._pull is None or not self._pull.tells_present(asked):
-            return coverage
-        anew = self._backwards.look(coverage, self._knowledge.frontier, now)
-        return structs.replace(coverage, ordered=False) if anew else coverage
 
     def _ask(self, asked: Fetch, fetch: Fetch) -> None:
         if fetch.rung is not asked.rung:
@@ -343,6 +374,7 @@ class Climb:
 
     def _end_pull(self, now: float) -> None:
         self._pull = None
+        self._intake.end(now)
         self._worklist.release()
         if self._backwards.has_gone_back(now) and not self._worklist.handed_out:
             self._step_back(now)
@@ -374,6 +406,7 @@ class Climb:
         )
         self.settled = False
         self._backwards.begin_anew(now)
+        self._intake.forget()
         self._worklist.forget()
         self._need_baseline = bool(resource_ways(self._offer))
         self._baselines = 0
@@ -449,7 +482,12 @@ class Climb:
         # What was changed or deleted since an older dump was made would come back from it.
         package = listed.package if listed.at >= self._knowledge.confirmed else None
         for resource in resources:
-            change = Change(resource.uri, ChangeType.UPDATED, listed.at, resource, package)
+            if self._worklist.is_watched(resource.uri):
+                self._still_listed.add(resource.uri)
+                continue
+            # No later than what is confirmed afterwards: only push brings what is later than that.
+            at = min(listed.at, self._baseline.at)
+            change = Change(resource.uri, ChangeType.UPDATED, at, resource, package)
             self._worklist.add(change, since=EARLIEST)
             self._intake.news = True
         self._walk_on(self._baseline, now)
@@ -463,8 +501,11 @@ class Climb:
             change = Change(uri, ChangeType.DELETED, baseline.at, Resource(uri))
             self._worklist.add(change, since=EARLIEST)
             self._intake.news = True
-        for change in self._knowledge.baseline(baseline.at):
-            self._worklist.add(change)
+        self._intake.compared(baseline.at, now)
+        if baseline.complete:
+            self._worklist.drop_unlisted(baseline.at, self._still_listed)
+            self.compared = now
+        self._still_listed.clear()
         self._walked = baseline.walked or self._walked
         self._anew = None
         self._end_baseline(baseline, now)

@@ -15,6 +15,8 @@ from msgspec import to_builtins
 Instant = datetime
 
 MICROSECOND = timedelta(microseconds=1)
+#: After every change.
+LATEST = datetime.max.replace(tzinfo=UTC)
 
 # https://www.w3.org/TR/NOTE-datetime. A zone is mandatory after a time there; documents in
 # the wild leave it out, and mean UTC.

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import accumulate
 from operator import le
 
-from rsnotify.datetimes import MICROSECOND, Instant
+from rsnotify.datetimes import LATEST, MICROSECOND, Instant
 
 _SECOND, _DAY = timedelta(seconds=1), timedelta(days=1)
 #: By how much the clock that dates changes may differ from the one that dates answers.
 _STEP = timedelta(minutes=1)
-_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 def postponed(instant: Instant, by: timedelta) -> Instant:
@@ -19,7 +18,7 @@ def postponed(instant: Instant, by: timedelta) -> Instant:
 
     The year 9999 is what some Sources write for "never".
     """
-    return instant + by if instant < _LATEST - by else _LATEST
+    return instant + by if instant < LATEST - by else LATEST
 
 
 def ends(instant: Instant) -> Instant:

@@ -65,25 +65,33 @@ may stop at any point: begun again from the last `progress` it kept, all ends th
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 from random import Random
+
+from msgspec.structs import replace
 
 from rsnotify.actions import Action, Apply, Discover, Fetch, Note, Progress, Undate
 from rsnotify.audit import Audit, Remedy
 from rsnotify.climb import Climb
-from rsnotify.coverage import Change, fragment_coverage
+from rsnotify.coverage import EARLIEST, Change, Check, fragment_coverage
 from rsnotify.datetimes import Instant
 from rsnotify.digest import SetSum
-from rsnotify.errors import DocumentError, Gone, NotFound, RsnotifyError
+from rsnotify.doubts import Doubts
+from rsnotify.errors import DocumentError, NotFound, RsnotifyError
 from rsnotify.knowledge import Knowledge
 from rsnotify.ladder import RESOURCES
 from rsnotify.model import Document, Resource
 from rsnotify.notices import Look, Notices
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.provisional import Provisional
 from rsnotify.schedule import Schedule
 from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import carries
 from rsnotify.worklist import Worklist
+
+#: How many resources that are listed and not there are kept with the progress.
+_MISSING = 1_000
 
 
 class Follower:
@@ -98,6 +106,8 @@ class Follower:
         progress: Where an earlier run stopped; None to begin with a baseline.
         pace: How fast, and how much at once.
         random: The source of jitter.
+        compared: When the copy was last compared with the whole set, by the clock of `now`.
+        pushed: What an earlier run applied and is later than `progress.confirmed`.
         incomparable: Why what is held cannot be compared with what the Source says of its whole
             set, in a sentence; empty if it can.
     """
@@ -109,6 +119,8 @@ class Follower:
         *,
         pace: Pace | None = None,
         random: Random | None = None,
+        compared: float = 0.0,
+        pushed: Iterable[Change] = (),
         incomparable: str = "",
     ) -> None:
         self._pace = pace = pace or Pace()
@@ -117,24 +129,45 @@ class Follower:
         self._knowledge = Knowledge(progress, pace.hold)
         self._worklist = Worklist(pace.retry, random)
         self._schedule = Schedule(pace, random)
+        self._provisional = Provisional(grace=pace.poll, patience=pace.stale)
+        self._provisional.add(pushed, -inf)
         self._climb = Climb(
-            offer, self._knowledge, self._worklist, self._actions, self._schedule, pace
+            offer,
+            self._knowledge,
+            self._worklist,
+            self._provisional,
+            self._actions,
+            self._schedule,
+            pace,
+            compared,
         )
+        self._doubts = Doubts(self._climb, self._knowledge, self._worklist, self._provisional)
         self._audit = Audit(pace, self._note, incomparable)
         self._notices = Notices(self._knowledge)
         self._gap_due: float | None = None
         self._listeners = 0
+        self._missing = progress.missing if progress is not None else ()
+        self._is_watching = bool(self._missing)
+        #: By URI, changes of resources that are not there, and the deletions applied for them.
+        self._gone: dict[str, tuple[Change, Change]] = {}
 
     # What there is to see
 
     @property
     def progress(self) -> Progress | None:
         """What is to be kept; None until a first baseline is complete."""
-        return self._knowledge.progress(self._worklist.low_water())
+        return self._with_missing(self._knowledge.progress(self._worklist.low_water()))
 
     def progress_after(self, changes: Iterable[Change]) -> Progress | None:
         """What is to be kept together with changes of an `Apply`, before `applied` is told."""
-        return self._knowledge.progress_after(self._worklist.low_water_after(changes))
+        low_water = self._worklist.low_water_after(changes)
+        return self._with_missing(self._knowledge.progress_after(low_water))
+
+    def _with_missing(self, progress: Progress | None) -> Progress | None:
+        missing = self._worklist.watched if self._is_watching else []
+        if progress is None or not missing:
+            return progress
+        return replace(progress, missing=tuple(missing[:_MISSING]))
 
     @property
     def since(self) -> Instant | None:
@@ -148,9 +181,22 @@ class Follower:
         It stays what it was while the lists are read as a matter of routine, until they tell
         something new.
         """
-        if not self._climb.settled:
-            return False
-        return not (self._worklist or self._knowledge.gap or self._knowledge.hole)
+        return not self._doubts
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the copy may not be what the Source's documents say; empty while `level`."""
+        return tuple(self._doubts)
+
+    @property
+    def compared(self) -> float:
+        """When the copy was last compared with the whole set, by the clock of `now`."""
+        return self._climb.compared
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many resources were changed by what push announced and no list has repeated yet."""
+        return len(self._provisional)
 
     @property
     def in_step(self) -> bool | None:
@@ -222,6 +268,9 @@ class Follower:
 
     def start(self, now: float) -> list[Action]:
         """Begin: with a baseline if there is no progress, else with a pull."""
+        for uri in self._missing:
+            change = Change(uri, ChangeType.UPDATED, EARLIEST, Resource(uri), check=Check.FETCH)
+            self._worklist.watch(change, now)
         self._climb.begin(now)
         return self._take(now)
 
@@ -260,6 +309,7 @@ class Follower:
         except DocumentError as error:
             return self.fragment_unreadable(error, now)
         joined = self._knowledge.push(coverage, today)
+        self._provisional.add(joined, now)
         until = None if coverage.from_ is None else coverage.until
         self._audit.hear(document, until, self._knowledge.known)
         # One time for all: they are of one host, and its connections can be used again.
@@ -374,6 +424,8 @@ class Follower:
         """
         listed = self._climb.can_compare
         remedy = self._audit.compare(held, latest, now, listed=listed)
+        if self._audit.in_step:
+            self._climb.compared = now
         if remedy is not Remedy.NOTHING:
             # What a hub withheld all lack who hear it, and all are told so at once.
             when = now + self._chance()
@@ -384,26 +436,38 @@ class Follower:
         """Hear that changes of an `Apply` are in the state, or about to be committed to it."""
         for change in changes:
             self._worklist.applied(change)
+            if change.uri in self._gone and change is self._gone[change.uri][1]:
+                listed, _ = self._gone.pop(change.uri)
+                self._is_watching = True
+                self._worklist.watch(
+                    replace(listed, check=Check.FETCH), now + self._pace.gone_after
+                )
         return self._take(now)
 
     def failed(self, change: Change, error: RsnotifyError, now: float) -> list[Action]:
         """Hear that a change of an `Apply` could not be applied; it is tried again."""
+        is_watched = self._worklist.is_watched(change.uri)
         missing = isinstance(error, NotFound)
-        wish = error.retry_after or 0.0
+        wish = max(error.retry_after or 0.0, self._pace.gone_after if is_watched else 0.0)
         attempts = self._worklist.failed(change, now, wish, missing=missing)
-        if attempts and self._is_gone(change, error, attempts, now):
-            self._note(f"{change.uri} is gone without notice: taken as deleted", warning=True)
+        if not attempts or is_watched:
+            return self._take(now)
+        if self._is_gone(change, error, attempts, now):
+            self._note(
+                f"{change.uri} is listed, but not there: it is removed from the copy, and fetched "
+                "again from time to time",
+                warning=True,
+            )
             gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
+            self._gone[change.uri] = (change, gone)
             self._worklist.add(gone)
-        elif attempts:
+        else:
             self._note(f"could not apply, try {attempts}: {error}", warning=attempts == 3)
             # It may have changed or gone since: then the lists say so.
             self._schedule.soon(now + self._pace.retry.delay(attempts, self._random))
         return self._take(now)
 
     def _is_gone(self, change: Change, error: RsnotifyError, attempts: int, now: float) -> bool:
-        if isinstance(error, Gone):
-            return True
         listed = change.resource.change is None
         if listed and self._audit.repairing and attempts >= self._pace.give_up:
             # What was missing when all was compared for a difference, and is not to be had, is no

@@ -1,61 +1,159 @@
-"""Taking in what a document tells of changes: what of it is new becomes owed."""
+"""Change Lists and packages on their way to the worklist: what of them has to be applied.
+
+Most lists extend the one that was read before, and what they add is applied by its datetime. All
+entries of a list are compared with what is held where datetimes prove too little:
+
+- it is the first list after a baseline: the `at` of a Resource List may be wrong, or be the time at
+  which the list was finished;
+- the part that was read before has changed (`prefix`), or what was read before is not known;
+- its datetimes contradict each other, or the time at which it was sent;
+- it ends before what the lists said before (`backwards`).
+
+Comparing costs a look-up for each resource, and a request only where the entry contradicts what is
+held (`Check.COMPARE`).
+"""
 
 from __future__ import annotations
+
+from collections import deque
 
 from msgspec import structs
 
 from rsnotify.actions import Fetch
-from rsnotify.coverage import Change, Coverage
+from rsnotify.backwards import Backwards
+from rsnotify.coverage import Change, Check, Coverage
 from rsnotify.datetimes import Instant
 from rsnotify.knowledge import Knowledge
 from rsnotify.model import Resource
+from rsnotify.pace import Pace
+from rsnotify.prefix import Prefix, prefix_of
+from rsnotify.provisional import Provisional
+from rsnotify.reduction import reduce
 from rsnotify.worklist import Worklist
 
 #: How many packages are remembered; what is forgotten is read once more.
 _KEPT = 50_000
+#: How many versions of the list of the present are remembered by their fingerprints.
+_REPLICAS = 8
 
 
 class Intake:
-    """Takes in Change Lists and packages of Change Dumps, for all pulls of a follower.
+    """Adds to the worklist what Change Lists and packages of Change Dumps say.
 
     Args:
         knowledge: What is known.
-        worklist: Where changes are owed.
-        park: How many changes may wait for later ones of the same resource.
+        worklist: Where changes wait to be applied.
+        provisional: What was pushed and no list has confirmed.
+        pace: How many changes may wait for later ones of the same resource.
     """
 
-    def __init__(self, knowledge: Knowledge, worklist: Worklist, park: int) -> None:
+    def __init__(
+        self, knowledge: Knowledge, worklist: Worklist, provisional: Provisional, pace: Pace
+    ) -> None:
         self._knowledge = knowledge
         self._worklist = worklist
-        self._park = park
+        self._provisional = provisional
+        self._park = pace.hold
         self._until: tuple[str, Instant | None] | None = None
-        #: By URI, the packages that were taken in last, as their dump had them.
+        self._asked = 0.0
+        #: The fingerprints of the lists that were read last. Replicas may take turns.
+        self._read: deque[Prefix] = deque(maxlen=_REPLICAS)
+        if knowledge.prefix is not None:
+            self._read.append(knowledge.prefix)
+        #: What the lists of the present say of the time of the Source.
+        self.backwards = Backwards(pace)
+        #: By URI, the packages that were read last, as their dump listed them.
         self.packages: dict[str, Resource] = {}
         #: Whether there was something later than all before, since this was last unset.
         self.news = False
 
-    def take(self, asked: Fetch, coverage: Coverage, *, more: bool) -> int:
-        """Take in a document that joins what is confirmed.
+    def begin(self, now: float) -> None:
+        """Note that a pull begins."""
+        self._asked = now
+
+    def take(
+        self, asked: Fetch, coverage: Coverage, now: float, *, present: bool, more: bool
+    ) -> int:
+        """Add what is new in a document that joins what is confirmed.
 
         Args:
             asked: What asked for it.
             coverage: What it covers.
+            now: The time.
+            present: Whether it is a list that the Source keeps up to date.
             more: Whether other documents are about to follow.
 
         Returns:
             How many changes were new.
         """
-        before = self._knowledge.confirmed
-        fresh = self._knowledge.pull(self._believed(asked, coverage))
+        knowledge = self._knowledge
+        before = knowledge.frontier.instant
+        coverage = self._believed(asked, coverage)
+        compare = present and self._has_to_compare(asked, coverage, now)
+        new = knowledge.pull(coverage)
+        told = coverage.changes if compare else new
+        reduced = reduce(told, ordered=coverage.ordered, compare=compare)
         # With more lists to come, a resource may change once more: one GET will do. A package
         # brings what it has.
         parked = more and asked.package is None and self._worklist.parked < self._park
-        for change in fresh:
-            self._worklist.add(_unless_old(change, before), parked=parked)
+        for uri, change in reduced.latest.items():
+            self._worklist.add(
+                self._checked(_unless_old(change, before)), reduced.since[uri], parked=parked
+            )
+        self.verify(self._provisional.confirm(coverage, reduced.latest, before))
+        self._push(knowledge.join_held(), now)
         if asked.package is not None:
             self._note_read(asked.uri, asked.package)
-        self.news = self.news or (bool(fresh) and self._knowledge.confirmed > before)
-        return len(fresh)
+        self.news = self.news or (bool(new) and knowledge.confirmed > before)
+        return len(new)
+
+    def forget(self) -> None:
+        """Forget the lists that were read, as everything is compared."""
+        self._read.clear()
+        self._provisional.clear()
+
+    def end(self, now: float) -> None:
+        """Verify what the lists should have confirmed, now that they are read to their end."""
+        self.verify(self._provisional.lists_end(self._knowledge.confirmed, self._asked, now))
+
+    def compared(self, at: Instant, now: float) -> None:
+        """Note that the whole set as of an instant was compared."""
+        self._knowledge.baseline(at)
+        self._read.clear()
+        self._provisional.compared(at)
+        self._push(self._knowledge.join_held(), now)
+
+    def verify(self, changes: list[Change]) -> None:
+        """Fetch the resources of changes that contradict each other."""
+        for change in changes:
+            self._worklist.add(change)
+
+    def _push(self, changes: list[Change], now: float) -> None:
+        self._provisional.add(changes, now)
+        for change in changes:
+            self._worklist.add(change)
+
+    def _has_to_compare(self, asked: Fetch, coverage: Coverage, now: float) -> bool:
+        """Return whether datetimes do not prove which entries of a list are old."""
+        knowledge = self._knowledge
+        confirmed = knowledge.confirmed
+        goes_back = self.backwards.look(coverage, knowledge.frontier, now)
+        prefix = prefix_of(asked.uri, coverage, confirmed)
+        if prefix is None:
+            return goes_back
+        known = [last for last in self._read if last.before >= confirmed]
+        if not any(last.is_same_as(prefix) for last in known):
+            goes_back = goes_back or coverage.contradictory
+        compare = goes_back or not any(last.is_extended_by(prefix, coverage) for last in known)
+        knowledge.prefix = prefix
+        self._read.append(prefix)
+        return compare
+
+    def _checked(self, change: Change) -> Change:
+        """Compare also what push announced otherwise long ago, with a later datetime."""
+        if change.check is Check.DATE and self._provisional.is_overdue(change.uri, self._asked):
+            return structs.replace(change, check=Check.COMPARE)
+        return change
 
     def _note_read(self, uri: str, package: Resource) -> None:
         self.packages.pop(uri, None)
@@ -64,7 +162,7 @@ class Intake:
             del self.packages[next(iter(self.packages))]
 
     def _believed(self, asked: Fetch, coverage: Coverage) -> Coverage:
-        """Take the `until` of a list that is rewritten, and so not closed, for what it is.
+        """Return a list that is rewritten, and so not closed, without its `until`.
 
         A Source that stamps it with the present may append an earlier change a moment later.
         """

@@ -21,6 +21,7 @@ from rsnotify.coverage import EARLIEST, Change, Coverage, Frontier
 from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.dating import postponed
 from rsnotify.held import Held
+from rsnotify.prefix import Prefix
 
 #: How far ahead of what is known, and of the time, a fragment may be dated.
 LEAP = timedelta(days=1)
@@ -49,7 +50,11 @@ class Knowledge:
         self._sound = Frontier.at(EARLIEST)
         self._held = Held(hold)
         self.hole: Hole | None = None
+        #: A fingerprint of the Change List that was read last.
+        self.prefix: Prefix | None = None
+        self._sound_prefix: Prefix | None = None
         if progress is not None:
+            self.prefix = self._sound_prefix = progress.prefix
             self._through = progress.through
             self._known = Frontier.at(progress.through)
             seen, running = progress.seen, progress.running
@@ -98,7 +103,7 @@ class Knowledge:
         if self._leaps(self._known, coverage, today):
             self._held.refuse(coverage)
             return []
-        return self._join(self._known, coverage) + self._join_held()
+        return self._join(self._known, coverage) + self.join_held()
 
     def _leaps(self, known: Frontier, coverage: Coverage, today: Instant | None) -> bool:
         """Whether a fragment is dated so far ahead that only the Source's lists are believed.
@@ -113,7 +118,8 @@ class Knowledge:
         known.learn(coverage)
         return fresh
 
-    def _join_held(self) -> list[Change]:
+    def join_held(self) -> list[Change]:
+        """Return the changes of the fragments that waited for what is known by now."""
         fresh: list[Change] = []
         while self._known and (coverage := self._held.next(self._known.instant)) is not None:
             fresh += self._join(self._known, coverage)
@@ -126,23 +132,23 @@ class Knowledge:
     # Pull and baseline
 
     def pull(self, coverage: Coverage) -> list[Change]:
-        """Learn from a Change List that joins what is confirmed.
+        """Advance by a Change List that joins what is confirmed, and return its changes since then.
 
-        What push told since then is returned once more: it may have been told wrongly, and
-        applying it twice does nothing.
+        What push announced since then is returned once more: it may have been wrong, and applying
+        it twice does nothing. `join_held` is to be called next.
         """
         assert self._known is not None
         fresh = self._join(self._confirmed, coverage)
         if coverage.until is not None:
             self._known.advance(coverage.until, coverage.changes)
-        return fresh + self._join_held()
+        return fresh
 
-    def baseline(self, at: Instant) -> list[Change]:
-        """Learn that all that the Source had at this instant was compared."""
+    def baseline(self, at: Instant) -> None:
+        """Advance to an instant whose whole set was compared. `join_held` is to be called next."""
         self.skip(at, over=False)
+        self.prefix = self._sound_prefix = None
         if self.hole is not None and at >= self.hole.ends:
             self.hole = None
-        return self._join_held()
 
     def leave_open(self, begins: Instant) -> None:
         """Go on where the Source's documents begin, and remember the hole before it."""
@@ -158,6 +164,7 @@ class Knowledge:
         self._through = to
         self._held.clear()
         self.hole = None
+        self.prefix = self._sound_prefix = None
 
     def skip(self, begins: Instant, *, over: bool = True) -> None:
         """Go on where the Source's documents begin: nothing tells what was before."""
@@ -178,19 +185,29 @@ class Knowledge:
         if self._known is not None:
             self._through = self._reached(low_water)
             self._sound = self._confirmed_and_applied(low_water)
-        return self._kept(self._through, self._sound)
+            self._sound_prefix = self._prefix_applied(low_water)
+        return self._kept(self._through, self._sound, self._sound_prefix)
 
     def progress_after(self, low_water: Instant | None) -> Progress | None:
         """Return what `progress` will be once that is the earliest change; nothing moves yet."""
-        return self._kept(self._reached(low_water), self._confirmed_and_applied(low_water))
+        sound = self._confirmed_and_applied(low_water)
+        return self._kept(self._reached(low_water), sound, self._prefix_applied(low_water))
 
-    def _kept(self, through: Instant | None, sound: Frontier) -> Progress | None:
+    def _kept(
+        self, through: Instant | None, sound: Frontier, prefix: Prefix | None
+    ) -> Progress | None:
         if through is None:
             return None
         if sound.instant > through:
             # The next run has to come upon the hole again.
             return Progress(through, min(through, self.hole.after) if self.hole else through)
-        return Progress(through, sound.instant, tuple(sound.seen.elements()), sound.running)
+        seen = tuple(sound.seen.elements())
+        return Progress(through, sound.instant, seen, sound.running, prefix)
+
+    def _prefix_applied(self, low_water: Instant | None) -> Prefix | None:
+        """Return the fingerprint of the last list of which every change is applied."""
+        is_applied = low_water is None or low_water > self.confirmed
+        return self.prefix if is_applied else self._sound_prefix
 
     def _reached(self, low_water: Instant | None) -> Instant | None:
         """Return T, which never goes back; None while there is none."""

@@ -80,6 +80,19 @@ class Queue:
             raise WrongDocument(f"it leads to more than {MAX_ENTRIES} documents")
         self._fetches.extendleft(reversed(new))
 
+    def put_page(self, page: Fetch) -> None:
+        """Read the next page of a document before all else.
+
+        Raises:
+            WrongDocument: The pages lead back to one that was read, or there are too many.
+        """
+        if page.uri in self._known:
+            raise WrongDocument(
+                f"its link with rel=next leads to {page.uri}, which was read before; the list is "
+                "not complete"
+            )
+        self.put_first([page])
+
     def take(self) -> Fetch | None:
         """Take out the next, if there is one."""
         return self._fetches.popleft() if self._fetches else None

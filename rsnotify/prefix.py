@@ -12,7 +12,7 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from rsnotify.coverage import Coverage
+from rsnotify.coverage import Change, Coverage
 from rsnotify.datetimes import Instant
 
 
@@ -22,10 +22,11 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     Args:
         uri: The list.
         from_: Its `from`.
-        before: The datetime of its latest entry. More entries may follow with the same datetime,
-            so those are left out.
+        before: Through here every change is known from lists, this one and those before it. More
+            entries may come with this very datetime, so they do not count.
         count: How many entries are older.
         sum: The sum of their checksums.
+        whole: The sum of the checksums of all entries.
     """
 
     uri: str
@@ -33,39 +34,46 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     before: Instant
     count: int = 0
     sum: int = 0
+    whole: int = 0
+
+    def is_extended_by(self, later: Prefix, coverage: Coverage) -> bool:
+        """Return whether a list still has the entries that it had when it was read before.
+
+        Args:
+            later: The fingerprint of the list now.
+            coverage: Its entries.
+        """
+        if (self.uri, self.from_) != (later.uri, later.from_):
+            return False
+        if self.before == later.before:
+            return (self.count, self.sum) == (later.count, later.sum)
+        return (self.count, self.sum) == _sum(coverage, self.before)
+
+    def is_same_as(self, later: Prefix) -> bool:
+        """Return whether a list has the same entries as before, and none more."""
+        return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
 
 
-def next_prefix(uri: str, coverage: Coverage, last: Prefix | None) -> tuple[Prefix | None, bool]:
-    """Return the fingerprint of a list, and whether it extends the list that was read last.
+def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None:
+    """Return the fingerprint of a list; None if the list covers nothing.
 
     Args:
         uri: The list.
         coverage: Its entries.
-        last: The fingerprint of the list that was read last, if there is one.
-
-    Returns:
-        The fingerprint, None if the list has neither entries nor `from`; and whether the entries
-        that were read last time are exactly the same now.
+        confirmed: Through here the lists before it had all changes.
     """
-    changes = coverage.changes
-    before = max((change.at for change in changes), default=coverage.from_)
-    if before is None:
-        return None, True
-    is_same_list = last is not None and (last.uri, last.from_) == (uri, coverage.from_)
-    until = last.before if last is not None and is_same_list else before
-    count = total = known = known_total = 0
-    for change in changes:
-        if change.at < before:
-            checksum = crc32(f"{change.uri} {change.change} {change.resource.hash}".encode())
-            count += 1
-            total += checksum
-            if change.at < until:
-                known += 1
-                known_total += checksum
-    is_extended = (
-        last is not None
-        and is_same_list
-        and before >= until
-        and (known, known_total) == (last.count, last.sum)
-    )
-    return Prefix(uri, coverage.from_, before, count, total), is_extended
+    if coverage.until is None:
+        return None
+    before = max(coverage.until, confirmed)
+    count, total = _sum(coverage, before)
+    later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
+    return Prefix(uri, coverage.from_, before, count, total, total + later)
+
+
+def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:
+    checksums = [_checksum(change) for change in coverage.changes if change.at < before]
+    return len(checksums), sum(checksums)
+
+
+def _checksum(change: Change) -> int:
+    return crc32(f"{change.uri} {change.change} {change.resource.hash}".encode())

@@ -54,12 +54,15 @@ class Provisional:
         for change in changes:
             self._pushed[change.uri] = Pushed(change, now)
 
-    def confirm(self, coverage: Coverage, latest: Mapping[str, Change]) -> list[Change]:
+    def confirm(
+        self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
+    ) -> list[Change]:
         """Remove what a list repeats, and return what it should repeat and does not.
 
         Args:
             coverage: What the list covers.
-            latest: The latest change of each resource in it.
+            latest: The latest change of each resource that is new in it.
+            before: Through here earlier lists had said everything.
 
         Returns:
             Changes that make a Destination fetch the resources.
@@ -70,7 +73,7 @@ class Provisional:
         denied = []
         for uri, pushed in list(self._pushed.items()):
             change, listed = pushed.change, latest.get(uri)
-            is_covered = change.at < until and (coverage.from_ or EARLIEST) < change.at
+            is_covered = max(coverage.from_ or EARLIEST, before) < change.at < until
             if listed is not None and (_repeats(listed, change) or listed.at > change.at):
                 del self._pushed[uri]
             elif is_covered:

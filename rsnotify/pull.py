@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.actions import Fetch, Rung
-from rsnotify.coverage import Coverage, Frontier, change_list_coverage, package_coverage
+from rsnotify.coverage import EARLIEST, Coverage, Frontier, change_list_coverage, package_coverage
 from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.dating import ends
 from rsnotify.errors import RsnotifyError, WrongDocument
@@ -44,6 +44,9 @@ _ARCHIVES = {
     Capability.CHANGE_DUMP: Rung.CHANGE_DUMP_ARCHIVE,
 }
 _ORDER = list(_MET)
+#: How many pages one list may have, and how many entries they may have together.
+_MOST_PAGES = 1_000
+_MOST_ENTRIES = 500_000
 
 
 class Step(Struct, frozen=True):
@@ -60,6 +63,56 @@ class Step(Struct, frozen=True):
     fetch: Fetch | None = None
     hole: Instant | None = None
     failure: RsnotifyError | None = None
+
+
+class Pages:
+    """Joins the pages of one list (`rs:ln rel="next"`), as AtoM and others write long lists."""
+
+    def __init__(self) -> None:
+        self._pages: dict[str, Document] = {}
+        self._entries = 0
+
+    def add(self, uri: str, document: Document) -> Document | str:
+        """Add a page.
+
+        Returns:
+            The URI of the next page; or the whole document, if this is the last page.
+
+        Raises:
+            WrongDocument: The pages do not end.
+        """
+        self._pages[uri] = document
+        self._entries += len(document.resources)
+        link = document.link(Rel.NEXT)
+        if link is None:
+            pages = list(self._pages.values())
+            self._pages, self._entries = {}, 0
+            return _joined(pages) if len(pages) > 1 else document
+        following = resolve(uri, link)
+        if following in self._pages:
+            raise WrongDocument(f"its link with rel=next leads back to {following}")
+        if len(self._pages) >= _MOST_PAGES or self._entries > _MOST_ENTRIES:
+            raise WrongDocument(
+                f"it has more than {_MOST_PAGES} pages or {_MOST_ENTRIES} entries; a list of this "
+                "size needs an index (core §12.2)"
+            )
+        return following
+
+
+def _joined(pages: list[Document]) -> Document:
+    """Return one document with the entries of all pages and the interval of all of them."""
+    froms = [page.from_ for page in pages if page.from_ is not None]
+    untils = [page.until for page in pages if page.until is not None]
+    return msgspec.structs.replace(
+        pages[0],
+        resources=tuple(resource for page in pages for resource in page.resources),
+        from_=min(froms, default=None),
+        until=max(untils, default=None) if len(untils) == len(pages) else None,
+    )
+
+
+def _begins(member: Resource) -> Instant:
+    return member.from_ or EARLIEST
 
 
 class Pull:
@@ -83,6 +136,7 @@ class Pull:
         self._accepted: Instant | None = None
         self._broken: dict[Rung, RsnotifyError] = {}
         self._queue = Queue()
+        self._pages = Pages()
         self.current = self._top
 
     @property
@@ -107,6 +161,11 @@ class Pull:
         """
         if self.current.package is not None:
             return self._changes(package_coverage(document, self.current.uri), frontier)
+        whole = self._pages.add(self.current.uri, document)
+        if isinstance(whole, str):
+            self.current = Fetch(whole, self.current.rung)
+            return Step(fetch=self.current)
+        document = whole
         if document.capability not in _MET[self.current.rung]:
             raise WrongDocument(f"a {self.current.rung} was expected, not {document.capability!r}")
         self._note_archive(document)
@@ -117,6 +176,7 @@ class Pull:
     def broken(self, error: RsnotifyError, frontier: Frontier) -> Step:
         """Hear that what `current` asked for is of no use; its way is given up."""
         self._broken[self.current.rung] = error
+        self._pages = Pages()
         if self.at_first:
             self._left = self._others()
         return self._other_way(frontier)
@@ -142,6 +202,8 @@ class Pull:
         joint = self._joint(frontier)
         # A member that does not say until when may hold something new.
         members = [one for one in document.resources if one.until is None or one.until > joint]
+        if all(one.from_ is not None for one in members):
+            members.sort(key=_begins)  # some Sources write the newest first
         begins = (members[0].from_ if members else None) or document.from_
         if begins is not None and begins > self._begins_by(frontier):
             return self._too_late(begins, frontier)

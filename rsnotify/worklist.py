@@ -8,14 +8,15 @@ backoff, and holds up nothing but T.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from heapq import heappop, heappush
 from random import Random
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant
+from rsnotify.coverage import Change, Check
+from rsnotify.datetimes import LATEST, Instant
 from rsnotify.retry import Retry
 
 
@@ -62,7 +63,10 @@ class Worklist:
         parked: bool = False,
         due: float | None = None,
     ) -> None:
-        """Owe a change. It supersedes an earlier one of its resource, and waits no longer.
+        """Add a change. It supersedes an earlier one of its resource, and waits no longer.
+
+        To fetch the resource supersedes every change, whatever its datetime. If another change
+        comes before that is done, it is compared, as the datetime of what is held may be wrong.
 
         Args:
             change: The change.
@@ -81,12 +85,42 @@ class Worklist:
         if since < owed.since:
             owed.since = since
             heappush(self._since, (since, change.uri))
-        if change.at >= owed.change.at:
+        if change.at >= owed.change.at or change.check is Check.FETCH:
+            if change.check is Check.DATE and owed.change.check is not Check.DATE:
+                change = replace(change, check=Check.COMPARE)
             if owed.attempts and not owed.handed_out:
                 self._line_up(change.uri, False, due)  # not to wait out the old failure
             self._failing -= owed.attempts > 0
             owed.change = change
             owed.attempts = 0
+
+    def watch(self, change: Change, due: float) -> None:
+        """Add a change that does not hold up T: what is listed and not there may come back."""
+        self.add(change, LATEST, due=due)
+
+    @property
+    def watched(self) -> list[str]:
+        """Resources that are listed and not there."""
+        return [uri for uri, owed in self._owed.items() if owed.since == LATEST]
+
+    def drop_unlisted(self, at: Instant, listed: Set[str]) -> None:
+        """Remove what an older Resource List had and the whole set does not have any more.
+
+        Args:
+            at: The datetime of the whole set.
+            listed: Watched resources that it has.
+        """
+        for uri, owed in list(self._owed.items()):
+            is_watched = owed.since == LATEST and uri not in listed
+            is_old = owed.change.resource.change is None and owed.change.at < at
+            if (is_watched or (is_old and owed.since < LATEST)) and not owed.handed_out:
+                self._failing -= owed.attempts > 0
+                del self._owed[uri]
+
+    def is_watched(self, uri: str) -> bool:
+        """Return whether a resource is listed and not there."""
+        owed = self._owed.get(uri)
+        return owed is not None and owed.since == LATEST
 
     def _line_up(self, uri: str, parked: bool, due: float | None) -> None:
         if due is not None:

@@ -20,6 +20,7 @@ from rsnotify.model import Link, Resource
 from rsnotify.reading import DEFAULT_LIMITS
 from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify.writing import entry
+from rsnotify_publisher.hashes import Digests
 
 # RFC 3986: a scheme, then only the characters that a URI may hold.
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+")
@@ -53,10 +54,12 @@ class Record(Struct, frozen=True, gc=False):
         resource: The resource, with `change` set unless it belongs to a baseline.
         validator: A text of the caller's own by which it can tell, at its next look, that
             the resource has not changed.
+        content: What the change made of the resource, kept for the Change Dump.
     """
 
     resource: Resource
     validator: str | None = None
+    content: bytes | None = None
 
 
 def describe(uri: str, change: ChangeType, metadata: Metadata) -> Resource:
@@ -66,6 +69,13 @@ def describe(uri: str, change: ChangeType, metadata: Metadata) -> Resource:
         return Resource(uri, change=change, **fields)  # type: ignore[arg-type]
     except TypeError as error:
         raise ConfigurationError(f"{uri}: {error}") from None
+
+
+def describe_record(
+    uri: str, change: ChangeType, content: bytes | None, metadata: Metadata
+) -> Record:
+    """Do as `describe` does, with the content that the resource has after the change."""
+    return Record(describe(uri, change, metadata), content=content)
 
 
 def check_change(resource: Resource) -> Resource:
@@ -80,6 +90,28 @@ def check_change(resource: Resource) -> Resource:
         )
     check_resource(resource)
     return resource if resource.datetime is None else replace(resource, datetime=None)
+
+
+def check_record(record: Record) -> Record:
+    """Return the record of a change as it is recorded: with the hash and length of its content.
+
+    Raises:
+        ConfigurationError: The change cannot be recorded, or its content is not what it says.
+    """
+    resource, content = check_change(record.resource), record.content
+    if content is not None:
+        if resource.change is ChangeType.DELETED:
+            raise ConfigurationError(f"{resource.uri}: a deleted resource has no content")
+        digests = Digests(resource.hash)
+        digests.update(content)
+        if digests.agree is False or resource.length not in (None, len(content)):
+            raise ConfigurationError(
+                f"{resource.uri}: its content has another hash or length than the change; give the "
+                "content alone"
+            )
+        hashes = resource.hash if digests.agree else digests.text
+        resource = replace(resource, hash=hashes, length=len(content))
+    return replace(record, resource=resource)
 
 
 def check_resource(resource: Resource) -> Resource:

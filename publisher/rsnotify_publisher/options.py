@@ -50,7 +50,8 @@ class Options(Struct, frozen=True, kw_only=True):
             `routes` serve it.
         max_entries: Entries in one document before it gets an index.
         max_bytes: Bytes in one document, likewise.
-        refresh: Seconds between looks whether the open Change List must be written anew.
+        refresh: Seconds after which a change is in the file of the open Change List at the latest.
+            With more than 10, Destinations that read the file and are pushed to report a doubt.
         resource_list_every: Seconds between looks at the Resource List, likewise.
         fragment_entries: Changes in one fragment at most.
         fragment_bytes: Bytes in one fragment, unless one change is larger.

@@ -24,7 +24,14 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher.background import Background
-from rsnotify_publisher.changes import Metadata, Record, check_change, check_resource, describe
+from rsnotify_publisher.changes import (
+    Metadata,
+    Record,
+    check_record,
+    check_resource,
+    describe,
+    describe_record,
+)
 from rsnotify_publisher.contents import Content
 from rsnotify_publisher.journal import Recorder, system_clock
 from rsnotify_publisher.leader import Leader
@@ -260,22 +267,29 @@ class Publisher(Running):
             ConfigurationError: A change is unusable; none of them is recorded.
             StorageError: The journal cannot be used.
         """
-        records = [
-            Record(check_change(record.resource), record.validator)
-            for record in map(_as_record, changes)
-        ]
+        records = [check_record(_as_record(change)) for change in changes]
         self.start()
-        return self._recorder.submit(lambda journal: journal.record(records))
+        return self._recorder.submit(lambda journal: self.source.record(journal, records))
 
     def record(self, changes: Iterable[Resource | Record]) -> list[Resource]:
-        """Record a batch and wait until it is durable; arguments and errors as in `submit`."""
-        return self.submit(changes).result()
+        """Record a batch and wait until it is durable; arguments and errors as in `submit`.
 
-    def created(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+        With `Options.change_dump`, the content of the changes is kept when this returns.
+        """
+        recorded = self.submit(changes).result()
+        if self.source.captured is not None:
+            self.source.captured.keep(recorded)
+        return recorded
+
+    def created(
+        self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
+    ) -> Resource:
         """Record that a resource came into being, and wait until that is durable.
 
         Args:
             uri: The resource.
+            content: What it holds now. Its hash and length become those of the change, and a Change
+                Dump has this very content, even if the resource changes again at once.
             metadata: What is known of it; see `Metadata`.
 
         Returns:
@@ -285,11 +299,13 @@ class Publisher(Running):
             ConfigurationError: The URI or the metadata is unusable; nothing is recorded.
             StorageError: It could not be made durable.
         """
-        return self.record([describe(uri, ChangeType.CREATED, metadata)])[0]
+        return self.record([describe_record(uri, ChangeType.CREATED, content, metadata)])[0]
 
-    def updated(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+    def updated(
+        self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
+    ) -> Resource:
         """Record that a resource changed; otherwise as `created`."""
-        return self.record([describe(uri, ChangeType.UPDATED, metadata)])[0]
+        return self.record([describe_record(uri, ChangeType.UPDATED, content, metadata)])[0]
 
     def deleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Record that a resource is gone; otherwise as `created`."""
@@ -297,15 +313,24 @@ class Publisher(Running):
 
     async def arecord(self, changes: Iterable[Resource | Record]) -> list[Resource]:
         """Do as `record` does, in asyncio."""
-        return await asyncio.wrap_future(self.submit(changes))
+        recorded = await asyncio.wrap_future(self.submit(changes))
+        if self.source.captured is not None:
+            await asyncio.to_thread(self.source.captured.keep, recorded)
+        return recorded
 
-    async def acreated(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+    async def acreated(
+        self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
+    ) -> Resource:
         """Do as `created` does, in asyncio."""
-        return (await self.arecord([describe(uri, ChangeType.CREATED, metadata)]))[0]
+        created = describe_record(uri, ChangeType.CREATED, content, metadata)
+        return (await self.arecord([created]))[0]
 
-    async def aupdated(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
+    async def aupdated(
+        self, uri: str, *, content: bytes | None = None, **metadata: Unpack[Metadata]
+    ) -> Resource:
         """Do as `updated` does, in asyncio."""
-        return (await self.arecord([describe(uri, ChangeType.UPDATED, metadata)]))[0]
+        updated = describe_record(uri, ChangeType.UPDATED, content, metadata)
+        return (await self.arecord([updated]))[0]
 
     async def adeleted(self, uri: str, **metadata: Unpack[Metadata]) -> Resource:
         """Do as `deleted` does, in asyncio."""

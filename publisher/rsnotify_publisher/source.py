@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
-from rsnotify_publisher.changes import check_uri
+from rsnotify_publisher.changes import Record, check_uri
 from rsnotify_publisher.contents import Content, Contents
 from rsnotify_publisher.documents import PARTS, Documents
+from rsnotify_publisher.dumps import Captured
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options, check_options
@@ -79,6 +80,11 @@ class Source:
             described_by=described_by,
         )
         self.documents_folder = folder / "documents"
+        self.captured_folder = folder / "captured"
+        #: Keeps the content of changes for the Change Dump; None if there is no Change Dump.
+        self.captured: Captured | None = None
+        if self.contents is not None and options.change_dump:
+            self.captured = Captured(self.captured_folder, self.contents.get)
         self.lock = folder / "leader.lock"
         self.clock = clock
 
@@ -90,6 +96,18 @@ class Source:
         """
         for folder in (self.folder, self.documents_folder, self.documents_folder / PARTS):
             check_writable(folder)
+
+    def record(self, journal: Journal, records: Sequence[Record]) -> list[Resource]:
+        """Enter changes in the journal, and keep the content that comes with them.
+
+        To be called within a transaction: once others can read a change, it may be packed.
+        """
+        recorded = journal.record(records)
+        if self.captured is not None:
+            for change, record in zip(recorded, records, strict=True):
+                if record.content is not None:
+                    self.captured.put(change, record.content)
+        return recorded
 
     def open_journal(self) -> Journal:
         """Make a connection to the journal for the calling thread.

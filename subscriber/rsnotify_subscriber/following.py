@@ -10,6 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
+from datetime import UTC, datetime, timedelta
+from math import inf
 from random import Random
 from typing import Any, TypeVar
 
@@ -63,6 +65,8 @@ logger = logging.getLogger("rsnotify.subscriber")
 TRIES = 5
 #: Seconds between two savings of a progress that moved without a change being applied.
 _SAVE = 1.0
+#: How much later a comparison has to be to be stored: a digest may be compared every few seconds.
+_OFTEN = timedelta(minutes=1)
 #: Seconds between two looks at whether the Source offers something else.
 _REDISCOVER = 600.0
 
@@ -123,14 +127,18 @@ class Following:
         self._worker = worker
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._tasks = Tasks(self._end)
-        self._saved = state.progress()
+        self._saved = progress = state.progress()
+        self._compared = self._kept_compared = state.compared()
         self._follower = Follower(
             identity.offer,
-            self._saved,
+            progress,
             pace=pace,
             random=self._random,
+            compared=self._time_of(self._compared),
+            pushed=state.changed_after(progress.confirmed) if progress is not None else (),
             incomparable=incomparable(identity),
         )
+        self._compared_at = self._follower.compared
         holding = handler if isinstance(handler, Holding) else None
         self._packages = Packages(fetcher)
         bringer = Bringer(fetcher, wishes, packages=self._packages, holding=holding)
@@ -173,7 +181,10 @@ class Following:
             lag_ms=self._tally.lag_ms(),
             push=push,
             way=self._push.hubs,
+            unconfirmed=self._follower.unconfirmed,
             level=self._follower.level,
+            doubts=self._follower.doubts,
+            compared=self._compared,
             baseline=self._follower.baselining,
             in_step=self._follower.in_step,
             difference=self._follower.difference or None,
@@ -240,9 +251,19 @@ class Following:
         if self._packages.at_hand and self._follower.level:
             self._tasks.spawn(self._packages.close())
         self._watch.look(self._follower, self._loop.time())
+        if self._follower.compared != self._compared_at:
+            self._compared_at = self._follower.compared
+            self._compared = datetime.now(UTC)
         self._end_if_caught_up()
         self._moved()
         self._audit()
+
+    def _time_of(self, moment: Instant | None) -> float:
+        """Return when a moment was by the clock of the event loop; long ago if it is not known."""
+        if moment is None:
+            return -inf
+        age = max(0.0, (datetime.now(UTC) - moment).total_seconds())
+        return self._loop.time() - age
 
     def _audit(self) -> None:
         """Compare what is held with what the Source says of its set, at a moment for it."""
@@ -313,9 +334,12 @@ class Following:
     # What came of an Apply: the `Outcome` of the applier
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return what is to be committed together with changes."""
-        self._saved = self._follower.progress_after(changes)
-        return self._saved
+        """Return what is to be committed together with changes; None if it did not move."""
+        progress = self._follower.progress_after(changes)
+        if progress == self._saved:
+            return None
+        self._saved = progress
+        return progress
 
     def applied(self, changes: Sequence[Change]) -> None:
         """Tell the follower what was committed."""
@@ -419,6 +443,12 @@ class Following:
             await self._save()
 
     async def _save(self) -> None:
+        compared, kept = self._compared, self._kept_compared
+        if compared is not None and (
+            kept is None or self._ended.done() or compared - kept > _OFTEN
+        ):
+            self._kept_compared = compared
+            await self._in_worker(self._state.keep_compared, compared)
         if self._applier.is_applying:
             return  # a later progress is about to be committed
         progress = self._follower.progress

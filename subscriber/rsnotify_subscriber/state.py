@@ -18,11 +18,13 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.actions import Progress
+from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.offer import Offer
 from rsnotify.selection import Selection
+from rsnotify.vocabulary import ChangeType
 from rsnotify.ways import described
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.storing.database import Place, Row
@@ -42,6 +44,7 @@ _FIND = """
 SELECT uri, changed_at, change, hash, length, lastmod, validator FROM {resources}
     WHERE uri IN
 """
+_CHANGED_AFTER = "SELECT uri, changed_at, change, hash FROM {resources} WHERE changed_at > ?"
 _UNLISTED = """
 SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
     AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
@@ -144,6 +147,27 @@ class State:
     def progress(self) -> Progress | None:
         """Return the progress that was last committed."""
         return self._fact("progress", Progress)
+
+    def changed_after(self, instant: Instant) -> list[Change]:
+        """Return the changes held that are later than an instant."""
+        moment = to_microseconds(instant)
+        if self._latest <= moment:
+            return []
+        with self._storage():
+            rows = self._database.read(_CHANGED_AFTER, (moment,))
+        changes = []
+        for uri, changed_at, change, hash in rows:
+            at, kind = from_microseconds(changed_at), ChangeType(change)
+            changes.append(Change(uri, kind, at, Resource(uri, change=kind, hash=hash)))
+        return changes
+
+    def compared(self) -> Instant | None:
+        """Return when the copy was last compared with the whole set, by the clock here."""
+        return self._fact("compared", Instant)
+
+    def keep_compared(self, at: Instant) -> None:
+        """Store when the copy was compared with the whole set."""
+        self._transact(lambda: self._keep(compared=at))
 
     def identity(self) -> Identity | None:
         """Return which Source this state is about, if it is about any yet."""

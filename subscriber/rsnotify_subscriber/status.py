@@ -38,6 +38,7 @@ class Status(Struct, frozen=True):
         way: The hubs from which they arrive now, the best first; the scheme of each URI says how.
         level: Whether the copy is what the Source's documents say, as far as they can tell.
         doubts: Why it may not be, in sentences; empty while `level` is true.
+        unconfirmed: Resources changed by push that no list of the Source has repeated yet.
         compared: When the copy was last compared with the whole set, by the clock here; None if
             it never was.
         baseline: Whether a baseline is under way.
@@ -58,6 +59,7 @@ class Status(Struct, frozen=True):
     way: tuple[str, ...] = ()
     level: bool = False
     doubts: tuple[str, ...] = ()
+    unconfirmed: int = 0
     compared: Instant | None = None
     baseline: bool = False
     in_step: bool | None = None

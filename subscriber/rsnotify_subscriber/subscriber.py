@@ -26,6 +26,7 @@ from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.following import Following
+from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.push.choosing import NAMES, Via
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
@@ -80,7 +81,7 @@ class Subscriber:
 
     Raises:
         ConfigurationError: `selection` or `prefer` can never match, WebSub is wanted without
-            callbacks, or `hubs` is less than 1.
+            callbacks, `hubs` is less than 1, or the state of a `FolderMirror` is not in a folder.
     """
 
     def __init__(
@@ -107,6 +108,9 @@ class Subscriber:
     ) -> None:
         self._url = url
         self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
+        if isinstance(handler, FolderMirror) and not isinstance(state, Path):
+            # Only a lock that ends with the process keeps a suspended one from writing files.
+            raise ConfigurationError("the state of a mirror is kept in a folder; name one")
         self._place = state.absolute() if isinstance(state, Path) else state
         self._via = via
         mqtt.check()

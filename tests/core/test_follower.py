@@ -177,16 +177,48 @@ def test_a_source_without_a_resource_list_is_followed_from_what_its_lists_hold(
     assert destination.content == source.state
 
 
-def test_a_resource_gone_without_notice_counts_as_deleted_after_some_time(
+def test_what_is_listed_and_not_there_leaves_the_copy_and_stays_a_doubt(
     source: Source, destination: Destination
 ) -> None:
     began = destination.now
-    source.change("z")
-    del source.state[BASE + "z"]
-    destination.poll()
-    assert destination.content == source.state
+    source.change("a")
+    lost = source.state.pop(BASE + "a")
+    while BASE + "a" in destination.content:
+        destination.tick()
+        destination.work()
     assert destination.now - began >= PACE.gone_after
-    assert any("gone without notice" in note for note in destination.notes)
+    assert destination.progress is not None
+    destination.tick()
+    destination.work()
+    assert destination.follower.progress is not None
+    assert destination.follower.progress.through == source.history[-1].at
+    assert not destination.follower.level
+    (doubt,) = destination.follower.doubts
+    assert doubt.startswith(BASE + "a: listed by the Source")
+    destination.progress = destination.follower.progress
+    destination.restart()
+    destination.work()
+    assert not destination.follower.level
+    source.state[BASE + "a"] = lost  # it is there again, and no list says so
+    destination.settle()
+    assert destination.content == source.state
+
+
+def test_what_was_listed_and_not_there_is_no_doubt_once_a_list_says_that_it_is_deleted(
+    source: Source, destination: Destination
+) -> None:
+    source.change("a")
+    lost = source.state.pop(BASE + "a")
+    while BASE + "a" in destination.content:
+        destination.tick()
+        destination.work()
+    source.state[BASE + "a"] = lost
+    source.change("a", deleted=True)
+    destination.poll()
+    assert destination.follower.level
+    assert destination.follower.progress is not None
+    assert not destination.follower.progress.missing
+    assert destination.content == source.state
 
 
 def test_a_source_that_is_down_is_asked_less_and_less_often_and_not_compared() -> None:

@@ -254,9 +254,11 @@ def test_what_could_not_be_asked_for_is_not_missing() -> None:
     assert deleted == [f"{BASE}1"]
 
 
-def test_what_the_server_says_is_gone_counts_as_deleted_at_once() -> None:
-    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH))
-    assert deletions_after(wire, Gone("it", "410"), 0) == [f"{BASE}1"]
+def test_a_410_counts_as_deleted_no_sooner_than_a_404() -> None:
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
+    assert deletions_after(wire, Gone("it", "410"), 0, 300) == []
+    wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), gone_after=600.0)
+    assert deletions_after(wire, Gone("it", "410"), 0, 300, 600) == [f"{BASE}1"]
 
 
 def test_after_a_baseline_in_whole_seconds_the_last_closed_list_is_looked_at() -> None:

@@ -13,6 +13,8 @@ from rsnotify.coverage import Coverage
 from rsnotify.intake import Intake
 from rsnotify.knowledge import Knowledge
 from rsnotify.model import Resource
+from rsnotify.pace import Pace
+from rsnotify.provisional import Provisional
 from rsnotify.retry import Retry
 from rsnotify.worklist import Worklist
 
@@ -24,9 +26,12 @@ def test_of_the_packages_that_were_read_the_last_are_remembered(
 ) -> None:
     monkeypatch.setattr(intake, "_KEPT", 2)
     knowledge = Knowledge(Progress(NOW, NOW), hold=10)
-    taker = Intake(knowledge, Worklist(Retry(), Random(1)), park=10)
+    pace = Pace(hold=10)
+    provisional = Provisional(1.0, 1.0)
+    taker = Intake(knowledge, Worklist(Retry(), Random(1)), provisional, pace)
     for name in "abac":
         package = Resource(f"http://a.example/{name}.zip")
         asked = Fetch(package.uri, Rung.CHANGE_DUMP, package)
-        taker.take(asked, Coverage(NOW, NOW, closed=True, ordered=True, changes=()), more=False)
+        coverage = Coverage(NOW, NOW, closed=True, ordered=True, changes=())
+        taker.take(asked, coverage, 0.0, present=False, more=False)
     assert list(taker.packages) == ["http://a.example/a.zip", "http://a.example/c.zip"]

@@ -88,6 +88,7 @@ def test_too_many_fragments_beyond_a_gap_are_let_go_but_remembered_as_announced(
     knowledge.push(fragment_coverage(listed(4, from_=3)))
     knowledge.push(fragment_coverage(listed(5, from_=4)))
     knowledge.pull(change_list_coverage(listed(1, 2, 3)))
+    assert len(knowledge.join_held()) == 1
     assert knowledge.known == at(4)
     assert knowledge.gap
     knowledge.pull(change_list_coverage(listed(1, 2, 3, 4, 5)))

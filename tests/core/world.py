@@ -24,7 +24,7 @@ from rsnotify.actions import (
     Sweep,
     Undate,
 )
-from rsnotify.coverage import EARLIEST, Change
+from rsnotify.coverage import EARLIEST, Change, Check
 from rsnotify.datetimes import MICROSECOND
 from rsnotify.digest import SetSum
 from rsnotify.errors import (
@@ -84,6 +84,7 @@ class Destination:
         self.progress: Progress | None = None
         self.gets = 0
         self.unpacked = 0
+        self.verified = 0
         self.steps_back = 0
         self.fetches: list[str] = []
         self.notes: list[str] = []
@@ -251,6 +252,11 @@ class Destination:
     def _apply(self, change: Change) -> None:
         follower = self.follower
         record = self.records.get(change.uri)
+        if change.check is Check.FETCH or (
+            record is not None and record[0] > change.at and self._contradicts(change)
+        ):
+            self._verify(change)
+            return
         if record is not None and record[0] > change.at:
             self._commit(change, None)
             return
@@ -264,6 +270,35 @@ class Destination:
             self._begin(follower.failed(change, error, self.now))
             return
         self._commit(change, change)
+
+    def _contradicts(self, change: Change) -> bool:
+        """Tell whether what is held is other than an entry that is compared."""
+        if change.check is not Check.COMPARE:
+            return False
+        held = self.content.get(change.uri)
+        return held != (None if change.change is ChangeType.DELETED else change.resource.hash)
+
+    def _verify(self, change: Change) -> None:
+        """Take what the Source has now."""
+        follower = self.follower
+        self.verified += 1
+        try:
+            self._maybe_fail(change.uri)
+            current = self.source.state.get(change.uri)
+            if current is None and change.change is not ChangeType.DELETED:
+                raise NotFound(change.uri, "404")
+            known = (None, change.resource.hash, self.content.get(change.uri))
+            if change.resource.hash is not None and current not in known:
+                raise ContentMismatch(change.uri, "not what was announced")
+        except RsnotifyError as error:
+            self._begin(follower.failed(change, error, self.now))
+            return
+        if current is None:
+            self.content.pop(change.uri, None)
+        else:
+            self.content[change.uri] = current
+        kind = ChangeType.DELETED if current is None else ChangeType.UPDATED
+        self._commit(change, replace(change, change=kind))
 
     def _bring(self, change: Change) -> str:
         """Bring the content from the package, if it is at hand, else with a GET."""

@@ -11,12 +11,18 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
 from rsnotify.retry import Retry
 from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Publisher, Record
 from tests.publisher.helpers import BASE, eventually
-from tests.publisher.published import QUIET, Published, join, names
+from tests.publisher.published import QUIET, Published, join, names, read
+from tests.publisher.test_dumps_changes import sha256
+
+#: Of `abc`.
+MD5 = "900150983cd24fb0d6963f7d28e17f72"
 
 
 def members(source: Published, package: Resource) -> list[tuple[Resource, bytes]]:
@@ -162,39 +168,86 @@ def test_an_empty_change_dump_claims_nothing_that_was_dropped(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("tracked", [True, False])
-def test_a_change_whose_content_is_missing_is_not_lost(
+def test_a_change_whose_content_is_missing_is_still_in_the_manifest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, tracked: bool
 ) -> None:
     options = replace(QUIET, rotate="4 changes", change_dump=True)
     source = Published(tmp_path, options, tracked=tracked)
-    source.gone |= {BASE + "0", BASE + "1"}
-    with source:
-        source.update(*range(6))
-        eventually(lambda: "was not deleted, but `content` has nothing for it" in caplog.text)
-        assert not source.read("changedump.xml").resources
-        # Each further try makes one, and takes it away again.
-        eventually(lambda: not list((source.folder / "resourcesync").glob("*.zip")))
-        source.publisher.deleted(BASE + "0")  # in a later list, or still open
-        source.gone.remove(BASE + "1")
-        eventually(lambda: bool(source.read("changedump.xml").resources))
-    packages = source.read("changedump.xml").resources
-    packed = [(e.uri, content) for package in packages for e, content in members(source, package)]
-    assert packed[0] == (BASE + "1", (BASE + "1").encode())
-    assert BASE + "0" not in [uri for uri, content in packed if content]
-
-
-def test_what_was_deleted_and_came_back_is_not_taken_for_gone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    options = replace(QUIET, rotate="4 changes", change_dump=True)
-    source = Published(tmp_path, options, tracked=False)
     source.gone.add(BASE + "0")
     with source:
-        source.update(0)
-        source.publisher.deleted(BASE + "0")
-        source.update(*range(4))
-        eventually(lambda: "was not deleted, but `content` has nothing for it" in caplog.text)
-        assert not source.read("changedump.xml").resources
+        source.update(*range(6))
+        wait_packed(source)
+    packages = source.read("changedump.xml").resources
+    packed = [pair for package in packages for pair in members(source, package)]
+    lost, kept = packed[:2]
+    assert (lost[0].uri, lost[0].path) == (BASE + "0", None)
+    assert lost[0].hash is not None
+    assert kept == (kept[0], (BASE + "1").encode())
+    assert "the content of 1 changes was not kept" in caplog.text
+
+
+def test_a_dump_waits_for_a_source_that_cannot_say_what_it_holds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = [True]
+
+    def content(uri: str) -> bytes:
+        if away[0]:
+            raise OSError("the database is away")
+        return uri.encode()
+
+    options = replace(QUIET, rotate="4 changes", change_dump=True)
+    publisher = Publisher(tmp_path, BASE, options=options, content=content)
+    with publisher:
+        for number in range(6):
+            publisher.updated(f"{BASE}{number}", hash=sha256(f"{BASE}{number}".encode()))
+        eventually(lambda: "it could not be written, and is tried again" in caplog.text)
+        assert not read(publisher, "changedump.xml").resources
+        away.clear()
+        away.append(False)
+        eventually(lambda: bool(read(publisher, "changedump.xml").resources))
+    assert "was not kept" not in caplog.text
+
+
+def test_each_version_is_packed_of_resources_that_change_again_at_once(tmp_path: Path) -> None:
+    """Content is kept before `updated` returns, or with the very content that it was given."""
+    now: dict[str, bytes] = {}
+    options = replace(QUIET, rotate="10 changes", change_dump=True, refresh=3600)
+    publisher = Publisher(tmp_path, BASE, options=options, content=now.get)
+    told: list[bytes] = []
+    with publisher:
+        for number in range(20):
+            now[BASE + "asked"] = b"version %d" % number
+            publisher.updated(BASE + "asked", hash=sha256(now[BASE + "asked"]))
+            publisher.updated(BASE + "given", content=b"content %d" % number)
+            told += [now[BASE + "asked"], b"content %d" % number]
+        now.clear()
+    # The next to lead finds all of it closed and unpacked.
+    again = Publisher(tmp_path, BASE, options=replace(options, refresh=0.02), content=now.get)
+    with again:
+        eventually(lambda: len(read(again, "changedump.xml").resources) >= 3)
+    found = []
+    for package in read(again, "changedump.xml").resources:
+        path = again.source.documents_folder / package.uri.removeprefix(BASE)
+        with zipfile.ZipFile(path) as archive:
+            for entry in read_document(archive.read("manifest.xml")).resources:
+                assert entry.path is not None
+                found.append(archive.read(entry.path.lstrip("/")))
+                assert entry.hash == sha256(found[-1])
+    assert found == told[: len(found)]
+    assert len(found) >= 30
+
+
+def test_content_that_is_not_what_the_change_says_is_refused(tmp_path: Path) -> None:
+    with Publisher(tmp_path, BASE, options=QUIET) as publisher:
+        change = publisher.created(BASE + "a", content=b"abc")
+        assert (change.hash, change.length) == (sha256(b"abc"), 3)
+        for wrong in ({"hash": sha256(b"abd")}, {"length": 4}):
+            with pytest.raises(ConfigurationError, match="has another hash or length"):
+                publisher.updated(BASE + "a", content=b"abc", **wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigurationError, match="has no content"):
+            publisher.record([Record(Resource(BASE + "a", change=ChangeType.DELETED), content=b"")])
+        assert publisher.updated(BASE + "a", content=b"abc", hash="md5:" + MD5).hash == "md5:" + MD5
 
 
 def test_a_dump_that_is_turned_off_goes(tmp_path: Path) -> None:

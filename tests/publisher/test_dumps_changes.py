@@ -1,4 +1,4 @@
-"""Change Dumps: one bitstream for each change, and what stands for those that are gone."""
+"""Change Dumps: an entry for each change, and a bitstream wherever it is that of the change."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ def pack(
     content: Callable[[Resource], bytes | Path | None],
     *,
     until: float = 1_000,
+    check: Callable[[], None] = lambda: None,
     **settings: Any,
 ) -> list[Package]:
     writer = DumpWriter(folder, BASE, UP, **settings)
-    return writer.change_packages(STEM, START, instant(until), changes, content)
+    return writer.change_packages(STEM, START, instant(until), changes, content, check=check)
 
 
 def manifests(folder: Path, packages: list[Package]) -> list[Document]:
@@ -76,7 +77,6 @@ def bitstreams(folder: Path, packages: list[Package]) -> list[tuple[str, bytes |
         with zipfile.ZipFile(folder / package.files[0]) as archive:
             for entry in document.resources:
                 content = None
-                assert (entry.path is None) == (entry.change == "deleted"), "core §13.2"
                 if entry.path is not None:
                     content = archive.read(entry.path.removeprefix("/"))
                     assert (entry.hash, entry.length) == (sha256(content), len(content))
@@ -136,39 +136,41 @@ def test_an_interval_without_changes_is_told_too(tmp_path: Path) -> None:
     assert (package.entry.from_, package.entry.until) == (START, instant(1_000))
 
 
-def test_where_a_version_is_gone_the_newest_stands_for_it_once(tmp_path: Path) -> None:
+def test_an_entry_whose_version_is_gone_has_no_bitstream_and_still_says_what_it_was(
+    tmp_path: Path,
+) -> None:
     changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
     [package] = packages = pack(tmp_path, changes, lambda change: b"version 3")
-    assert bitstreams(tmp_path, packages) == [("a", b"version 3")] * 3
+    assert bitstreams(tmp_path, packages) == [("a", None), ("a", None), ("a", b"version 3")]
+    [document] = manifests(tmp_path, packages)
+    assert [entry.hash for entry in document.resources] == [one.hash for one in changes]
     with zipfile.ZipFile(tmp_path / package.files[0]) as archive:
         assert len(archive.namelist()) == 2
 
 
-def test_without_hashes_the_newest_stands_for_every_change(tmp_path: Path) -> None:
+def test_without_a_hash_nothing_proves_which_version_it_is(tmp_path: Path) -> None:
     changes = [replace(change("a", at), hash=None, length=None) for at in (1, 2)]
-    [package] = packages = pack(tmp_path, changes, lambda change: b"newest")
-    assert bitstreams(tmp_path, packages) == [("a", b"newest")] * 2
-    with zipfile.ZipFile(tmp_path / package.files[0]) as archive:
-        assert len(archive.namelist()) == 2
+    packages = pack(tmp_path, changes, lambda change: b"newest")
+    assert bitstreams(tmp_path, packages) == [("a", None)] * 2
 
 
-def test_a_version_that_is_there_is_not_taken_for_the_newest(tmp_path: Path) -> None:
-    changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
-    contents = {changes[0]: b"version 9", changes[1]: b"version 2", changes[2]: b"version 9"}
-    packages = pack(tmp_path, changes, contents.get)
-    assert [content for _, content in bitstreams(tmp_path, packages)] == list(contents.values())
+def test_a_file_that_changes_while_it_is_copied_is_in_no_entry(tmp_path: Path) -> None:
+    file, content = tmp_path / "a", b"1" * 300_000  # copied in two pieces
+    file.write_bytes(content)
+    checks = iter([False, True])
+
+    def check() -> None:
+        if next(checks, False):  # after the first piece was read
+            file.write_bytes(b"2" * len(content))
+
+    packages = pack(tmp_path, [change("a", 1, content)], lambda change: file, check=check)
+    assert bitstreams(tmp_path, packages) == [("a", None)]
 
 
-def test_packages_share_no_bitstream(tmp_path: Path) -> None:
-    changes = [change("a", at, b"version %d" % at) for at in (1, 2, 3)]
-    packages = pack(tmp_path, changes, lambda change: b"version 3", max_resources=2)
-    assert bitstreams(tmp_path, packages) == [("a", b"version 3")] * 3
-
-
-def test_what_was_deleted_since_is_left_out_but_for_the_deletion(tmp_path: Path) -> None:
+def test_what_was_deleted_since_is_still_in_the_manifest(tmp_path: Path) -> None:
     changes = [change("a", 1, b"a"), change("b", 2, b"b"), change("a", 3, None)]
     packages = pack(tmp_path, changes, {changes[1]: b"b"}.get)
-    assert bitstreams(tmp_path, packages) == [("b", b"b"), ("a", None)]
+    assert bitstreams(tmp_path, packages) == [("a", None), ("b", b"b"), ("a", None)]
 
 
 def patched(patch: Link) -> Resource:
@@ -273,10 +275,9 @@ def test_all_that_is_written_is_valid(tmp_path: Path, profile: Profile, max_entr
         for at, (name, content) in enumerate(history, 1)
     ]
     settings: dict[str, Any] = {"max_resources": 1, "max_entries": max_entries, "profile": profile}
-    packages = pack(
-        tmp_path, changes, lambda change: b"4" if change.uri == BASE + "b" else None, **settings
-    )
-    assert [content for _, content in bitstreams(tmp_path, packages)] == [None, b"4", None, b"4"]
+    versions = {one: content for one, (_, content) in zip(changes, history, strict=True)}
+    packages = pack(tmp_path, changes, versions.get, **settings)
+    assert [content for _, content in bitstreams(tmp_path, packages)] == list(versions.values())
     writer = DumpWriter(tmp_path, BASE, UP, **settings)
     writer.write_change_dump("changedump.xml", START, None, [p.entry for p in packages])
     for path in tmp_path.rglob("*.xml"):
@@ -344,7 +345,8 @@ def test_what_a_crash_damaged_is_not_used(tmp_path: Path) -> None:
     captured.keep([first])
     [kept] = (tmp_path / "captured").iterdir()
     kept.write_bytes(b"\0\0\0\0\0")
-    assert captured.content(first) is None
+    packages = pack(tmp_path / "out", [first], captured.content)
+    assert bitstreams(tmp_path / "out", packages) == [("a", None)]
 
 
 def test_what_was_packed_is_forgotten(tmp_path: Path) -> None:

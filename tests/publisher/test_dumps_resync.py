@@ -75,7 +75,12 @@ def test_a_resource_dump(tmp_path: Path) -> None:
 def test_a_change_dump(tmp_path: Path) -> None:
     writer = DumpWriter(tmp_path, BASE, UP)
     changes = [
-        Resource(uri, change=kind, datetime=AT + timedelta(seconds=number))
+        Resource(
+            uri,
+            change=kind,
+            datetime=AT + timedelta(seconds=number),
+            hash=f"sha-256:{hashlib.sha256(CONTENTS.get(uri, b'')).hexdigest()}",
+        )
         for number, (uri, kind) in enumerate(
             [
                 (BASE + "a.ttl", ChangeType.CREATED),

@@ -304,13 +304,19 @@ async def test_content_that_does_not_verify_is_asked_for_again(
     assert source.gets[path] == 3
 
 
-async def test_a_resource_gone_between_notice_and_get_counts_as_deleted(
+async def test_a_resource_gone_between_notice_and_get_is_named_until_a_list_says_that_it_is_deleted(
     source: SmallSource, destination: Destination
 ) -> None:
     await destination.catch_up()
     source.put("fleeting", b"1")
     del source.contents["fleeting"]
+    with pytest.raises(Unavailable, match="fleeting"):
+        await destination.catch_up()
+    assert destination.equals_source()
+    source.contents["fleeting"] = b"1"
+    source.delete("fleeting")
     await destination.catch_up()
+    assert destination.current.status.level
     assert destination.equals_source()
 
 

@@ -1,14 +1,15 @@
-"""The content of changes, kept from soon after each until its Change Dump is written.
+"""The content that each change gave its resource, kept until the Change Dump is written.
 
-A Change Dump has one bitstream for each change (core §13.2), but a resource can only be
-asked for what it holds now. So what it held is kept aside here, in a file for each change,
-named after the datetime of the change.
+A Change Dump has one bitstream for each change (core §13.2), but the Source can only return the
+current content. So the content is kept here from the time at which the change is recorded, in a
+file for each change, named after the datetime of the change.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,35 +17,45 @@ from rsnotify.datetimes import Instant, to_microseconds
 from rsnotify.errors import StorageError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
-from rsnotify_publisher.dumps.supply import Bitstream, agrees, chunks, opened
+from rsnotify_publisher.dumps.supply import Bitstream, chunks, opened
 from rsnotify_publisher.hashes import Digests
 
 _log = logging.getLogger("rsnotify.publisher")
 
 
 class Captured:
-    """Contents of changes, in a folder of its own.
+    """A folder of contents, which any number of threads and processes may write.
 
-    Only changes with a hash have theirs kept, since nothing else tells whether a resource
-    still holds what a change made of it.
+    Content is kept only for changes with a hash: nothing else shows that the content of a resource
+    is still that of the change.
 
     Args:
-        folder: Where they are kept.
-        content: What a resource holds now, told its URI, as `Publisher` is given it.
+        folder: The folder; made when it is needed.
+        content: Returns the current content of a resource, as the callback of `Publisher` does.
     """
 
     def __init__(self, folder: Path, content: Callable[[str], bytes | Path | None]) -> None:
         self._folder = folder
         self._content = content
 
+    def put(self, change: Resource, content: bytes) -> None:
+        """Keep the content that came with a change.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        with opened(content) as bitstream:
+            assert bitstream is not None
+            _copy(bitstream, change.hash or "", self._path(change))
+
     def keep(self, changes: Iterable[Resource]) -> None:
-        """Keep what resources hold, if it still is what the changes made of them.
+        """Keep the current content of resources, if its hash is still that of the change.
 
-        The sooner it is called, the fewer have changed again. What is kept already is left as
-        it is. Nothing is flushed to the disk: what a crash damages, its hash gives away.
+        The sooner this is called after a change, the fewer resources have changed again. Files
+        that exist are left alone. Nothing is flushed to the disk, because the hash reveals a file
+        that a crash has damaged.
 
-        What cannot be read or written is passed over, since a Change Dump then has what the
-        resource holds later.
+        Errors are logged: the entry of such a change has no bitstream in the Change Dump.
         """
         failed: list[Exception] = []
         for change in changes:
@@ -68,16 +79,12 @@ class Captured:
                     _copy(bitstream, change.hash, path)
 
     def content(self, change: Resource) -> Path | None:
-        """Return the file of what a change made of a resource, if that was kept."""
-        if change.hash is None:
-            return None
+        """Return the file with the content of a change, if it was kept; the caller verifies it."""
         path = self._path(change)
-        with opened(path) as bitstream:
-            is_whole = bitstream is not None and agrees(bitstream, change.hash)
-        return path if is_whole else None
+        return path if path.exists() else None
 
     def forget(self, through: Instant) -> None:
-        """Remove what was kept of the changes through an instant."""
+        """Delete the content of the changes through an instant."""
         last = _name(through)
         for path in self._folder.glob("*"):
             if path.name <= last:
@@ -93,9 +100,10 @@ def _name(instant: Instant) -> str:
 
 
 def _copy(bitstream: Bitstream, hashes: str, path: Path) -> None:
-    """Make a copy, unless it is not what the hashes say."""
+    """Copy a bitstream to a file, unless it has another hash."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    # Several threads and processes may keep the same content.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
     digests = Digests(hashes)
     try:
         with open(temporary, "wb") as file:

@@ -1,4 +1,4 @@
-"""How resources, and changes, are put into a package, and what its manifest says of them."""
+"""How resources and changes are added to a package and to its manifest."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
 from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, Rel
-from rsnotify_publisher.dumps.package import PackageFile, Stored
+from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify_publisher.dumps.package import PackageFile
 from rsnotify_publisher.dumps.supply import Bitstream, Supply, agrees
 
 
@@ -25,8 +25,11 @@ class Entries(Protocol):
     folder: str
     stamp: Instant
 
+    #: How many entries that are no deletions have no bitstream.
+    missing: int
+
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream, and put the entry into the manifest."""
+        """Copy a bitstream, and add the entry to the manifest."""
 
     def manifest(self, *, is_last: bool) -> Document:
         """Say how the manifest begins of the package that is complete now."""
@@ -45,12 +48,19 @@ class ResourceEntries:
 
     def __init__(self, at: Instant, now: Callable[[], Instant], links: tuple[Link, ...]) -> None:
         self.stamp = at
+        self.missing = 0
         self._now = now
         self._links = links
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream, and put the entry into the manifest."""
-        assert bitstream is not None, "nothing in a set of resources is deleted"
+        """Copy a bitstream, and add the entry to the manifest.
+
+        Every entry must have a bitstream (core §11.2). A resource that has none any more is left
+        out: it was deleted after `at`, as the Change List says.
+        """
+        if bitstream is None:
+            self.missing += 1
+            return
         stored = package.store(entry, bitstream)
         # When it became what it is now is not known if it is no longer what it was.
         lastmod = None if stored.as_recorded is False else entry.lastmod
@@ -71,6 +81,11 @@ class ResourceEntries:
 class ChangeEntries:
     """The entries of a Change Dump Manifest (core §13.2).
 
+    Every change of the interval has an entry. An entry has a `path` only if the hash proves that
+    the bitstream is the content that the change gave the resource. If that content is lost, the
+    entry keeps its hash and length and has no `path`: Destinations GET the resource, or apply the
+    later change that replaced the content.
+
     Args:
         from_: Where the interval of all packages begins.
         until: Where it ends.
@@ -88,52 +103,37 @@ class ChangeEntries:
         self._until = until
         self._supply = supply
         self._links = links
-        self._newer: dict[str, Stored] = {}
+        self.missing = 0
 
     def put(self, package: PackageFile, entry: Resource, bitstream: Bitstream | None) -> None:
-        """Copy a bitstream, and put the entry into the manifest."""
+        """Copy a bitstream, and add the entry to the manifest."""
         assert entry.datetime is not None, "a change has a datetime"
         self._last = entry.datetime
-        if bitstream is None:
-            package.note(replace(entry, path=None))
+        stored = None
+        if bitstream is not None and entry.hash is not None and agrees(bitstream, entry.hash):
+            stored = package.store(entry, bitstream)
+        # A file may change while it is copied.
+        if stored is not None and stored.as_recorded:
+            links = self._with_patches(package, entry)
+            package.note(replace(stored.describe(entry), links=links))
             return
-        stored = self._stored(package, entry, bitstream)
-        links = self._with_patches(package, entry, stored)
-        package.note(replace(stored.describe(entry), links=links))
+        self.missing += entry.change is not ChangeType.DELETED
+        links = tuple(link for link in entry.links if link.rel != Rel.PATCH)
+        package.note(replace(entry, path=None, links=links))
 
     def manifest(self, *, is_last: bool) -> Document:
         """Say how the manifest begins of the package that is complete now."""
         from_, until = self._from, self._until if is_last else self._last
         self._from = until
-        self._newer.clear()
         return Document(
             Capability.CHANGE_DUMP_MANIFEST, from_=from_, until=until, links=self._links
         )
 
-    def _stored(self, package: PackageFile, entry: Resource, bitstream: Bitstream) -> Stored:
-        """Copy a bitstream, unless it stands in the package already.
-
-        That happens where the content of several changes is gone, and the newest stands for
-        each of them.
-        """
-        before = self._newer.get(entry.uri)
-        if before is not None and _is_same(before, bitstream):
-            return before
-        stored = package.store(entry, bitstream)
-        if not stored.as_recorded:
-            self._newer[entry.uri] = stored
-        return stored
-
-    def _with_patches(
-        self, package: PackageFile, entry: Resource, stored: Stored
-    ) -> tuple[Link, ...]:
-        """Bring patches into the package too, as core §14.4 demands, or leave them out."""
-        links = []
+    def _with_patches(self, package: PackageFile, entry: Resource) -> tuple[Link, ...]:
+        """Add patches to the package, as core §14.4 demands, or leave them out."""
+        links: list[Link] = []
         for link in entry.links:
-            if link.rel != Rel.PATCH:
-                links.append(link)
-            elif stored.as_recorded is not False:
-                links += self._patch(package, link)
+            links += self._patch(package, link) if link.rel == Rel.PATCH else [link]
         return tuple(links)
 
     def _patch(self, package: PackageFile, link: Link) -> list[Link]:
@@ -145,7 +145,3 @@ class ChangeEntries:
                 return []
             stored = package.store(patch, bitstream)
         return [replace(link, path=stored.path, hash=stored.hash, length=stored.length)]
-
-
-def _is_same(stored: Stored, bitstream: Bitstream) -> bool:
-    return stored.length == bitstream.size and agrees(bitstream, stored.hash)

@@ -1,4 +1,4 @@
-"""The bitstreams that go into packages: asked for one at a time, as each is about to be copied."""
+"""The bitstreams that go into packages, opened one at a time, just before each is copied."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from rsnotify_publisher.hashes import Digests
 #: Bytes that are copied at a time.
 CHUNK = 262_144
 
-#: What a resource holds, told its entry: the bytes, the file that has them, or None: it is
-#: gone, and a change says so or will.
+#: Returns the content for an entry: the bytes, the file that has them, or None if it is gone.
 EntryContent = Callable[[Resource], bytes | Path | None]
 
 
@@ -35,7 +34,7 @@ class Bitstream(Struct, frozen=True):
     size: int
 
 
-#: An entry, and its bitstream unless it was deleted.
+#: An entry, and its bitstream if there is one.
 Offer = tuple[Resource, Bitstream | None]
 
 
@@ -82,35 +81,26 @@ def agrees(bitstream: Bitstream, hashes: str) -> bool:
 
 
 class Supply:
-    """Gives entries with their bitstreams, one after the other.
+    """Opens the bitstreams of entries, one after the other.
 
     Args:
-        content: Where bitstreams come from.
+        content: Returns the content of an entry.
         check: Called often; raises to break off.
     """
 
     def __init__(self, content: EntryContent, check: Callable[[], None]) -> None:
         self._content = content
         self.check = check
-        #: How many entries had no content, and were left out.
-        self.left_out = 0
 
     def of(self, entries: Iterable[Resource]) -> Generator[Offer]:
-        """Go through entries; a bitstream is open until the next is asked for.
-
-        Only what was deleted comes without a bitstream. The manifest must name one for
-        everything else (core §11.2, §13.2), so what is gone is left out.
-        """
+        """Yield entries with their bitstreams; each is open until the next one is requested."""
         for entry in entries:
             self.check()
             if entry.change is ChangeType.DELETED:
                 yield entry, None
                 continue
             with self.opened(entry) as bitstream:
-                if bitstream is None:
-                    self.left_out += 1
-                else:
-                    yield entry, bitstream
+                yield entry, bitstream
 
     def opened(self, entry: Resource) -> AbstractContextManager[Bitstream | None]:
         """Open the bitstream of one entry, if there is one."""

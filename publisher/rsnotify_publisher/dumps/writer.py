@@ -11,7 +11,7 @@ from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import MAX_ENTRIES, Capability, Rel
 from rsnotify.writing import Profile
 from rsnotify_publisher.dumps.dumpdocument import DumpDocument
-from rsnotify_publisher.dumps.entries import ChangeEntries, Entries, ResourceEntries
+from rsnotify_publisher.dumps.entries import ChangeEntries, ResourceEntries
 from rsnotify_publisher.dumps.packages import Package, Packages
 from rsnotify_publisher.dumps.supply import EntryContent, Supply
 
@@ -72,7 +72,7 @@ class DumpWriter:
             at: The instant of the snapshot that the resources are from. All packages show it,
                 since which resources there are is as of then.
             resources: The set, streamed.
-            content: What each holds now; what holds nothing is left out.
+            content: Returns the current content of each; a resource without any is left out.
             now: Tells when a package was completed.
             check: Called often; raises to break off.
 
@@ -82,7 +82,10 @@ class DumpWriter:
         """
         supply = Supply(content, check)
         entries = ResourceEntries(at, now, self._links)
-        return self._write(stem, entries, resources, supply)
+        written = self._packages.write(stem, entries, resources, supply)
+        if entries.missing:
+            log.info("%s: %d resources without content were left out", stem, entries.missing)
+        return written
 
     def change_packages(
         self,
@@ -96,17 +99,15 @@ class DumpWriter:
     ) -> list[Package]:
         """Write the packages of a closed interval of changes; at least one, if empty.
 
-        Each created and updated resource comes with a bitstream (core §13.2): that of the
-        change if `content` has it, or else what it has, with the hash and length of those
-        very bytes, as a GET would answer too. What has none was deleted later on, as a later
-        entry tells, and is left out.
+        The manifests have an entry for every change, with a bitstream wherever `content` returns
+        one with the hash of the change; see `ChangeEntries`.
 
         Args:
             stem: How the names of all files begin.
             from_: Where the interval begins, exclusive.
             until: Where it ends, inclusive.
             changes: Its changes in order, each with its datetime.
-            content: What each change made of the resource, or the resource since became.
+            content: Returns the content that a change gave its resource.
             check: Called often; raises to break off.
 
         Raises:
@@ -115,7 +116,13 @@ class DumpWriter:
         """
         supply = Supply(content, check)
         entries = ChangeEntries(from_, until, supply, self._links)
-        return self._write(stem, entries, changes, supply)
+        written = self._packages.write(stem, entries, changes, supply)
+        if entries.missing:
+            log.warning(
+                "%s: the content of %d changes was not kept; these entries have no path",
+                *(stem, entries.missing),
+            )
+        return written
 
     def write_resource_dump(
         self,
@@ -172,11 +179,3 @@ class DumpWriter:
         all_links = (*self._links, *links)
         head = Document(Capability.CHANGE_DUMP, from_=from_, until=until, links=all_links)
         return self._document.write(name, head, packages)
-
-    def _write(
-        self, stem: str, entries: Entries, resources: Iterable[Resource], supply: Supply
-    ) -> list[Package]:
-        packages = self._packages.write(stem, entries, resources, supply)
-        if supply.left_out:
-            log.info("%s: %d entries without content were left out", stem, supply.left_out)
-        return packages

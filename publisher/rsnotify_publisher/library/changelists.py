@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher.documents import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
-from rsnotify_publisher.dumps import Captured
 from rsnotify_publisher.files import also_as, write_atomically
 from rsnotify_publisher.journal import Journal, Recorder, Volume
 from rsnotify_publisher.library.archives import Archives
@@ -23,13 +22,10 @@ class ChangeLists:
         source: Whose documents they are.
         recorder: Makes durable what was closed.
         archives: Take what leaves the open period.
-        captured: Keeps what new changes made of their resources.
     """
 
-    def __init__(
-        self, source: Source, recorder: Recorder, archives: Archives, captured: Captured | None
-    ) -> None:
-        self._captured = captured
+    def __init__(self, source: Source, recorder: Recorder, archives: Archives) -> None:
+        self._captured = source.captured
         self._clock = source.clock
         self._folder = source.documents_folder
         self._rotation = source.rotation
@@ -54,7 +50,8 @@ class ChangeLists:
             behind = self._open.through < last
             changes = self._open.refresh(journal, _AT_ONCE if behind else 0)
             if self._captured is not None:
-                # Before anything that may fail, since these changes do not come again.
+                # Whoever recorded them may have ended before it did so. Before anything that may
+                # fail, because `refresh` returns each change once.
                 self._captured.keep(changes)
             if self._close_next(journal):
                 closed = True

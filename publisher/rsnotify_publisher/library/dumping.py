@@ -23,7 +23,7 @@ from rsnotify_publisher.documents import (
     RESOURCE_DUMP,
     stem,
 )
-from rsnotify_publisher.dumps import Captured, DumpWriter, Package
+from rsnotify_publisher.dumps import DumpWriter, Package
 from rsnotify_publisher.files import also_as
 from rsnotify_publisher.journal import Journal, Recorder, Volume
 from rsnotify_publisher.library.archives import Archives
@@ -66,14 +66,10 @@ class Dumping:
             max_entries=source.options.max_entries,
             profile=source.documents.profile,
         )
-        self._captured_folder = source.folder / "captured"
+        self._captured = source.captured
         self._begin = 0
         self._forgotten = -1
         self._shown: list[Volume] = []
-        #: Keeps what new changes made of their resources, for the Change Dump.
-        self.captured: Captured | None = None
-        if source.contents is not None and source.options.change_dump:
-            self.captured = Captured(self._captured_folder, source.contents.get)
 
     def awaits(self, name: str) -> bool:
         """Whether a document is a Resource Dump that was never written, or its archive."""
@@ -160,10 +156,10 @@ class Dumping:
             # A crash, or a full disk, may have left another there, whose packages will go.
             also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
         self._begin = journal.state().closed
-        if self.captured is not None:
+        if self._captured is not None:
             self._write_live(journal.volumes(Capability.CHANGE_DUMP, archived=False))
         else:
-            rmtree(self._captured_folder, ignore_errors=True)
+            rmtree(self._source.captured_folder, ignore_errors=True)
 
     def write_change_dumps(self, journal: Journal) -> None:
         """Pack the changes of each Change List that was closed since (core §13.1)."""
@@ -173,7 +169,7 @@ class Dumping:
         new = [volume for volume in closed if volume.begin >= through]
         self._forget(new[0].begin if new else through)
         for volume in new:
-            self._write_change_dump(journal, volume)
+            self._write_change_dump(volume)
             self._forget(volume.end)
         self._retire(journal)
         live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
@@ -181,9 +177,9 @@ class Dumping:
             self._write_live(live)
 
     def _forget(self, through: int) -> None:
-        """Forget the content of changes that are packed, or will not be packed any more."""
-        if self.captured is not None and through != self._forgotten:
-            self.captured.forget(from_microseconds(through))
+        """Delete the content of changes that are packed, or will not be packed any more."""
+        if self._captured is not None and through != self._forgotten:
+            self._captured.forget(from_microseconds(through))
             self._forgotten = through
 
     def _retire(self, journal: Journal) -> None:
@@ -232,9 +228,10 @@ class Dumping:
             else:
                 yield entry
 
-    def _write_change_dump(self, journal: Journal, closed: Volume) -> None:
-        assert self.captured is not None
-        captured, contents = self.captured, self._contents(journal, closed.begin)
+    def _write_change_dump(self, closed: Volume) -> None:
+        captured, contents = self._captured, self._source.contents
+        assert captured is not None
+        assert contents is not None
         own = stem(Capability.CHANGE_DUMP, closed.begin)
         from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
         self._archives.reclaim(own)
@@ -247,7 +244,6 @@ class Dumping:
             check=self._check,
         )
         with self._all_or_none(packages):
-            contents.check()
             parts = self._writer.write_change_dump(
                 f"{own}.xml",
                 from_,

@@ -49,8 +49,7 @@ class Library:
         self._recorder = recorder
         self._archives = Archives(source, recorder)
         self._dumping = Dumping(source, recorder, self._archives, self._check)
-        captured = self._dumping.captured
-        self._change_lists = ChangeLists(source, recorder, self._archives, captured)
+        self._change_lists = ChangeLists(source, recorder, self._archives)
         self._resource_list = ResourceListWriter(source)
         self._prepared = False
         self._listed = self._told = -1

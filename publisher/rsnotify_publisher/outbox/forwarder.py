@@ -1,15 +1,17 @@
-"""The thread that takes changes out of an outbox, and records them in a Publisher."""
+"""The thread that moves changes from an outbox into the journal of a Publisher."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from filelock import FileLock, Timeout
 from msgspec import DecodeError, json
 
-from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError
 from rsnotify.model import Resource
 from rsnotify.retry import Retry
 from rsnotify_publisher.changes import check_change
@@ -21,39 +23,55 @@ _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
 #: How many changes are recorded at a time.
 BATCH = 1_000
+#: Seconds after which a forwarder warns that another one keeps it waiting.
+_PATIENCE = 60.0
 
 
 class Forwarder(Running):
-    """Forwards from when it is started until it is closed.
+    """Records the changes of an outbox, from `start` until `close`.
 
-    Several processes may have one for the same outbox and the same folder of state; one of them
-    forwards at a time, and another does if it dies. A change that was recorded just before a
-    crash is recorded once more after it, which changes nothing for Destinations.
+    Several processes may run one for the same outbox and the same state folder. One forwards at
+    a time, and another takes over when it ends, however it ends. If a process dies after it has
+    recorded changes and before it has deleted them, they are recorded once more, which changes
+    nothing for Destinations.
+
+    A batch is read, recorded and deleted under `outbox.lock` in the state folder. The locks of the
+    database are not enough: they end with the session, which the server may close while the
+    process is suspended (SIGSTOP, a frozen container). Another forwarder would then publish newer
+    changes, and the first, once it wakes, the older ones that it had already read. The operating
+    system releases `outbox.lock` only when the process ends. So a suspended forwarder makes the
+    others wait (they log a warning) until it is resumed or killed, and changes never swap places.
+    A generation number, checked when the batch is recorded, would let another forwarder take over
+    at once; but the same process usually holds `leader.lock` too, so nothing would be published
+    any sooner.
 
     Args:
         publisher: Records the changes. Start it before, and close it after.
-        queue: Has them.
-        poll: Seconds between two looks at the outbox where nothing tells of something new.
+        queue: Reads the outbox.
+        poll: Seconds between two reads of the outbox while the database sends no notification.
     """
 
     def __init__(self, publisher: Publisher, queue: Queue, *, poll: float = 1.0) -> None:
         self._publisher = publisher
         self._queue = queue
         self._poll = poll
+        # Not in the thread that makes it, but in that of `start`.
+        self._lock = FileLock(publisher.source.folder / "outbox.lock", thread_local=False)
+        self._waiting_since: float | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._decode = json.Decoder(Resource).decode
         self._random = Random()
 
     def start(self) -> None:
-        """Begin to forward; once is enough."""
+        """Start the thread; a second call does nothing."""
         if self._thread is None:
             self._stopping.clear()
             self._thread = threading.Thread(target=self._run, name="rsnotify-outbox", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """End when what is being recorded is; the rest waits in the outbox."""
+        """Stop after the current batch; the rest stays in the outbox."""
         if self._thread is not None:
             self._stopping.set()
             self._queue.interrupt()
@@ -61,16 +79,17 @@ class Forwarder(Running):
             self._thread = None
 
     def forward(self) -> int:
-        """Forward what waits now, and return how many changes that were.
+        """Forward what is in the outbox now, and return the number of changes.
 
-        For a program that does this now and then, instead of `start`.
+        For a program that calls this now and then, instead of `start`. It returns 0 if another
+        process is forwarding.
 
         Raises:
             RsnotifyError: The database or the journal cannot be used; nothing is lost.
         """
         total = 0
         try:
-            while count := self._queue.forward(BATCH, self._take):
+            while count := self._forward_batch():
                 total += count
                 if count < BATCH:
                     break
@@ -82,7 +101,7 @@ class Forwarder(Running):
         failures = 0
         while not self._stopping.is_set():
             try:
-                if self._queue.forward(BATCH, self._take) < BATCH:
+                if self._forward_batch() < BATCH:
                     self._queue.wait(self._poll)
                 failures = 0
             except Exception as error:  # whatever it is, changes go on being made
@@ -94,8 +113,35 @@ class Forwarder(Running):
                 self._stopping.wait(_RETRY.delay(failures, self._random))
         self._queue.close()
 
+    def _forward_batch(self) -> int:
+        """Forward one batch and return its size; 0 if another forwarder is at work."""
+        try:
+            self._publisher.source.folder.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=self._poll)
+        except Timeout:
+            self._warn_of_waiting()
+            return 0
+        except OSError as error:
+            raise StorageError(f"{self._lock.lock_file}: {error.strerror}") from error
+        self._waiting_since = None
+        try:
+            return self._queue.forward(BATCH, self._take)
+        finally:
+            self._lock.release()
+
+    def _warn_of_waiting(self) -> None:
+        now = time.monotonic()
+        self._waiting_since = self._waiting_since or now
+        if now > self._waiting_since + _PATIENCE:
+            self._waiting_since = now
+            _log.warning(
+                "changes may wait in the outbox: another process has held %s for %.0f seconds; if "
+                "it is suspended or hangs, resume it or end it",
+                *(self._lock.lock_file, _PATIENCE),
+            )
+
     def _take(self, waiting: Sequence[Waiting]) -> Mapping[int, str]:
-        """Record changes durably, and return why some cannot be."""
+        """Record changes durably; return the reason for each that cannot be recorded."""
         changes: list[Resource] = []
         refused: dict[int, str] = {}
         for one in waiting:

@@ -42,6 +42,12 @@ class PostgreSQLState:
 
     Each followed set of resources needs a schema to itself.
 
+    One follower at a time uses it, under an advisory lock of the session that commits T. If that
+    session ends while the process is suspended, another follower may go on; the first can then
+    commit nothing more. So give `apply_within` to the handler: effects of `apply`, outside of this
+    database, are not undone with the commit. A connection pooler must not share sessions between
+    clients (PgBouncer: `pool_mode = session`), or the lock protects nothing.
+
     Args:
         conninfo: How to connect, as libpq has it: a URL, or `host=… dbname=…`. What it leaves
             out comes from the environment (PGHOST, PGPASSWORD, …).

@@ -1,0 +1,131 @@
+"""A forwarder that is suspended with a batch in hand, and resumed after others went on."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.pool import NullPool
+
+from rsnotify.model import Resource
+from rsnotify.vocabulary import ChangeType
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.outbox import Forwarder, Outbox, forwarder
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
+from tests.publisher.helpers import BASE, QUICK, eventually
+from tests.suspending import suspended
+
+A = BASE + "a"
+# It has read its batch when it is suspended, and not recorded it.
+FORWARD = """
+from rsnotify.errors import StorageError
+from rsnotify_publisher import Publisher
+from rsnotify_publisher.outbox import Forwarder
+
+class Suspending:
+    def __init__(self, queue):
+        self._queue = queue
+
+    def forward(self, limit, take):
+        return self._queue.forward(limit, lambda waiting: (suspend(), take(waiting))[1])
+
+    def __getattr__(self, name):
+        return getattr(self._queue, name)
+
+def run(queue):
+    with Publisher(sys.argv[1], "http://source.example/data/") as publisher:
+        try:
+            Forwarder(publisher, Suspending(queue)).forward()
+        except StorageError:
+            pass  # its session was closed meanwhile
+"""
+BY_POSTGRESQL = """
+from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
+run(PostgreSQLQueue(sys.argv[2] + "?application_name=suspended"))
+"""
+BY_SQLALCHEMY = """
+from sqlalchemy import MetaData, create_engine
+from sqlalchemy.pool import NullPool
+from rsnotify_publisher.outbox.sqlalchemy import SQLAlchemyOutbox, SQLAlchemyQueue
+run(SQLAlchemyQueue(create_engine(sys.argv[2], poolclass=NullPool), SQLAlchemyOutbox(MetaData())))
+"""
+
+
+def last_change(publisher: Publisher) -> Resource:
+    with publisher.source.open_journal() as journal:
+        return journal.changes(0)[-1]
+
+
+def test_no_older_change_follows_a_newer_one_in_postgresql(postgresql: str, tmp_path: Path) -> None:
+    outbox = Outbox()
+    with psycopg.connect(postgresql) as connection:
+        connection.execute(outbox.ddl.encode())
+        outbox.created(connection, A)
+    publisher = Publisher(tmp_path, BASE, options=QUICK)
+    other = Forwarder(publisher, PostgreSQLQueue(postgresql), poll=0.1)
+    program = FORWARD + BY_POSTGRESQL
+    with publisher, suspended(program, str(tmp_path), postgresql) as first:
+        with psycopg.connect(postgresql) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'suspended'"
+            )
+            outbox.deleted(connection, A)
+        with other:
+            # It takes over now, or once the first has ended.
+            other.forward()
+            assert first.resume() == 0
+            eventually(lambda: last_change(publisher).change is ChangeType.DELETED)
+            eventually(lambda: is_empty(postgresql))
+    assert last_change(publisher).change is ChangeType.DELETED
+
+
+def is_empty(conninfo: str) -> bool:
+    with psycopg.connect(conninfo) as connection:
+        return connection.execute("SELECT count(*) FROM rsnotify_outbox").fetchone() == (0,)
+
+
+def test_no_older_change_follows_a_newer_one_in_sqlite(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/source.sqlite"
+    engine = create_engine(url, poolclass=NullPool)
+    metadata = MetaData()
+    outbox = SQLAlchemyOutbox(metadata)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        outbox.created(connection, A)
+    publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
+    other = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.1)
+    program = FORWARD + BY_SQLALCHEMY
+    with publisher, suspended(program, str(tmp_path / "state"), url) as first:
+        with engine.begin() as connection:
+            outbox.deleted(connection, A)
+        other.forward()
+        assert first.resume() == 0
+        other.forward()
+        assert last_change(publisher).change is ChangeType.DELETED
+
+
+def test_a_forwarder_warns_of_one_that_keeps_it_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forwarder, "_PATIENCE", 0.01)
+    engine = create_engine(f"sqlite:///{tmp_path}/source.sqlite", poolclass=NullPool)
+    metadata = MetaData()
+    outbox = SQLAlchemyOutbox(metadata)
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        outbox.created(connection, A)
+    arguments = (str(tmp_path / "state"), str(engine.url))
+    publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
+    waiting = Forwarder(publisher, SQLAlchemyQueue(engine, outbox), poll=0.01)
+    with suspended(FORWARD + BY_SQLALCHEMY, *arguments), publisher, waiting:
+        with caplog.at_level(logging.WARNING):
+            eventually(lambda: "another process has held" in caplog.text)
+        assert "outbox.lock" in caplog.text
+    # The one that was suspended has been killed.
+    with publisher:
+        assert waiting.forward() == 1

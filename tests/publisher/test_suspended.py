@@ -1,0 +1,69 @@
+"""Processes of one Source that are suspended while they hold a lock, and resumed."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+from rsnotify_publisher import Publisher
+from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
+from tests.publisher.published import read, uris
+from tests.suspending import suspended
+
+# It leads, and is suspended while it writes a Resource List.
+LEAD = """
+from rsnotify.model import Resource
+from rsnotify_publisher import Publisher
+
+def resources():
+    suspend()
+    return [Resource("http://source.example/data/old")]
+
+with Publisher(sys.argv[1], "http://source.example/data/", resources=resources) as publisher:
+    publisher.updated("http://source.example/data/old")
+    publisher.wait_published()
+"""
+# The clock is read within the transaction that records a change.
+RECORD = """
+import threading, time
+from rsnotify_publisher import Publisher
+
+def clock():
+    if threading.current_thread().name == "rsnotify-recorder" and publisher_started:
+        suspend()
+    return time.time_ns() // 1000
+
+publisher_started = False
+with Publisher(sys.argv[1], "http://source.example/data/", clock=clock) as publisher:
+    publisher.wait_published()
+    publisher_started = True
+    publisher.updated("http://source.example/data/first")
+"""
+
+
+def test_documents_that_a_suspended_leader_holds_up_never_go_back(tmp_path: Path) -> None:
+    with suspended(LEAD, str(tmp_path)) as leader:
+        publisher = Publisher(tmp_path, BASE, options=QUICK, resources=list)
+        with publisher:
+            publisher.updated(BASE + "new")
+            # It may not lead: the suspended process could write its documents over newer ones.
+            assert not publisher.wait_published(0.5)
+            assert leader.resume() == 0
+            assert publisher.wait_published(PATIENCE)
+            both = [BASE + "old", BASE + "new"]
+            eventually(lambda: uris(read(publisher, "changelist.xml")) == both)
+            eventually(lambda: uris(read(publisher, "resourcelist.xml")) == [])
+        assert uris(read(publisher, "changelist.xml")) == both
+
+
+def test_a_process_suspended_while_it_records_holds_up_the_others(tmp_path: Path) -> None:
+    with Publisher(tmp_path, BASE, options=QUICK) as publisher, ThreadPoolExecutor(1) as thread:
+        with suspended(RECORD, str(tmp_path)) as recording:
+            waiting = thread.submit(publisher.updated, BASE + "second")
+            assert recording.resume() == 0
+        waiting.result(PATIENCE)
+        with publisher.source.open_journal() as journal:
+            changes = journal.changes(0)
+    assert [change.uri for change in changes] == [BASE + "first", BASE + "second"]
+    assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]

@@ -1,0 +1,54 @@
+"""A Python process that suspends itself at a chosen point, as by SIGSTOP or a frozen container."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+#: Seconds; on a busy machine even a process takes long to start.
+PATIENCE = 120.0
+#: What a program begins with: the first `suspend()` returns when the test resumes the process.
+PROLOGUE = """
+import os, signal, sys
+from itertools import count
+
+calls = count()
+
+def suspend():
+    if next(calls) == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+class Suspended:
+    """A process that has suspended itself.
+
+    Args:
+        process: The process, which was just started.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), "it ended instead"
+
+    def resume(self) -> int:
+        """Resume it and wait until it ends; return its exit code."""
+        self._process.send_signal(signal.SIGCONT)
+        return self._process.wait(PATIENCE)
+
+
+@contextmanager
+def suspended(program: str, *arguments: str) -> Iterator[Suspended]:
+    """Run a program until it calls `suspend()`; kill it at the end if it still runs."""
+    command = [sys.executable, "-c", PROLOGUE + program, *arguments]
+    process = subprocess.Popen(command, text=True)
+    try:
+        yield Suspended(process)
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
