@@ -82,10 +82,10 @@ async def test_a_fragment_that_is_delivered_again_and_again_costs_nothing(
         await hub.subscribed()
         await until(subscriber, lambda status: status.level)
         told = []
-        for number, name in enumerate("ab"):
-            source.file(name, b"changed", source.t(300 + number))
-            entries = [source.changed(name, "updated", source.t(300 + number))]
-            told.append(await hub.push(entries, source.t(299 + number), source.t(300 + number)))
+        for name, from_, at in (("a", 200, 300), ("b", 300, 301)):
+            source.file(name, b"changed", source.t(at))
+            entries = [source.changed(name, "updated", source.t(at))]
+            told.append(await hub.push(entries, source.t(from_), source.t(at)))
         await until(subscriber, lambda _: copy.files() == source.resources)
         source.forget()
         for text in told * 5 + told[::-1] * 5:
