@@ -101,6 +101,10 @@ def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> S
     return Subscriber(url, copy.handler, **options)
 
 
+#: Lists that lag behind what was pushed, or end before what they said, are old copies for this long.
+HURRIED = msgspec.structs.replace(PACE, stale=0.5, repair=0.1)
+
+
 def pace(**fields: float) -> Pace:
     """Return the pace of tests, with other fields."""
     return msgspec.structs.replace(PACE, **fields)

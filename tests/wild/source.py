@@ -98,6 +98,8 @@ class WildSource:
     def __init__(self) -> None:
         self.answers: dict[str, Given] = {}
         self.resources: dict[str, bytes] = {}
+        #: Entries that a test wants to list again.
+        self.told: list[str] = []
         self.log: list[Request] = []
         #: What the Source's clock shows, for the Date of its answers; None for the present.
         self.clock: datetime | None = None

@@ -11,6 +11,7 @@ import pytest
 
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
+    HURRIED,
     Copy,
     assert_honest,
     follow_once,
@@ -50,14 +51,14 @@ ERAS = {
 async def test_a_retained_deletion_of_another_era_does_no_harm(
     source: WildSource, hub: WildHub, copy: Copy, from_: float, until_: float
 ) -> None:
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         old = source.changed("a", "deleted", source.t(until_))
         await hub.push([old], source.t(from_), source.t(until_))
         await polled(subscriber, source)
         await until_right(subscriber, copy, source)
-    outcome = await follow_once(source, copy)
+    outcome = await follow_once(source, copy, pace=HURRIED)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
 
@@ -67,7 +68,7 @@ async def test_one_that_waits_for_whoever_joins_does_no_harm(
 ) -> None:
     old = source.changed("a", "deleted", source.t(50))
     text = await hub.push([old], source.t(40), source.t(50))
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await hub.deliver(text)
         await polled(subscriber, source)

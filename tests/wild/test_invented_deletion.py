@@ -11,6 +11,7 @@ import pytest
 
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
+    HURRIED,
     Copy,
     assert_honest,
     follow_once,
@@ -42,7 +43,7 @@ async def invent(source: WildSource, hub: WildHub, at: float) -> None:
 async def test_the_next_poll_brings_back_what_was_removed(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         await invent(source, hub, 50)
@@ -72,7 +73,7 @@ async def test_the_next_run_brings_it_back_though_the_hub_is_believed_until_then
         await until(subscriber, lambda status: status.level)
         await invent(source, hub, 50)
         await until(subscriber, lambda _: "a" not in copy.files())
-    outcome = await follow_once(source, copy)
+    outcome = await follow_once(source, copy, pace=HURRIED)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
 

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.relay.conftest import Running
 from tests.wild.hub import WildHub, offer_hub
-from tests.wild.running import Folder, following, pace, until, until_right
+from tests.wild.running import HURRIED, Folder, following, until, until_right
 from tests.wild.source import WildSource
 
 
@@ -28,8 +29,7 @@ def begun(source: WildSource, hub: WildHub) -> None:
 
 @pytest.fixture
 async def relay(source: WildSource, begun: None, tmp_path: Path) -> AsyncIterator[Running]:
-    hurried = pace(compare=0.5, stale=0.5, repair=0.1)
-    relay = Running(source.url, tmp_path / "relay", pace=hurried)
+    relay = Running(source.url, tmp_path / "relay", pace=replace(HURRIED, compare=0.5))
     await relay.start()
     yield relay
     await relay.stop()

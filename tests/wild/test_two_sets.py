@@ -13,6 +13,7 @@ import pytest
 from tests.wild.documents import capability_list, description, entry, inline, ln
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
+    HURRIED,
     Copy,
     assert_honest,
     command_audit,
@@ -48,7 +49,7 @@ async def test_who_names_the_site_is_asked_which_of_them(source: WildSource, fol
 async def test_a_fragment_of_the_other_set_changes_nothing(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         strange = entry(
@@ -61,7 +62,7 @@ async def test_a_fragment_of_the_other_set_changes_nothing(
         await hub.push([strange], source.t(10), source.t(50))
         await polled(subscriber, source)
         await until_right(subscriber, copy, source)
-    outcome = await follow_once(source, copy)
+    outcome = await follow_once(source, copy, pace=HURRIED)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
 
@@ -70,7 +71,7 @@ async def test_the_time_of_the_other_set_does_not_count(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
     """Both sets share a channel: what the other tells says nothing of the time of this one."""
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         up = ln("up", source.uri("/other/capabilitylist.xml"))
