@@ -101,7 +101,7 @@ def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> S
     return Subscriber(url, copy.handler, **options)
 
 
-#: Lists that lag behind what was pushed, or end before what they said, are old copies for this long.
+#: A list that lags behind what was pushed or said before counts as an old copy for half a second.
 HURRIED = msgspec.structs.replace(PACE, stale=0.5, repair=0.1)
 
 
