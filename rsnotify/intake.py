@@ -92,7 +92,7 @@ class Intake:
         compare = present and self._has_to_compare(asked, coverage, now)
         new = knowledge.pull(coverage)
         told = coverage.changes if compare else new
-        reduced = reduce(told, ordered=coverage.ordered, compare=compare)
+        reduced = reduce(told, ordered=coverage.ordered, compare=compare, from_=coverage.from_)
         # With more lists to come, a resource may change once more: one GET will do. A package
         # brings what it has.
         parked = more and asked.package is None and self._worklist.parked < self._park
