@@ -218,7 +218,7 @@ class Following:
                 if not self._ended.cancelled():
                     self._applier.stop()
                     await asyncio.wait([committer], timeout=_PATIENCE)
-            await self._save()
+                    await self._save()
         finally:
             if self._timer is not None:
                 self._timer.cancel()

@@ -204,6 +204,23 @@ def test_what_is_listed_and_not_there_leaves_the_copy_and_stays_a_doubt(
     assert destination.content == source.state
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_listed_and_not_there_stays_a_doubt_though_a_crash_comes_at_once(
+    source: Source, seed: int
+) -> None:
+    source.change("a")
+    destination = Destination(source, Random(seed))
+    destination.settle()
+    source.change("a")
+    del source.state[BASE + "a"]
+    while BASE + "a" in destination.content:
+        destination.tick()
+        destination.work()
+    destination.restart()
+    destination.work()
+    assert not destination.follower.level
+
+
 def test_what_was_listed_and_not_there_is_no_doubt_once_a_list_says_that_it_is_deleted(
     source: Source, destination: Destination
 ) -> None:
