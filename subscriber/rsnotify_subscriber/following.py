@@ -272,7 +272,8 @@ class Following:
             self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
 
     def _tick(self) -> None:
-        self._perform(self._follower.tick(self._loop.time()))
+        if not self._ended.done():
+            self._perform(self._follower.tick(self._loop.time()))
 
     def _do(self, action: Action) -> None:
         match action:

@@ -62,10 +62,10 @@ class Recorder:
 
     Args:
         base: What the URIs of resources begin with.
-        state: Where the state is kept.
+        state: Where the state is kept, unless a test says so with each run.
     """
 
-    def __init__(self, base: str, state: Path) -> None:
+    def __init__(self, base: str, state: Path | None = None) -> None:
         self.base = base
         self.state = state
         self.held: dict[str, bytes] = {}
