@@ -95,7 +95,7 @@ class Climb:
         self._need_baseline = False
         self._lag_tries = 0
         self._dump_is_new = False
-        self._is_routine = False
+        self._is_routine = self._has_compared = False
         self._next_comparison = compared + pace.compare
         self._still_listed: set[str] = set()
         #: When everything was compared last.
@@ -153,7 +153,8 @@ class Climb:
             self._knowledge.skip(EARLIEST)
         pointless = self._knowledge.known is None or not changes
         needed = pointless or self._need_baseline
-        if resources and (needed or self._is_comparison_due(now)):
+        is_due, self._has_compared = self._is_comparison_due(now), False
+        if resources and (needed or is_due):
             self._is_routine = not needed
             self._begin_baseline()
         elif changes:
@@ -171,7 +172,7 @@ class Climb:
         Some Sources never list what they delete, other than by leaving it out of the Resource List.
         """
         due = max(self._next_comparison, self.compared + self._pace.compare)
-        return now >= due
+        return now >= due and not self._has_compared
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
         """Begin, now or later, as something may be missing; only when none is under way.
@@ -505,6 +506,7 @@ class Climb:
         if baseline.complete:
             self._worklist.drop_unlisted(baseline.at, self._still_listed)
             self.compared = now
+            self._has_compared = True  # the lists of changes are next, however short the interval
         self._still_listed.clear()
         self._walked = baseline.walked or self._walked
         self._anew = None

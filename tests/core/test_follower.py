@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.actions import Discover, Fetch, Note, Progress, Rung
 from rsnotify.errors import Unavailable
@@ -315,3 +316,15 @@ def test_notes_tell_the_rung_and_the_reason(source: Source, destination: Destina
     destination.pending.clear()
     actions = destination.follower.fragment(Document("moonlist"), destination.now)
     assert [a.warning for a in actions if isinstance(a, Note)] == [True]
+
+
+def test_however_short_the_interval_the_lists_are_read_after_each_comparison(
+    source: Source,
+) -> None:
+    pace = replace(PACE, compare=0.0)
+    destination = Destination(source, Random(1), pace=pace)
+    destination.settle()
+    for _ in range(3):
+        source.change("a")
+        destination.poll()
+        assert destination.content == source.state
