@@ -309,15 +309,21 @@ class Following:
         return await self._loop.run_in_executor(self._worker, work, *arguments)
 
     async def _fetch(self, fetch: Fetch) -> None:
+        failure: RsnotifyError | None = None
+        document: Document | None = None
+        sent: Instant | None = None
         try:
-            sent: Instant | None = None
             if fetch.package is None:
                 document, sent = await self._fetcher.sent_document(fetch.uri)
             else:
                 document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
-            self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
-        else:
+            failure = error
+        if self._ended.done():
+            return  # how it is was told already
+        if failure is not None:
+            self._perform(self._follower.fetch_failed(fetch, failure, self._loop.time()))
+        elif document is not None:
             self._pulls.fetched(fetch, document)
             self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
         self._pulls.answered()
