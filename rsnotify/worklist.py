@@ -110,16 +110,17 @@ class Worklist:
         return [uri for uri, owed in self._owed.items() if owed.since == LATEST]
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> None:
-        """Remove what an older Resource List had and the whole set does not have any more.
+        """Remove what the whole set does not have any more, and what the server did not have.
 
         Args:
             at: The datetime of the whole set.
             listed: Watched resources that it has.
         """
         for uri, owed in list(self._owed.items()):
-            is_watched = owed.since == LATEST and uri not in listed
-            is_old = owed.change.resource.change is None and owed.change.at < at
-            if (is_watched or (is_old and owed.since < LATEST)) and not owed.handed_out:
+            is_watched = owed.since == LATEST
+            is_missing = bool(owed.attempts) and owed.missing_since is not None
+            is_old = owed.change.at < at and (owed.change.resource.change is None or is_missing)
+            if (uri not in listed if is_watched else is_old) and not owed.handed_out:
                 self._failing -= owed.attempts > 0
                 del self._owed[uri]
 

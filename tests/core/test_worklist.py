@@ -231,3 +231,13 @@ def test_what_push_announced_later_is_no_contradiction() -> None:
     work.add(compared("a", 50, "md5:2"))
     (one,) = work.take(10, now=0)
     assert one.check is Check.DATE
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_what_was_not_there_and_a_later_whole_set_lacks_is_owed_no_longer(missing: bool) -> None:
+    work = worklist()
+    work.add(replace(change("a", 1), resource=Resource("a", change=ChangeType.UPDATED)))
+    (one,) = work.take(10, now=0)
+    work.failed(one, 0, missing=missing)
+    work.drop_unlisted(START + timedelta(seconds=50), set())
+    assert len(work) == (0 if missing else 1)
