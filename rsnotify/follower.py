@@ -466,7 +466,7 @@ class Follower:
                 "again from time to time",
                 warning=True,
             )
-            gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
+            gone = replace(change, change=ChangeType.DELETED, package=None)
             self._gone[change.uri] = (change, gone)
             self._worklist.add(gone)
         else:

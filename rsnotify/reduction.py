@@ -61,7 +61,7 @@ def reduce(
             latest[uri], since[uri] = change, change.at
             continue
         since[uri] = min(since[uri], change.at)
-        if from_ is not None and min(before.at, change.at) < from_:
+        if from_ is not None and (_is_older(before, from_) or _is_older(change, from_)):
             outside.add(uri)
         if ordered:
             latest[uri] = change
@@ -109,6 +109,10 @@ def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
     # A `lastmod` may be older than the change (core §7): a file that was put back keeps it. Place
     # then says one thing and the datetime another, unless the whole list is in reverse order.
     return change.at < before.at and not newest_first and _is_dated_by_lastmod(change)
+
+
+def _is_older(change: Change, from_: Instant) -> bool:
+    return min(change.at, change.resource.changed_at or change.at) < from_
 
 
 def _say_the_same(one: Change, other: Change) -> bool:

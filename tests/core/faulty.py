@@ -50,8 +50,9 @@ class FaultySource(Source):
     """
 
     def __init__(self, faults: Faults) -> None:
-        super().__init__()
+        super().__init__(per_list=2)
         self.faults = faults
+        self._lost: set[str] = set()
         self._begun: dict[str, str] | None = None
         self._transactions: list[tuple[datetime, str, bool]] = []
         self._backup: tuple[object, ...] | None = None
@@ -117,6 +118,19 @@ class FaultySource(Source):
         """Return through when hubs were told that all was told."""
         return self.history[self.emitted - 1].at if self.emitted else EPOCH
 
+    # A server that is not what is listed
+
+    def lose(self, name: str) -> None:
+        """Let the server answer 404, though every list has the resource."""
+        self._lost.add(BASE + name)
+
+    def find(self) -> None:
+        """Let the server have everything again."""
+        self._lost.clear()
+
+    def served(self, uri: str) -> str | None:
+        return None if uri in self._lost else super().served(uri)
+
     # Backups
 
     def back_up(self) -> None:
@@ -132,6 +146,15 @@ class FaultySource(Source):
             self.open_from, self.lists, self.emitted = known[3:]  # type: ignore[assignment]
             self._transactions.clear()
             self._begun = None
+
+    def heal(self) -> None:
+        """Write right documents from now on, and a Resource List at once."""
+        self.clock += self.faults.at_ahead + (self.faults.until_ahead or timedelta())
+        self.faults, self._begun = Faults(), None
+        self._transactions.clear()
+        self.find()
+        self.list_resources()
+        self.change("a")
 
     # What it tells
 

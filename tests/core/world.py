@@ -319,7 +319,7 @@ class Destination:
         self.verified += 1
         try:
             self._maybe_fail(change.uri)
-            current = self.source.state.get(change.uri)
+            current = self.source.served(change.uri)
             if current is None and change.change is not ChangeType.DELETED:
                 raise NotFound(change.uri, "404")
             known = (None, change.resource.hash, self.content.get(change.uri))
@@ -346,7 +346,7 @@ class Destination:
             return announced
         self.gets += 1
         self._maybe_fail(change.uri)
-        current = self.source.state.get(change.uri)
+        current = self.source.served(change.uri)
         if self.random.random() < self.stale:
             current = self.random.choice([None, current, *self.source.versions(change.uri)])
         if current is None:
