@@ -64,13 +64,16 @@ class Backwards:
         self.begins: Instant | None = None
         self.ends: Instant | None = None
 
-    def look(self, coverage: Coverage, frontier: Frontier, now: float) -> bool:
+    def look(
+        self, coverage: Coverage, frontier: Frontier, now: float, *, has_lost: bool = False
+    ) -> bool:
         """Look at a list of the present, before it is taken in.
 
         Args:
             coverage: What it covers.
             frontier: What is confirmed.
             now: The time.
+            has_lost: Whether it lacks entries that it had.
 
         Returns:
             Whether none of its entries may be passed over as old.
@@ -85,7 +88,7 @@ class Backwards:
             _Read(coverage.from_, len(coverage.changes), last, ends, is_behind),
         )
         self.begins, self.ends = coverage.from_, ends
-        if not (is_behind and frontier.seen):
+        if not (has_lost or (is_behind and frontier.seen)):
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = now
@@ -118,7 +121,7 @@ class Backwards:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the list that was read last ends before what the lists said before."""
+        """Whether the list that was read last ends before what the lists said, or lacks it."""
         return self._behind_since is not None
 
     def _goes_on(self, coverage: Coverage) -> bool:

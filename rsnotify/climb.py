@@ -97,7 +97,7 @@ class Climb:
         self._dump_is_new = False
         #: The Capability List under which everything was compared, or is just now.
         self._place = self._place_compared = offer.capability_list
-        self._is_routine = False
+        self._is_routine = self._has_compared = False
         self._next_comparison = compared + pace.compare
         self._still_listed: set[str] = set()
         #: When everything was compared last.
@@ -166,7 +166,8 @@ class Climb:
             self._knowledge.skip(EARLIEST)
         pointless = self._knowledge.known is None or not changes
         needed = pointless or self._need_baseline or self._has_moved
-        if resources and (needed or self._is_comparison_due(now)):
+        is_due, self._has_compared = self._is_comparison_due(now), False
+        if resources and (needed or is_due):
             self._is_routine = not needed
             self._begin_baseline()
         elif changes:
@@ -184,7 +185,7 @@ class Climb:
         Some Sources never list what they delete, other than by leaving it out of the Resource List.
         """
         due = max(self._next_comparison, self.compared + self._pace.compare)
-        return now >= due
+        return now >= due and not self._has_compared
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
         """Begin, now or later, as something may be missing; only when none is under way.
@@ -523,6 +524,7 @@ class Climb:
             self._worklist.drop_unlisted(baseline.at, self._still_listed)
             self.compared = now
             self._place = self._place_compared
+            self._has_compared = True  # the lists of changes are next, however short the interval
         self._still_listed.clear()
         self._walked = baseline.walked or self._walked
         self._anew = None

@@ -104,7 +104,8 @@ class Coverage(Struct, frozen=True):
     @property
     def ends(self) -> Instant | None:
         """The latest that it tells of; None if it tells of nothing."""
-        at_last = self.changes and self.ordered and not self.closed
+        in_order = self.ordered and not self.contradictory
+        at_last = self.changes and in_order and not self.closed
         return self.changes[-1].at if at_last else self.until
 
     @property
@@ -181,6 +182,9 @@ def _listed_coverage(
         ordered = ordered and len(certain) == len(changes)
     elif from_ is not None and changes and ordered:
         from_ = _begins(from_, changes[0].at, sent)
+    if contradictory and from_ is not None:
+        begins = from_
+        changes = tuple(_dated(change, max(change.at, begins)) for change in changes)
     until = max((t for t in (stated, latest, from_) if t is not None), default=None)
     return Coverage(from_, until, stated is not None, ordered, changes, sent, contradictory)
 

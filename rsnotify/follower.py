@@ -64,7 +64,7 @@ may stop at any point: begun again from the last `progress` it kept, all ends th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from random import Random
 
@@ -160,11 +160,19 @@ class Follower:
 
     def progress_after(self, changes: Iterable[Change]) -> Progress | None:
         """What is to be kept together with changes of an `Apply`, before `applied` is told."""
+        changes = list(changes)
         low_water = self._worklist.low_water_after(changes)
-        return self._with_missing(self._knowledge.progress_after(low_water))
+        removed = [change.uri for change in changes if self._is_removal(change)]
+        return self._with_missing(self._knowledge.progress_after(low_water), removed)
 
-    def _with_missing(self, progress: Progress | None) -> Progress | None:
-        missing = self._worklist.watched if self._is_watching else []
+    def _is_removal(self, change: Change) -> bool:
+        """Return whether a deletion is applied because its resource is listed and not there."""
+        return change.uri in self._gone and change is self._gone[change.uri][1]
+
+    def _with_missing(
+        self, progress: Progress | None, removed: Sequence[str] = ()
+    ) -> Progress | None:
+        missing = [*(self._worklist.watched if self._is_watching else ()), *removed]
         if progress is None or not missing:
             return progress
         return replace(progress, missing=tuple(missing[:_MISSING]))
@@ -436,7 +444,7 @@ class Follower:
         """Hear that changes of an `Apply` are in the state, or about to be committed to it."""
         for change in changes:
             self._worklist.applied(change)
-            if change.uri in self._gone and change is self._gone[change.uri][1]:
+            if self._is_removal(change):
                 listed, _ = self._gone.pop(change.uri)
                 self._is_watching = True
                 self._worklist.watch(
@@ -458,7 +466,7 @@ class Follower:
                 "again from time to time",
                 warning=True,
             )
-            gone = Change(change.uri, ChangeType.DELETED, change.at, change.resource)
+            gone = replace(change, change=ChangeType.DELETED, package=None)
             self._gone[change.uri] = (change, gone)
             self._worklist.add(gone)
         else:

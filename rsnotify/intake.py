@@ -89,10 +89,10 @@ class Intake:
         knowledge = self._knowledge
         before = knowledge.frontier.instant
         coverage = self._believed(asked, coverage)
-        compare = present and self._has_to_compare(asked, coverage, now)
+        compare = self._has_to_compare(asked, coverage, now) if present else coverage.contradictory
         new = knowledge.pull(coverage)
         told = coverage.changes if compare else new
-        reduced = reduce(told, ordered=coverage.ordered, compare=compare)
+        reduced = reduce(told, ordered=coverage.ordered, compare=compare, from_=coverage.from_)
         # With more lists to come, a resource may change once more: one GET will do. A package
         # brings what it has.
         parked = more and asked.package is None and self._worklist.parked < self._park
@@ -137,15 +137,18 @@ class Intake:
         """Return whether datetimes do not prove which entries of a list are old."""
         knowledge = self._knowledge
         confirmed = knowledge.confirmed
-        goes_back = self.backwards.look(coverage, knowledge.frontier, now)
         prefix = prefix_of(asked.uri, coverage, confirmed)
+        full = knowledge.prefix
+        has_lost = full is not None and prefix is not None and full.has_lost(prefix, coverage)
+        goes_back = self.backwards.look(coverage, knowledge.frontier, now, has_lost=has_lost)
         if prefix is None:
             return goes_back
         known = [last for last in self._read if last.before >= confirmed]
         if not any(last.is_same_as(prefix) for last in known):
             goes_back = goes_back or coverage.contradictory
         compare = goes_back or not any(last.is_extended_by(prefix, coverage) for last in known)
-        knowledge.prefix = prefix
+        if not has_lost:  # else the next run has to see it, too
+            knowledge.prefix = prefix
         self._read.append(prefix)
         return compare
 

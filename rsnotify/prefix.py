@@ -27,6 +27,8 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
         count: How many entries are older.
         sum: The sum of their checksums.
         whole: The sum of the checksums of all entries.
+        uris: How many resources have entries.
+        names: The sum of the checksums of their URIs.
     """
 
     uri: str
@@ -35,6 +37,8 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     count: int = 0
     sum: int = 0
     whole: int = 0
+    uris: int = 0
+    names: int = 0
 
     def is_extended_by(self, later: Prefix, coverage: Coverage) -> bool:
         """Return whether a list still has the entries that it had when it was read before.
@@ -48,6 +52,26 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
         if self.before == later.before:
             return (self.count, self.sum) == (later.count, later.sum)
         return (self.count, self.sum) == _sum(coverage, self.before)
+
+    def has_lost(self, later: Prefix, coverage: Coverage) -> bool:
+        """Return whether a list lacks entries that it had when it was read before.
+
+        Where it is not in chronological order, or says of each resource only what happened last,
+        entries move; only a resource that has none any more shows that something is missing.
+
+        Args:
+            later: The fingerprint of the list now.
+            coverage: Its entries.
+        """
+        if self.uri != later.uri or self.from_ is None or later.from_ is None:
+            return False
+        if self.from_ != later.from_:
+            return later.from_ < self.from_  # what was closed since is open again
+        if later.uris < self.uris or (later.uris == self.uris and later.names != self.names):
+            return True
+        if coverage.contradictory or not coverage.ordered:
+            return False
+        return _sum(coverage, self.before)[0] < self.count
 
     def is_same_as(self, later: Prefix) -> bool:
         """Return whether a list has the same entries as before, and none more."""
@@ -67,7 +91,9 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None
     before = max(coverage.until, confirmed)
     count, total = _sum(coverage, before)
     later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
-    return Prefix(uri, coverage.from_, before, count, total, total + later)
+    uris = {change.uri for change in coverage.changes}
+    names = sum(crc32(one.encode()) for one in uris)
+    return Prefix(uri, coverage.from_, before, count, total, total + later, len(uris), names)
 
 
 def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from rsnotify.coverage import EARLIEST, Change, Check, Coverage
 from rsnotify.datetimes import Instant
 from rsnotify.digest import agree
 from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.vocabulary import ChangeType, Rel
 
 
 class Pushed(Struct, frozen=True):
@@ -79,7 +79,7 @@ class Provisional:
             elif is_covered:
                 del self._pushed[uri]
                 denied.append(
-                    verification(uri, until)
+                    verification(change, until)
                     if listed is None
                     else structs.replace(listed, check=Check.FETCH)
                 )
@@ -107,7 +107,7 @@ class Provisional:
         for uri, pushed in list(self._pushed.items()):
             if pushed.change.at < confirmed or now - pushed.received > self._patience:
                 del self._pushed[uri]
-                denied.append(verification(uri, confirmed))
+                denied.append(verification(pushed.change, confirmed))
             elif self._is_overdue(pushed, asked):
                 self.overdue += 1
         return denied
@@ -126,15 +126,18 @@ class Provisional:
         self.overdue = 0
 
 
-def verification(uri: str, at: Instant) -> Change:
+def verification(change: Change, at: Instant) -> Change:
     """Return a change that makes a Destination fetch a resource and keep what it is now.
 
     Args:
-        uri: The resource. It counts as deleted if it is not there.
+        change: What was announced of the resource. What may decide whether it is selected is kept.
+            The resource counts as deleted if it is not there.
         at: The datetime under which the result is recorded.
     """
-    resource = Resource(uri, change=ChangeType.DELETED, datetime=at)
-    return Change(uri, ChangeType.DELETED, at, resource, check=Check.FETCH)
+    announced, kind = change.resource, ChangeType.DELETED
+    links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
+    resource = Resource(change.uri, change=kind, datetime=at, type=announced.type, links=links)
+    return Change(change.uri, kind, at, resource, check=Check.FETCH)
 
 
 def _repeats(listed: Change, pushed: Change) -> bool:

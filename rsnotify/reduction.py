@@ -25,8 +25,8 @@ class Reduced(Struct, frozen=True):
     Args:
         latest: By URI, in document order.
         since: By URI, the datetime of the earliest change in the list.
-        ambiguous: URIs whose latest change the list does not determine. `latest` has one of the
-            candidates, with `Check.FETCH`.
+        ambiguous: URIs whose latest change the list does not determine. `latest` has a change
+            that makes a Destination fetch the resource, and keep whatever it is now.
     """
 
     latest: dict[str, Change]
@@ -34,17 +34,25 @@ class Reduced(Struct, frozen=True):
     ambiguous: frozenset[str]
 
 
-def reduce(changes: Sequence[Change], *, ordered: bool, compare: bool = False) -> Reduced:
+def reduce(
+    changes: Sequence[Change],
+    *,
+    ordered: bool,
+    compare: bool = False,
+    from_: Instant | None = None,
+) -> Reduced:
     """Return what a list says of each resource in the end.
 
     Args:
         changes: The entries, in document order.
         ordered: Whether they are in chronological order.
         compare: Whether their datetimes may be wrong all the same.
+        from_: The beginning of the list. An entry dated before that does not say when it happened.
     """
     latest: dict[str, Change] = {}
     since: dict[str, Instant] = {}
     ambiguous: set[str] = set()
+    outside: set[str] = set()
     newest_first = not ordered and _is_newest_first(changes)
     for change in changes:
         uri = change.uri
@@ -53,6 +61,8 @@ def reduce(changes: Sequence[Change], *, ordered: bool, compare: bool = False) -
             latest[uri], since[uri] = change, change.at
             continue
         since[uri] = min(since[uri], change.at)
+        if from_ is not None and (_is_older(before, from_) or _is_older(change, from_)):
+            outside.add(uri)
         if ordered:
             latest[uri] = change
             continue
@@ -63,11 +73,22 @@ def reduce(changes: Sequence[Change], *, ordered: bool, compare: bool = False) -
             if change.at > before.at and not _is_dated_by_lastmod(change):
                 ambiguous.discard(uri)
     if compare or not ordered:
+        ambiguous |= outside
         for uri, change in latest.items():
-            check = Check.FETCH if uri in ambiguous else Check.COMPARE
-            if change.check is not Check.FETCH:
-                latest[uri] = replace(change, check=check)
+            if uri not in ambiguous:
+                latest[uri] = replace(change, check=Check.COMPARE)
+        _verify(changes, latest, ambiguous)
     return Reduced(latest, since, frozenset(ambiguous))
+
+
+def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
+    """Let resources be fetched that need not be what one of several entries announced."""
+    deleted = {one.uri for one in changes if one.change is ChangeType.DELETED} if ambiguous else ()
+    for uri in ambiguous:
+        change = latest[uri]
+        kind = ChangeType.DELETED if uri in deleted else change.change
+        resource = replace(change.resource, change=kind, hash=None, length=None)
+        latest[uri] = replace(change, change=kind, resource=resource, check=Check.FETCH)
 
 
 def _is_newest_first(changes: Sequence[Change]) -> bool:
@@ -88,6 +109,10 @@ def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
     # A `lastmod` may be older than the change (core §7): a file that was put back keeps it. Place
     # then says one thing and the datetime another, unless the whole list is in reverse order.
     return change.at < before.at and not newest_first and _is_dated_by_lastmod(change)
+
+
+def _is_older(change: Change, from_: Instant) -> bool:
+    return min(change.at, change.resource.changed_at or change.at) < from_
 
 
 def _say_the_same(one: Change, other: Change) -> bool:

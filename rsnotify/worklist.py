@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from rsnotify.coverage import Change, Check
 from rsnotify.datetimes import LATEST, Instant
+from rsnotify.digest import agree
 from rsnotify.retry import Retry
+from rsnotify.vocabulary import ChangeType
 
 
 class _Owed(Struct):
@@ -67,6 +69,8 @@ class Worklist:
 
         To fetch the resource supersedes every change, whatever its datetime. If another change
         comes before that is done, it is compared, as the datetime of what is held may be wrong.
+        Where a list of changes contradicts an entry of a Resource List that is not applied yet,
+        the resource is fetched, as either document may be the wrong one.
 
         Args:
             change: The change.
@@ -85,6 +89,8 @@ class Worklist:
         if since < owed.since:
             owed.since = since
             heappush(self._since, (since, change.uri))
+        if change.at < owed.change.at and _contradicts(change, owed.change):
+            change = _verification(change, owed.change)
         if change.at >= owed.change.at or change.check is Check.FETCH:
             if change.check is Check.DATE and owed.change.check is not Check.DATE:
                 change = replace(change, check=Check.COMPARE)
@@ -104,16 +110,17 @@ class Worklist:
         return [uri for uri, owed in self._owed.items() if owed.since == LATEST]
 
     def drop_unlisted(self, at: Instant, listed: Set[str]) -> None:
-        """Remove what an older Resource List had and the whole set does not have any more.
+        """Remove what the whole set does not have any more, and what the server did not have.
 
         Args:
             at: The datetime of the whole set.
             listed: Watched resources that it has.
         """
         for uri, owed in list(self._owed.items()):
-            is_watched = owed.since == LATEST and uri not in listed
-            is_old = owed.change.resource.change is None and owed.change.at < at
-            if (is_watched or (is_old and owed.since < LATEST)) and not owed.handed_out:
+            is_watched = owed.since == LATEST
+            is_missing = bool(owed.attempts) and owed.missing_since is not None
+            is_old = owed.change.at < at and (owed.change.resource.change is None or is_missing)
+            if (uri not in listed if is_watched else is_old) and not owed.handed_out:
                 self._failing -= owed.attempts > 0
                 del self._owed[uri]
 
@@ -250,3 +257,24 @@ class Worklist:
     def failing(self, attempts: int = 1) -> list[Change]:
         """Return the changes that failed at least so often."""
         return [owed.change for owed in self._owed.values() if owed.attempts >= attempts]
+
+
+def _contradicts(change: Change, listed: Change) -> bool:
+    """Return whether a change that is compared says otherwise than an entry of a Resource List."""
+    if change.check is not Check.COMPARE or listed.resource.change is not None:
+        return False
+    is_deletion = change.change is ChangeType.DELETED
+    if is_deletion or listed.change is ChangeType.DELETED:
+        return is_deletion is not (listed.change is ChangeType.DELETED)
+    return agree(change.resource.hash, listed.resource.hash) is False
+
+
+def _verification(change: Change, listed: Change) -> Change:
+    """Return a change that makes a Destination keep whatever the resource is now.
+
+    If one of the two says that the resource is deleted, it need not be there.
+    """
+    is_deleted = ChangeType.DELETED in (change.change, listed.change)
+    kind = ChangeType.DELETED if is_deleted else change.change
+    resource = replace(change.resource, change=kind, hash=None, length=None)
+    return replace(change, change=kind, resource=resource, package=None, check=Check.FETCH)

@@ -246,7 +246,7 @@ class Following:
                 if not self._ended.cancelled():
                     self._applier.stop()
                     await asyncio.wait([committer], timeout=_PATIENCE)
-            await self._save()
+                    await self._save()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
@@ -300,7 +300,8 @@ class Following:
             self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
 
     def _tick(self) -> None:
-        self._perform(self._follower.tick(self._loop.time()))
+        if not self._ended.done():
+            self._perform(self._follower.tick(self._loop.time()))
 
     def _do(self, action: Action) -> None:
         match action:
@@ -336,15 +337,21 @@ class Following:
         return await self._loop.run_in_executor(self._worker, work, *arguments)
 
     async def _fetch(self, fetch: Fetch) -> None:
+        failure: RsnotifyError | None = None
+        document: Document | None = None
+        sent: Instant | None = None
         try:
-            sent: Instant | None = None
             if fetch.package is None:
                 document, sent = await self._fetcher.sent_document(fetch.uri)
             else:
                 document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
-            self._perform(self._follower.fetch_failed(fetch, error, self._loop.time()))
-        else:
+            failure = error
+        if self._ended.done():
+            return  # how it is was told already
+        if failure is not None:
+            self._perform(self._follower.fetch_failed(fetch, failure, self._loop.time()))
+        elif document is not None:
             self._pulls.fetched(fetch, document)
             self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
         self._pulls.answered()

@@ -63,6 +63,7 @@ _UNLISTED = """
 SELECT uri FROM {resources} AS resources WHERE change != 'deleted' AND changed_at <= ?
     AND NOT EXISTS (SELECT 1 FROM {seen} AS seen WHERE seen.uri = resources.uri) ORDER BY uri
 """
+_UNKNOWN = "SELECT uri FROM {resources} WHERE hash IS NULL AND change != 'deleted' ORDER BY uri"
 _HELD = """
 SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
     ORDER BY uri LIMIT ?
@@ -181,6 +182,15 @@ class State:
             record = encode_intent(self._batch, uris, refused)
             self._database.intend(record, durably=len(uris) > 1)
 
+    def _unknown(self) -> list[str]:
+        """Return the resources of which a crash left it unknown what is there."""
+        if not self.sum.unhashed:
+            return []
+        with self._storage():
+            rows = self._database.read(_UNKNOWN)
+        return [uri for (uri,) in rows]
+
+    @property
     def resources(self) -> int:
         """How many resources are held, as of the last commit."""
         return self.sum.count
@@ -242,7 +252,7 @@ class State:
         What a crash left unknown is returned as well, as changed long ago: no list confirms that.
         """
         moment = to_microseconds(instant)
-        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self.unknown()]
+        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self._unknown()]
         if self._latest > moment:
             with self._storage():
                 rows += self._database.read(_CHANGED_AFTER, (moment,))

@@ -102,8 +102,16 @@ class Source:
         #: How long after the last change documents are asked for.
         self.read_later = timedelta()
 
+    def served(self, uri: str) -> str | None:
+        """Return what the server has of a resource."""
+        return self.state.get(uri)
+
+    def versions(self, uri: str) -> list[str]:
+        """Return the digests that a resource ever had."""
+        return [one.resource.hash for one in self.history if one.uri == uri and one.resource.hash]
+
     @property
-    def sent(self) -> datetime:
+    def sent(self) -> datetime | None:
         """When a document is sent that is asked for now."""
         return self.clock + self.read_later
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from rsnotify.actions import Discover, Fetch, Note, Progress, Rung
 from rsnotify.errors import Unavailable
@@ -204,6 +205,23 @@ def test_what_is_listed_and_not_there_leaves_the_copy_and_stays_a_doubt(
     assert destination.content == source.state
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_listed_and_not_there_stays_a_doubt_though_a_crash_comes_at_once(
+    source: Source, seed: int
+) -> None:
+    source.change("a")
+    destination = Destination(source, Random(seed))
+    destination.settle()
+    source.change("a")
+    del source.state[BASE + "a"]
+    while BASE + "a" in destination.content:
+        destination.tick()
+        destination.work()
+    destination.restart()
+    destination.work()
+    assert not destination.follower.level
+
+
 def test_what_was_listed_and_not_there_is_no_doubt_once_a_list_says_that_it_is_deleted(
     source: Source, destination: Destination
 ) -> None:
@@ -298,3 +316,15 @@ def test_notes_tell_the_rung_and_the_reason(source: Source, destination: Destina
     destination.pending.clear()
     actions = destination.follower.fragment(Document("moonlist"), destination.now)
     assert [a.warning for a in actions if isinstance(a, Note)] == [True]
+
+
+def test_however_short_the_interval_the_lists_are_read_after_each_comparison(
+    source: Source,
+) -> None:
+    pace = replace(PACE, compare=0.0)
+    destination = Destination(source, Random(1), pace=pace)
+    destination.settle()
+    for _ in range(3):
+        source.change("a")
+        destination.poll()
+        assert destination.content == source.state

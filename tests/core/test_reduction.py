@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,3 +86,29 @@ def test_any_order_of_unique_datetimes_gives_the_same_state(steps: list, random)
     reduced = reduce(entries, ordered=False)
     assert {uri: one.at for uri, one in reduced.latest.items()} == expected
     assert not reduced.ambiguous
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
+def test_an_entry_dated_before_its_list_does_not_say_whether_it_came_last(
+    ordered: bool, place: int
+) -> None:
+    entries = [change("a", DELETED, 2), change("b", CREATED, 3)]
+    entries.insert(2 * place, change("a", CREATED, -50, dated=False, hash="md5:1"))
+    reduced = reduce(entries, ordered=ordered, compare=True, from_=NINE)
+    assert reduced.ambiguous == {"a"}
+    assert reduced.latest["a"].check is Check.FETCH
+    assert reduced.latest["a"].change is DELETED, "it need not be there"
+    assert reduced.latest["a"].resource.hash is None
+
+
+def test_what_is_ambiguous_may_have_the_content_of_either_entry() -> None:
+    entries = [
+        change("b", CREATED, 0),
+        change("a", UPDATED, 2, hash="md5:2"),
+        change("a", UPDATED, 1, dated=False, hash="md5:1"),
+    ]
+    latest = reduce(entries, ordered=False).latest["a"]
+    assert latest.check is Check.FETCH
+    assert latest.change is UPDATED
+    assert latest.resource.hash is None

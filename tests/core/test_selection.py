@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.actions import Action, Compare
-from rsnotify.coverage import Change
+from rsnotify.coverage import Change, Check
 from rsnotify.errors import ConfigurationError
 from rsnotify.mediatypes import falls_under, guess
 from rsnotify.model import Document, Link, Resource
@@ -259,7 +259,10 @@ class Selective(Destination):
 
     def _apply(self, change: Change) -> None:
         decided = self.selection.decide(change, held=change.uri in self.content)
-        if decided is None:
+        current = self.source.state.get(change.uri)
+        if change.check is Check.FETCH and current and not self.wants(change.uri, current):
+            self._remove(change)  # of which type it is, the answer says
+        elif decided is None:
             self._commit(change, None)
         elif decided.change is change.change:
             super()._apply(change)

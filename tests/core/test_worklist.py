@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from rsnotify.coverage import Change
+from rsnotify.coverage import Change, Check
 from rsnotify.model import Resource
 from rsnotify.retry import Retry
 from rsnotify.vocabulary import ChangeType
@@ -181,3 +183,61 @@ def test_what_only_waits_for_its_time_is_no_trouble() -> None:
     assert not work.waits
     work.failed(a, now=6)
     assert not work.waits
+
+
+def listed(name: str, seconds: int, hash: str) -> Change:
+    """Return what a Resource List says."""
+    return replace(change(name, seconds), resource=Resource(name, hash=hash))
+
+
+def compared(name: str, seconds: int, hash: str | None) -> Change:
+    """Return what a list of changes says that is compared; without a hash, a deletion."""
+    kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
+    at = START + timedelta(seconds=seconds)
+    resource = Resource(name, change=kind, hash=hash)
+    return Change(name, kind, at, resource, check=Check.COMPARE)
+
+
+@pytest.mark.parametrize("hash", ["md5:2", None], ids=["other content", "a deletion"])
+def test_where_two_lists_contradict_each_other_the_resource_is_fetched(hash: str | None) -> None:
+    work = worklist()
+    work.add(listed("a", 100, "md5:1"))
+    work.add(compared("a", 50, hash))
+    (one,) = work.take(10, now=0)
+    assert one.check is Check.FETCH
+    assert one.resource.hash is None
+    assert (one.change is ChangeType.DELETED) == (hash is None)
+
+
+def test_what_one_list_lacks_and_another_has_need_not_be_there() -> None:
+    work = worklist()
+    work.add(Change("a", ChangeType.DELETED, START + timedelta(seconds=100), Resource("a")))
+    work.add(compared("a", 50, "md5:1"))
+    (one,) = work.take(10, now=0)
+    assert one.check is Check.FETCH
+    assert one.change is ChangeType.DELETED
+
+
+def test_where_an_older_entry_says_the_same_nothing_changes() -> None:
+    work = worklist()
+    work.add(listed("a", 100, "md5:1"))
+    work.add(compared("a", 50, "md5:1"))
+    assert work.take(10, now=0) == [listed("a", 100, "md5:1")]
+
+
+def test_what_push_announced_later_is_no_contradiction() -> None:
+    work = worklist()
+    work.add(replace(compared("a", 100, "md5:1"), check=Check.DATE))
+    work.add(compared("a", 50, "md5:2"))
+    (one,) = work.take(10, now=0)
+    assert one.check is Check.DATE
+
+
+@pytest.mark.parametrize("missing", [True, False])
+def test_what_was_not_there_and_a_later_whole_set_lacks_is_owed_no_longer(missing: bool) -> None:
+    work = worklist()
+    work.add(replace(change("a", 1), resource=Resource("a", change=ChangeType.UPDATED)))
+    (one,) = work.take(10, now=0)
+    work.failed(one, 0, missing=missing)
+    work.drop_unlisted(START + timedelta(seconds=50), set())
+    assert len(work) == (0 if missing else 1)

@@ -35,12 +35,13 @@ from rsnotify.errors import (
     Unavailable,
 )
 from rsnotify.follower import Follower
-from rsnotify.model import Document
+from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
 from rsnotify.reading import read_document
 from rsnotify.retry import Retry
 from rsnotify.vocabulary import ChangeType
+from rsnotify.ways import carries
 from rsnotify.writing import write_document
 from tests.core.source import BASE, EPOCH, EVERYTHING, OFFER, Source
 
@@ -71,7 +72,13 @@ class Destination:
     """A store in memory around a Follower; `crash` loses all but what was committed."""
 
     def __init__(
-        self, source: Source, random: Random, offer: Offer = OFFER, pace: Pace = PACE
+        self,
+        source: Source,
+        random: Random,
+        offer: Offer = OFFER,
+        pace: Pace = PACE,
+        *,
+        verifies: bool = False,
     ) -> None:
         self.source = source
         self.pace = pace
@@ -89,19 +96,41 @@ class Destination:
         self.fetches: list[str] = []
         self.notes: list[str] = []
         self.broken = 0.0
+        #: How often a cache on the way answers with an older version of a document or content.
+        self.stale = 0.0
+        self.compared = 0.0
+        self._served: dict[str, list[tuple[Document, datetime | None]]] = {}
         self.packages: dict[str, dict[str, str]] = {}
         self.lied_to = False
         #: Whether content counts only with the hash that was announced.
-        self.verifies = False
+        self.verifies = verifies
         self.pending: list[Action] = []
         self.restart()
 
     def restart(self) -> None:
         """Begin anew from what was committed."""
-        self.follower = Follower(self.offer, self.progress, pace=self.pace, random=self.random)
+        self.follower = Follower(
+            self.offer,
+            self.progress,
+            pace=self.pace,
+            random=self.random,
+            compared=self.compared,
+            pushed=self._pushed(),
+        )
         self.pending = []
         self.packages.clear()
         self._begin(self.follower.start(self.now))
+
+    def _pushed(self) -> list[Change]:
+        """Return what is held and later than what the lists confirmed, as a real state does."""
+        if self.progress is None:
+            return []
+        confirmed = self.progress.confirmed
+        return [
+            Change(uri, kind, at, Resource(uri, change=kind, hash=self.content.get(uri)))
+            for uri, (at, kind) in self.records.items()
+            if at > confirmed
+        ]
 
     def push(self, document: Document) -> None:
         """Deliver a fragment as bytes."""
@@ -192,13 +221,14 @@ class Destination:
                 self.fetches.append(uri)
                 try:
                     self._maybe_fail(uri)
-                    document = read_document(write_document(self._get(uri)))
+                    given, sent = self._get(uri)
+                    document = read_document(write_document(given))
                 except RsnotifyError as error:
                     self._begin(follower.fetch_failed(action, error, self.now))
                 else:
                     if action.package is not None:
                         self._keep_package(uri, document)
-                    self._begin(follower.fetched(action, document, self.now, self.source.sent))
+                    self._begin(follower.fetched(action, document, self.now, sent))
             case Apply(changes=changes):
                 for change in changes:
                     self._apply(change)
@@ -227,11 +257,16 @@ class Destination:
             if at > action.after:
                 self.records[uri] = (EARLIEST, kind)
 
-    def _get(self, uri: str) -> Document:
-        document = self.source.document(uri)
+    def _get(self, uri: str) -> tuple[Document, datetime | None]:
+        """Return a document, and when it was sent; a cache may answer with an older one."""
+        served = self._served.setdefault(uri, [])
+        if served and self.random.random() < self.stale:
+            return self.random.choice(served)
+        document, sent = self.source.document(uri), self.source.sent
+        served[:] = [*served[-2:], (document, sent)]
         if self.random.random() < self.broken / 10:
-            return replace(document, capability="moonlist")
-        return document
+            return replace(document, capability="moonlist"), sent
+        return document, sent
 
     def _keep_package(self, uri: str, manifest: Document) -> None:
         """Keep what is in a package, and in the one before it."""
@@ -284,7 +319,7 @@ class Destination:
         self.verified += 1
         try:
             self._maybe_fail(change.uri)
-            current = self.source.state.get(change.uri)
+            current = self.source.served(change.uri)
             if current is None and change.change is not ChangeType.DELETED:
                 raise NotFound(change.uri, "404")
             known = (None, change.resource.hash, self.content.get(change.uri))
@@ -306,17 +341,24 @@ class Destination:
         if held is not None and self.random.random() >= self.broken:
             self.unpacked += 1
             return held
+        announced = change.resource.hash
+        if announced is not None and carries(change):
+            return announced
         self.gets += 1
         self._maybe_fail(change.uri)
-        if change.uri not in self.source.state:
+        current = self.source.served(change.uri)
+        if self.random.random() < self.stale:
+            current = self.random.choice([None, current, *self.source.versions(change.uri)])
+        if current is None:
             raise NotFound(change.uri, "404")
-        if self.verifies and self.source.state[change.uri] != change.resource.hash:
+        if self.verifies and announced is not None and current != announced:
             raise ContentMismatch(change.uri, "it has changed since")
-        return self.source.state[change.uri]
+        return current
 
     def _commit(self, change: Change, record: Change | None) -> None:
         if record is not None:
             self.records[change.uri] = (record.at, record.change)
+        self.compared = self.follower.compared
         before, foreseen = self.progress, self.follower.progress_after([change])
         actions = self.follower.applied([change], self.now)
         reached = self.follower.progress

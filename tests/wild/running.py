@@ -62,10 +62,10 @@ class Recorder:
 
     Args:
         base: What the URIs of resources begin with.
-        state: Where the state is kept.
+        state: Where the state is kept, unless a test says so with each run.
     """
 
-    def __init__(self, base: str, state: Path) -> None:
+    def __init__(self, base: str, state: Path | None = None) -> None:
         self.base = base
         self.state = state
         self.held: dict[str, bytes] = {}
@@ -99,6 +99,10 @@ def subscriber(source: WildSource | str, copy: Copy | Path, **options: Any) -> S
     copy = Folder(copy) if isinstance(copy, Path) else copy
     options = {"pace": PACE, "state": copy.state, **options}
     return Subscriber(url, copy.handler, **options)
+
+
+#: A list that lags behind what was pushed or said before counts as an old copy for half a second.
+HURRIED = msgspec.structs.replace(PACE, stale=0.5, repair=0.1)
 
 
 def pace(**fields: float) -> Pace:
@@ -138,6 +142,12 @@ async def until_right(one: Subscriber, copy: Copy | Path, source: WildSource) ->
     """Wait until a subscriber that runs says that the copy is right, and hold it to that."""
     copy = Folder(copy) if isinstance(copy, Path) else copy
     await until(one, lambda status: status.level and copy.files() == source.resources)
+
+
+async def polled(one: Subscriber, source: WildSource, times: int = 2) -> None:
+    """Wait until the Change List was read so many times more."""
+    before = len(source.requests("changelist.xml"))
+    await until(one, lambda _: len(source.requests("changelist.xml")) >= before + times)
 
 
 async def until(one: Subscriber, condition: Callable[[Status], bool]) -> None:

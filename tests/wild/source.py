@@ -19,6 +19,7 @@ from tests.wild.documents import (
     description,
     entry,
     resource_list,
+    sha256,
 )
 
 FOLDER = "/set/"
@@ -98,6 +99,8 @@ class WildSource:
     def __init__(self) -> None:
         self.answers: dict[str, Given] = {}
         self.resources: dict[str, bytes] = {}
+        #: Entries that a test wants to list again.
+        self.told: list[str] = []
         self.log: list[Request] = []
         #: What the Source's clock shows, for the Date of its answers; None for the present.
         self.clock: datetime | None = None
@@ -189,6 +192,10 @@ class WildSource:
         offered = {one: self.uri(name) for one, name in documents.items() if name is not None}
         self.put("capabilitylist.xml", capability_list(offered))
         self.put("/.well-known/resourcesync", description([self.url]))
+
+    def hash(self, name: str) -> str:
+        """Return the SHA-256 of a resource as it is now."""
+        return sha256(self.resources[name])
 
     # Lists of what is there, where nothing but their times is of interest
 

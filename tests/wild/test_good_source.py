@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.wild.documents import change_list, entry, resource_list
-from tests.wild.running import assert_honest, command_audit, command_follow_once, follow_once
+from tests.wild.running import assert_honest, command_audit, command_follow_once, follow_once, pace
 from tests.wild.source import WildSource
 
 
@@ -34,7 +34,7 @@ async def test_it_is_followed_and_audited_without_a_doubt(source: WildSource, fo
     ]
     source.put("changelist.xml", change_list(changed, from_=source.t(5)))
     source.forget()
-    outcome = await follow_once(source, folder)
+    outcome = await follow_once(source, folder, pace=pace(poll=60.0))
     assert_honest(folder, source, outcome)
     assert outcome.claims
     assert not outcome.reasons

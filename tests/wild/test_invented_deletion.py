@@ -7,18 +7,17 @@ a list that covers its time confirms it; if the list lacks it, the resource itse
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
-    PATIENCE,
+    HURRIED,
     Copy,
     assert_honest,
     follow_once,
     following,
     pace,
+    polled,
     until,
     until_right,
 )
@@ -44,11 +43,11 @@ async def invent(source: WildSource, hub: WildHub, at: float) -> None:
 async def test_the_next_poll_brings_back_what_was_removed(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         await invent(source, hub, 50)
-        await until(subscriber, lambda status: status.applied > 3 or "a" not in copy.files())
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)
 
 
@@ -74,7 +73,7 @@ async def test_the_next_run_brings_it_back_though_the_hub_is_believed_until_then
         await until(subscriber, lambda status: status.level)
         await invent(source, hub, 50)
         await until(subscriber, lambda _: "a" not in copy.files())
-    outcome = await follow_once(source, copy)
+    outcome = await follow_once(source, copy, pace=HURRIED)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
 
@@ -106,9 +105,6 @@ async def test_a_true_deletion_that_the_list_confirms_costs_no_further_request(
         source.forget()
         await hub.push([told], source.t(10), source.t(50))
         await until_right(subscriber, copy, source)
-        async with asyncio.timeout(PATIENCE):
-            while len(source.requests("changelist.xml")) < 3:
-                await until(subscriber, lambda _: True)
-                await asyncio.sleep(0.05)
+        await polled(subscriber, source)
     assert source.requests("a") == []
     assert source.requests("resourcelist.xml") == []

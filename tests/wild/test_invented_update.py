@@ -12,11 +12,13 @@ import pytest
 from tests.wild.documents import entry, inline, sha256
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
+    HURRIED,
     Copy,
     assert_honest,
     follow_once,
     following,
     pace,
+    polled,
     until,
     until_right,
 )
@@ -50,15 +52,12 @@ def forged(source: WildSource, name: str, change: str, at: float, *, carried: bo
 async def test_the_next_poll_puts_it_right(
     source: WildSource, hub: WildHub, copy: Copy, at: float, carried: bool
 ) -> None:
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         lie = forged(source, "a", "updated", at, carried=carried)
         await hub.push([lie], source.t(10), source.t(at))
-        if carried:
-            await until(subscriber, lambda status: status.applied > 3)
-        else:
-            await until(subscriber, lambda _: len(source.requests("a")) > 1)
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)
 
 
@@ -66,7 +65,7 @@ async def test_the_next_poll_puts_it_right(
 async def test_the_genuine_update_wins_though_it_is_dated_earlier(
     source: WildSource, hub: WildHub, copy: Copy, carried: bool
 ) -> None:
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         lie = forged(source, "a", "updated", 3650, carried=carried)
@@ -89,7 +88,7 @@ async def test_the_next_run_finds_the_genuine_one(
         await until(subscriber, lambda _: copy.files().get("a") == FORGED)
     source.file("a", b"genuine", source.t(60))
     source.list_changes(source.changed("a", "updated", source.t(60)), from_=source.t(5))
-    outcome = await follow_once(source, copy)
+    outcome = await follow_once(source, copy, pace=HURRIED)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
 
@@ -97,12 +96,12 @@ async def test_the_next_run_finds_the_genuine_one(
 async def test_what_never_was_there_is_removed_again(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         lie = forged(source, "x", "created", 50)
         await hub.push([lie], source.t(10), source.t(50))
-        await until(subscriber, lambda status: status.applied > 3)
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)
 
 
@@ -114,7 +113,7 @@ async def test_what_never_was_there_is_removed_by_the_next_run(
         await until(subscriber, lambda status: status.level)
         await hub.push([forged(source, "x", "created", 50)], source.t(10), source.t(50))
         await until(subscriber, lambda _: "x" in copy.files())
-    outcome = await follow_once(source, copy)
+    outcome = await follow_once(source, copy, pace=HURRIED)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
 
@@ -142,7 +141,7 @@ async def test_forged_content_without_any_hash_is_put_right(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
     """The list has the change, but no hash by which the forged content could be told."""
-    async with following(source, copy) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         source.file("a", b"genuine", source.t(60))
@@ -150,5 +149,5 @@ async def test_forged_content_without_any_hash_is_put_right(
         lie = source.changed("a", "updated", source.t(60), hashed=False, links=[inline(FORGED)])
         source.list_changes(told, from_=source.t(5))
         await hub.push([lie], source.t(10), source.t(60))
-        await until(subscriber, lambda status: status.applied > 3)
+        await polled(subscriber, source)
         await until_right(subscriber, copy, source)

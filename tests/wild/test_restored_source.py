@@ -12,6 +12,7 @@ import pytest
 
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
+    HURRIED,
     Copy,
     assert_honest,
     command_follow_once,
@@ -63,10 +64,10 @@ async def test_a_run_does_not_call_the_copy_right_that_has_what_was_lost(
     source: WildSource, copy: Copy
 ) -> None:
     go_on(source)
-    assert_honest(copy, source, await follow_once(source, copy))
+    assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
     back_up(source)
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy))
+        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
 
 
 async def test_the_command_says_so_too(source: WildSource, folder: Path) -> None:
@@ -87,14 +88,13 @@ async def test_what_only_push_told_and_the_list_lacks_is_not_level(
         await until(subscriber, lambda _: copy.files() == source.resources)
     back_up(source)
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy))
+        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
 
 
 async def test_it_becomes_right_while_following(
     source: WildSource, hub: WildHub, copy: Copy
 ) -> None:
-    hurried = pace(stale=0.5, repair=0.1)
-    async with following(source, copy, pace=hurried) as subscriber:
+    async with following(source, copy, pace=HURRIED) as subscriber:
         await hub.subscribed()
         await until_right(subscriber, copy, source)
         told = go_on(source)
@@ -108,14 +108,14 @@ async def test_it_becomes_right_though_the_source_goes_on_from_the_backup(
     source: WildSource, copy: Copy
 ) -> None:
     go_on(source)
-    await follow_once(source, copy)
+    await follow_once(source, copy, pace=HURRIED)
     back_up(source)
     first = source.changed("a", "updated", source.t(20))
     source.file("c", b"changed since", source.t(90))
     source.list_changes(first, source.changed("c", "updated", source.t(90)), from_=source.t(5))
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy))
+        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))
     source.file("c", b"changed again", source.t(400))
     source.list_changes(first, source.changed("c", "updated", source.t(400)), from_=source.t(5))
     for _ in range(2):
-        assert_honest(copy, source, await follow_once(source, copy))
+        assert_honest(copy, source, await follow_once(source, copy, pace=HURRIED))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.documents import seconds
+from tests.wild.documents import entry, resource_list, seconds
 from tests.wild.running import (
     Copy,
     assert_honest,
@@ -36,14 +36,19 @@ def begun(source: WildSource) -> None:
 
 def write(source: WildSource, at: float) -> None:
     """Write both lists as hyrax does: whole seconds, no hashes, the newest first."""
-    listed = source.t(at)
-    source.list_resources(
-        seconds(listed), hashed=False, etag=nginx_etag(b"x" * len(source.resources), listed)
-    )
-    told = [
-        source.changed(name, "created", hashed=False, lastmod=seconds(source.t(place)))
+    dated = {
+        name: seconds(source.t(place))
         for place, name in enumerate("abc")
         if name in source.resources
+    }
+    text = resource_list(
+        [entry(source.uri(name), lastmod=lastmod) for name, lastmod in dated.items()],
+        seconds(source.t(at)),
+    )
+    source.put("resourcelist.xml", text, etag=nginx_etag(text, source.t(at)))
+    told = [
+        source.changed(name, "created", hashed=False, lastmod=lastmod)
+        for name, lastmod in dated.items()
     ]
     source.list_changes(*reversed(told), from_=seconds(source.t(0)))
 

@@ -35,12 +35,11 @@ def begun(source: WildSource) -> None:
 def change(source: WildSource, when: float) -> None:
     source.clock = source.t(when + 5.5)
     source.file("a", b"changed at %d" % when, source.t(when))
-    first = source.changed("a", "updated", source.t(when))
-    entries = [first]
+    source.told.append(source.changed("a", "updated", source.t(when)))
     if "b" in source.resources:
         source.remove("b")
-        entries.append(source.changed("b", "deleted", source.t(when + 1)))
-    source.list_changes(*entries, from_=source.t(5), until=source.t(DAY))
+        source.told.append(source.changed("b", "deleted", source.t(when + 1)))
+    source.list_changes(*source.told, from_=source.t(5), until=source.t(DAY))
 
 
 async def test_changes_before_it_are_applied(source: WildSource, copy: Copy) -> None:
@@ -68,11 +67,8 @@ async def test_an_until_that_moves_ahead_each_time_hides_nothing(
     for when in (100, 200):
         source.clock = source.t(when + 5.5)
         source.file("a", b"changed at %d" % when, source.t(when))
-        source.list_changes(
-            source.changed("a", "updated", source.t(when)),
-            from_=source.t(5),
-            until=source.t(when + 3600),
-        )
+        source.told.append(source.changed("a", "updated", source.t(when)))
+        source.list_changes(*source.told, from_=source.t(5), until=source.t(when + 3600))
         outcome = await follow_once(source, copy)
         assert_honest(copy, source, outcome)
         assert outcome.claims, outcome

@@ -1,0 +1,153 @@
+"""Whatever documents, caches and hubs say: a copy is right, or the follower says why it may not be.
+
+Faults of the Source's documents last; a hub's lies, old answers of caches and failures end before
+the copy is looked at. Lists may lag behind what was pushed for a while (`Pace.poll`), so that more
+time than that passes before each look.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from rsnotify.model import Document
+from rsnotify.vocabulary import ChangeType
+from tests.core.faulty import Faults, FaultySource, Liar
+from tests.core.world import PACE, Destination
+
+#: Nothing but what the documents contradict leads to a comparison of everything.
+HONEST = replace(PACE, compare=1e9, repair=1.0)
+AHEAD = st.sampled_from([timedelta(), timedelta(seconds=12), timedelta(hours=1)])
+NAMES = st.sampled_from("abcd")
+CHANGES = [st.tuples(st.just("change"), NAMES, st.booleans())] * 3
+LOOKS = [
+    st.tuples(st.just("look"), st.sampled_from([3.0, 20.0, 20.0])),
+    st.tuples(st.just("work"), st.integers(1, 6)),
+    st.tuples(st.just("wait"), st.sampled_from([0.3, 2.0])),
+    st.tuples(st.just("crash")),
+]
+ROTATE, LIST = st.tuples(st.just("rotate")), st.tuples(st.just("list_resources"))
+CONTRADICTIONS = [
+    st.tuples(st.just("move_here"), NAMES),
+    st.tuples(st.just("begin_transaction"), NAMES, st.booleans()),
+    st.tuples(st.just("commit")),
+    ROTATE,
+    LIST,
+]
+PUSHED = [
+    st.tuples(st.just("emit")),
+    st.tuples(st.just("deliver"), st.integers(0, 5)),
+]
+KINDS = st.sampled_from([ChangeType.DELETED, ChangeType.UPDATED])
+LIES = [
+    st.tuples(st.just("invent"), NAMES, KINDS, AHEAD, st.booleans()),
+    st.tuples(st.just("withhold"), st.integers(0, 2)),
+]
+BACKUPS = [st.tuples(st.just("back_up")), st.tuples(st.just("restore"))]
+CACHES = [st.tuples(st.just("spoil"), *[st.sampled_from([0.0, 0.3])] * 2)]
+SERVER = [st.tuples(st.just("lose"), NAMES), st.tuples(st.just("find"))]
+
+RIGHT = st.just(Faults())
+ORDERS = st.sampled_from(["as it came", "newest first", "shuffled"])
+DISORDER = st.builds(Faults, order=ORDERS, rotates=st.booleans())
+#: Of a list whose time is not known nothing tells what was closed since it was made.
+CLOCKS = st.builds(
+    Faults,
+    at_ahead=AHEAD,
+    at_end=st.booleans(),
+    dateless=st.booleans(),
+    until_ahead=st.none() | AHEAD,
+    rotates=st.just(False),
+)
+ROTATED = st.builds(Faults, at_ahead=AHEAD, until_ahead=st.none() | AHEAD)
+
+#: What goes wrong together, each alone and at last everything: the faults of the documents, what
+#: may happen beside changes and looks, and whether the documents suffice for a right copy.
+FAMILIES = {
+    "a Resource List that is dated ahead or at its end": (CLOCKS, [LIST], True),
+    "lists that are dated ahead and closed": (ROTATED, [ROTATE], True),
+    "late entries, old dates and any order": (DISORDER, CONTRADICTIONS, True),
+    "a hub that lies": (RIGHT, [*PUSHED, *LIES, ROTATE], True),
+    "a Source that is restored": (RIGHT, [*BACKUPS, *PUSHED, ROTATE, LIST], True),
+    "caches": (DISORDER, [*CACHES, *PUSHED, ROTATE], True),
+    "a server that lacks what is listed": (RIGHT, [*SERVER, *PUSHED, LIST], False),
+    "everything": (
+        st.one_of(CLOCKS, DISORDER),
+        [*CONTRADICTIONS, *PUSHED, *LIES, *BACKUPS, *CACHES],
+        False,
+    ),
+}
+
+
+class Play:
+    """One history: a Source, what lies between, and a Destination."""
+
+    def __init__(self, faults: Faults, seed: int) -> None:
+        self.source = FaultySource(faults)
+        self.destination = Destination(self.source, Random(seed), pace=HONEST, verifies=True)
+        self.destination.lied_to = True
+        self.hub = Liar(self.source, self.destination)
+        self.wire: list[Document] = []
+        self.look()
+
+    def step(self, step: tuple) -> None:
+        destination = self.destination
+        match step:
+            case ("emit",):
+                self.wire.append(self.source.fragment(3))
+            case "deliver", place if self.wire:
+                destination.push(self.wire.pop(place % len(self.wire)))
+            case "deliver", _:
+                pass
+            case (("invent" | "withhold" as lie), *details):
+                getattr(self.hub, lie)(*details)
+            case "spoil", broken, stale:
+                destination.broken, destination.stale = broken, stale
+            case "work", count:
+                for _ in range(count):
+                    destination.step()
+            case "wait", seconds:
+                destination.tick(seconds)
+            case ("crash",):
+                destination.restart()
+            case "look", polls:
+                self.look(polls)
+            case what, *details:
+                getattr(self.source, what)(*details)
+
+    def look(self, polls: float = 20.0) -> bool:
+        """Let time pass in which nothing goes wrong; return whether the copy counts as right."""
+        destination, follower = self.destination, self.destination.follower
+        destination.broken = destination.stale = 0.0
+        ends = destination.now + polls * PACE.poll
+        while destination.now < ends:
+            wakeup = follower.wakeup or ends
+            destination.tick(min(PACE.poll / 2, max(0.0, wakeup - destination.now)))
+            destination.work()
+        assert follower.level or follower.doubts
+        if follower.level:
+            assert destination.content == self.source.state, destination.notes[-8:]
+        return follower.level
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), seed=st.integers(0, 2**16))
+def test_a_copy_that_counts_as_level_is_what_the_source_has(
+    family: str, data: st.DataObject, seed: int
+) -> None:
+    faults, happens, suffices = FAMILIES[family]
+    play = Play(data.draw(faults), seed)
+    for step in data.draw(st.lists(st.one_of(*CHANGES, *happens, *LOOKS), max_size=25)):
+        play.step(step)
+    is_level = play.look() or play.look()
+    assert is_level or not suffices, play.destination.follower.doubts
+    play.source.heal()
+    play.destination.settle()
+    play.look()
+    assert play.look(), play.destination.follower.doubts
