@@ -133,7 +133,7 @@ class Following:
         self._worker = worker
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._tasks = Tasks(self._end)
-        self._saved = progress = state.progress()
+        self._saved = self._committing = progress = state.progress()
         self._compared = self._kept_compared = state.compared()
         self._follower = Follower(
             identity.offer,
@@ -330,7 +330,7 @@ class Following:
 
     def _undate(self, action: Undate) -> None:
         if action.entirely:
-            self._saved = None
+            self._saved = self._committing = None
         self._tasks.spawn(self._in_worker(self._state.undate, action.after, action.entirely))
 
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -371,13 +371,12 @@ class Following:
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
         """Return what is to be committed together with changes; None if it did not move."""
         progress = self._follower.progress_after(changes)
-        if progress == self._saved:
-            return None
-        self._saved = progress
-        return progress
+        self._committing = progress
+        return None if progress == self._saved else progress
 
     def applied(self, changes: Sequence[Change]) -> None:
         """Tell the follower what was committed."""
+        self._saved = self._committing
         for change in changes:
             self._errors.pop(change.uri, None)
         self._perform(self._follower.applied(changes, self._loop.time()))

@@ -182,7 +182,7 @@ class State:
             record = encode_intent(self._batch, uris, refused)
             self._database.intend(record, durably=len(uris) > 1)
 
-    def _unknown(self) -> list[str]:
+    def unknown(self) -> list[str]:
         """Return the resources of which a crash left it unknown what is there."""
         if not self.sum.unhashed:
             return []
@@ -252,7 +252,7 @@ class State:
         What a crash left unknown is returned as well, as changed long ago: no list confirms that.
         """
         moment = to_microseconds(instant)
-        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self._unknown()]
+        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self.unknown()]
         if self._latest > moment:
             with self._storage():
                 rows += self._database.read(_CHANGED_AFTER, (moment,))
