@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 
 from rsnotify.coverage import EARLIEST, Change, Check, Coverage
 from rsnotify.datetimes import Instant
+from rsnotify.dating import ends
 from rsnotify.digest import agree
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType, Rel
@@ -74,7 +75,7 @@ class Provisional:
         for uri, pushed in list(self._pushed.items()):
             change, listed = pushed.change, latest.get(uri)
             is_covered = max(coverage.from_ or EARLIEST, before) < change.at < until
-            if listed is not None and (_repeats(listed, change) or listed.at > change.at):
+            if listed is not None and (listed.at > change.at or _repeats(listed, change)):
                 del self._pushed[uri]
             elif is_covered:
                 del self._pushed[uri]
@@ -141,11 +142,14 @@ def verification(change: Change, at: Instant) -> Change:
 
 
 def _repeats(listed: Change, pushed: Change) -> bool:
-    """Return whether a list says what push said.
+    """Return whether a list says what push said, and that it happened then.
 
-    Content that came with the change, or from a mirror that the change named, was verified by the
-    pushed hash alone; the list has to repeat the hash.
+    What is held under a datetime that lies ahead would hide the changes before it. Content that
+    came with the change, or from a mirror that the change named, was verified by the pushed hash
+    alone; the list has to repeat the hash.
     """
+    if ends(listed.at) <= pushed.at:
+        return False
     deleted = ChangeType.DELETED
     if deleted in (listed.change, pushed.change):
         return listed.change is pushed.change
