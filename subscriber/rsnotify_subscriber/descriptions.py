@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError, FetchError, Unavailable
 from rsnotify.model import Document
+from rsnotify.pull import Pages
 from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 from rsnotify_subscriber.fetching.origin import Origin
@@ -94,7 +95,10 @@ class Descriptions:
         Raises:
             FetchError: It could not be had.
         """
-        return await self._at_place(uri, self._page)
+        page, origin = await self._at_place(uri, self._page)
+        if page.document is not None:
+            page = replace(page, document=await self._whole(page.document, origin))
+        return page, origin
 
     async def document(self, uri: str) -> tuple[Document, Origin]:
         """GET a document as it is at the Source now.
@@ -103,7 +107,23 @@ class Descriptions:
             FetchError: It could not be had, or a cache has only an old copy of it.
             DocumentError: It could not be read.
         """
-        return await self._at_place(uri, self._current)
+        document, origin = await self._at_place(uri, self._current)
+        return await self._whole(document, origin), origin
+
+    async def _whole(self, document: Document, origin: Origin) -> Document:
+        """Join the pages of a description (`rel="next"`)."""
+        if document.capability not in _STORED:
+            return document
+        pages, uri = Pages(), origin.place
+        while True:
+            try:
+                whole = pages.add(uri, document)
+            except DocumentError as error:
+                raise error.at(origin.place) from None
+            if isinstance(whole, Document):
+                return whole
+            uri = whole
+            document = await self._fetcher.current_document(uri, Origin(uri))
 
     async def _at_place(
         self, uri: str, get: Callable[[str, Origin], Awaitable[T]]

@@ -274,7 +274,8 @@ def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
 def test_a_file_that_changes_twice_within_a_tick_is_not_taken_for_the_first(
     folder: Path, source: Start
 ) -> None:
-    file, now = folder / "a", time.time_ns()
+    # A minute ahead, so that it is the present for as long as the process takes to answer.
+    file, now = folder / "a", time.time_ns() + 60_000_000_000
     file.write_bytes(b"first")
     os.utime(file, ns=(now, now))
     process = source(folder, *PORT)

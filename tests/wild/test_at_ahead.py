@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.wild.documents import change_list, entry, md, urlset
 from tests.wild.running import (
     Copy,
     Folder,
@@ -78,23 +77,6 @@ async def test_changes_that_the_list_already_had_are_applied(
     outcome = await follow_once(source, copy)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
-
-
-async def test_changes_of_lists_that_were_closed_since_are_not_passed_over(
-    source: WildSource, copy: Copy, ahead: float
-) -> None:
-    """The Resource List was made long before it is read; what changed since is in the archive."""
-    later = 100 + ahead - 2  # the clock does not show yet what the list says
-    source.file("d", b"d", source.t(102))
-    created, closed = source.changed("d", "created", source.t(102)), source.t(later - 5)
-    source.put("closed.xml", change_list([created], source.t(5), closed))
-    archived = [entry(source.uri("closed.xml"), from_=source.t(5), until=closed)]
-    source.put("archive.xml", urlset(archived, md(capability="changelist-archive")))
-    source.offer(**{"changelist-archive": "archive.xml"})
-    source.list_changes(from_=closed)
-    source.clock = source.t(later - 0.5)
-    outcome = await follow_once(source, copy)
-    assert_honest(copy, source, outcome)
 
 
 async def test_without_a_date_nothing_is_believed_either(
