@@ -88,7 +88,7 @@ class Backwards:
             _Read(coverage.from_, len(coverage.changes), last, ends, is_behind),
         )
         self.begins, self.ends = coverage.from_, ends
-        if not (has_lost or (is_behind and frontier.seen)):
+        if not (is_behind and frontier.seen):
             self._behind_since = None
         elif self._behind_since is None:
             self._behind_since = now
@@ -96,9 +96,11 @@ class Backwards:
             self._front = self._read
             self._since = None
             self._is_sure = False
-            lacks = _lacks_what_was_told(coverage, frontier)
-            self._is_shown = self._is_shown or lacks  # the next list need not show it again
-            return lacks
+        if self._behind_since is None and (has_lost or _lacks_what_was_told(coverage, frontier)):
+            self._is_shown = True  # the next list need not show it again
+            return True
+        if not is_behind:
+            return False
         return self._doubt(coverage, frontier, before, now)
 
     def _doubt(
@@ -122,7 +124,7 @@ class Backwards:
     @property
     def is_behind(self) -> bool:
         """Whether the list that was read last ends before what the lists said, or lacks it."""
-        return self._behind_since is not None
+        return self._is_shown or self._behind_since is not None
 
     def _goes_on(self, coverage: Coverage) -> bool:
         """Whether a list may have what none had that was not behind: no old copy does."""

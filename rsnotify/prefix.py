@@ -8,12 +8,16 @@ progress.
 
 from __future__ import annotations
 
+from array import array
 from zlib import crc32
 
 from msgspec import Struct
 
 from rsnotify.coverage import Change, Coverage
 from rsnotify.datetimes import Instant
+
+#: The type of a checksum in an array.
+_CHECKSUM = "I"
 
 
 class Prefix(Struct, frozen=True, omit_defaults=True):
@@ -26,9 +30,11 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
             entries may come with this very datetime, so they do not count.
         count: How many entries are older.
         sum: The sum of their checksums.
+        size: How many entries there are.
         whole: The sum of the checksums of all entries.
         uris: How many resources have entries.
         names: The sum of the checksums of their URIs.
+        resources: The checksums themselves, in order, if the list is not in chronological order.
     """
 
     uri: str
@@ -36,9 +42,11 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     before: Instant
     count: int = 0
     sum: int = 0
+    size: int = 0
     whole: int = 0
     uris: int = 0
     names: int = 0
+    resources: bytes = b""
 
     def is_extended_by(self, later: Prefix, coverage: Coverage) -> bool:
         """Return whether a list still has the entries that it had when it was read before.
@@ -56,8 +64,9 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     def has_lost(self, later: Prefix, coverage: Coverage) -> bool:
         """Return whether a list lacks entries that it had when it was read before.
 
-        Where it is not in chronological order, or says of each resource only what happened last,
-        entries move; only a resource that has none any more shows that something is missing.
+        A list in chronological order has all of them, unless it was appended to by place. In any
+        other, entries may move, and only a resource that has none any more shows that something is
+        missing.
 
         Args:
             later: The fingerprint of the list now.
@@ -69,9 +78,15 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
             return later.from_ < self.from_  # what was closed since is open again
         if later.uris < self.uris or (later.uris == self.uris and later.names != self.names):
             return True
-        if coverage.contradictory or not coverage.ordered:
+        if self._is_appended_to(coverage):
             return False
-        return _sum(coverage, self.before)[0] < self.count
+        if self.resources:
+            now = {_name(change.uri) for change in coverage.changes}
+            return not now.issuperset(array(_CHECKSUM, self.resources))
+        return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
+
+    def _is_appended_to(self, coverage: Coverage) -> bool:
+        return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
 
     def is_same_as(self, later: Prefix) -> bool:
         """Return whether a list has the same entries as before, and none more."""
@@ -89,11 +104,21 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None
     if coverage.until is None:
         return None
     before = max(coverage.until, confirmed)
+    names = sorted({_name(change.uri) for change in coverage.changes})
     count, total = _sum(coverage, before)
     later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
-    uris = {change.uri for change in coverage.changes}
-    names = sum(crc32(one.encode()) for one in uris)
-    return Prefix(uri, coverage.from_, before, count, total, total + later, len(uris), names)
+    return Prefix(
+        uri,
+        coverage.from_,
+        before,
+        count,
+        total,
+        len(coverage.changes),
+        total + later,
+        len(names),
+        sum(names),
+        b"" if coverage.ordered else array(_CHECKSUM, names).tobytes(),
+    )
 
 
 def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:
@@ -103,3 +128,7 @@ def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:
 
 def _checksum(change: Change) -> int:
     return crc32(f"{change.uri} {change.change} {change.resource.hash}".encode())
+
+
+def _name(uri: str) -> int:
+    return crc32(uri.encode())

@@ -49,7 +49,7 @@ Compare = Annotated[
     typer.Option(
         metavar="SECONDS",
         help="Time between two comparisons of the whole copy with what the Source lists.",
-        min=1,
+        min=0,
     ),
 ]
 Spread = Annotated[

@@ -31,10 +31,10 @@ from rsnotify.coverage import Change
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import StorageError
 from rsnotify.ladder import resource_ways
-from rsnotify.model import Resource
+from rsnotify.model import Link, Resource
 from rsnotify.offer import Offer
 from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
+from rsnotify.vocabulary import ChangeType, Rel
 from rsnotify.ways import described
 from rsnotify_subscriber.descriptions import Memory
 from rsnotify_subscriber.held import Held
@@ -250,7 +250,12 @@ class State:
         """Return the changes held that are later than an instant.
 
         What a crash left unknown is returned as well, as changed long ago: no list confirms that.
+        Each names a type and a collection that are selected, as only what is selected is recorded.
         """
+        identity = self.identity()
+        selection = identity.selection if identity is not None else Selection()
+        type = next(iter(selection.types), None)
+        links = tuple(Link(rel=Rel.COLLECTION, href=one) for one in selection.collections[:1])
         moment = to_microseconds(instant)
         rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self.unknown()]
         if self._latest > moment:
@@ -259,7 +264,8 @@ class State:
         changes = []
         for uri, changed_at, change, hash in rows:
             at, kind = from_microseconds(changed_at), ChangeType(change)
-            changes.append(Change(uri, kind, at, Resource(uri, change=kind, hash=hash)))
+            resource = Resource(uri, change=kind, hash=hash, type=type, links=links)
+            changes.append(Change(uri, kind, at, resource))
         return changes
 
     def compared(self) -> Instant | None:

@@ -110,13 +110,19 @@ async def test_a_late_entry_without_a_hash_is_applied(source: WildSource, copy: 
 async def test_an_entry_that_takes_the_place_of_another_is_applied(
     source: WildSource, copy: Copy
 ) -> None:
-    """The number of entries and the last one stay what they were."""
-    first = early(source)
+    """The number of entries and the last one stay what they were.
+
+    The list has only the latest change of `a` now.
+    """
+    replaced = early(source)
+    source.file("a", b"a, changed again", source.t(110))
+    latest = source.changed("a", "updated", source.t(110))
     last = source.changed("c", "updated", source.t(120))
-    source.list_changes(first, last, from_=source.t(5))
+    source.list_changes(replaced, latest, last, from_=source.t(5))
     await follow_once(source, copy)
     source.file("b", b"b, changed", source.t(90))
-    source.list_changes(source.changed("b", "updated", source.t(90)), last, from_=source.t(5))
+    late = source.changed("b", "updated", source.t(90))
+    source.list_changes(late, latest, last, from_=source.t(5))
     outcome = await follow_once(source, copy)
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
