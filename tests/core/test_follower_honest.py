@@ -161,9 +161,8 @@ class Play:
             wakeup = follower.wakeup or ends
             destination.tick(min(PACE.poll / 2, max(0.0, wakeup - destination.now)))
             destination.work()
-        destination.progress = (
-            follower.progress or destination.progress
-        )  # as a program does every second
+        # As a program does every second.
+        destination.progress = follower.progress or destination.progress
         assert follower.level or follower.doubts
         if follower.level:
             assert destination.content == self.source.state, destination.notes[-8:]

@@ -93,7 +93,7 @@ async def test_every_document_of_a_source_is_valid(tmp_path: Path, profile: Prof
                 }
             else:
                 round_ += 1
-                (folder / "new.txt").write_text(str(round_))
+                (folder / f"new {round_}.txt").write_text(str(round_))  # each content is kept
 
 
 CONFIGURATION = """
@@ -145,4 +145,4 @@ async def test_what_is_in_many_parts_is_valid(tmp_path: Path, gzip: bool) -> Non
             elif newest != listed:
                 listed, round_ = newest, round_ + 1
                 for number in range(5):
-                    (folder / f"{number}.txt").write_text(f"{number} {round_}")
+                    (folder / f"{number} {round_}.txt").write_text(f"{number} {round_}")

@@ -7,9 +7,11 @@ before what was told shows it, and so does one that lacks what was told.
 from __future__ import annotations
 
 from pathlib import Path
+from signal import SIGINT
 
 import pytest
 
+from tests.subscriber.processes import running, until_reported
 from tests.wild.hub import WildHub, offer_hub
 from tests.wild.running import (
     HURRIED,
@@ -74,7 +76,12 @@ async def test_the_command_says_so_too(source: WildSource, folder: Path) -> None
     go_on(source)
     assert_honest(folder, source, await command_follow_once(source, folder))
     back_up(source)
-    assert_honest(folder, source, await command_follow_once(source, folder))
+    async with running("follow", source.url, folder, "--once", "--json") as process:
+        await until_reported(process, lambda status: "restored" in str(status["doubts"]))
+        process.send_signal(SIGINT)
+        _, errors = await process.communicate()
+        assert process.returncode, errors
+        assert b"may be an old copy" in errors
 
 
 async def test_what_only_push_told_and_the_list_lacks_is_not_level(
