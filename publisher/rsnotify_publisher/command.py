@@ -19,7 +19,7 @@ from rsnotify_publisher.configuration import Configuration, load_configuration
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.folder.publishing import Publishing
 from rsnotify_publisher.folder.serve import server
-from rsnotify_publisher.folder.sets import one_folder, several_folders
+from rsnotify_publisher.folder.sets import claim, one_folder, several_folders
 from rsnotify_publisher.publisher import Publisher
 
 #: Files that one set keeps open: its journal, three times, and connections to hubs.
@@ -186,10 +186,11 @@ def _publish(root: Path | None, settings: Configuration) -> None:
             published, folders = several_folders(base_url, settings)
         else:
             published, folders = one_folder(root, base_url, settings)
-        _allow_files(len(folders))
-        app = server(published, folders)
-        leaving = Leaving(lambda: _LEFT, _TO_END)
-        run(lambda stop: _serve(app, Publishing(folders), listening, stop), leaving)
+        with claim(folders):
+            _allow_files(len(folders))
+            app = server(published, folders)
+            leaving = Leaving(lambda: _LEFT, _TO_END)
+            run(lambda stop: _serve(app, Publishing(folders), listening, stop), leaving)
 
 
 def _allow_files(sets: int) -> None:

@@ -75,7 +75,7 @@ class Leader:
                 async with self._working(journal, feeding):
                     await stop.wait()
                     await feeding.drain()
-                await self._write_change_lists(journal)
+                await self._write_last(journal)
             finally:
                 # Whoever leads next must not meet a thread of ours that still writes.
                 await self._shared.in_thread(Work.CHANGES, self._library.close)
@@ -174,6 +174,14 @@ class Leader:
             return
         if await self._in_thread(Work.CHANGES, self._library.write_change_lists):
             self._shown, self._looks = shown, 0
+
+    async def _write_last(self, journal: Journal) -> None:
+        """Write the newest changes, and the first Resource List if it is not there yet."""
+        await self._write_change_lists(journal)
+        if not self._library.is_complete:
+            if await self._in_thread(Work.RESOURCES, self._library.complete):
+                self._on_published()
+            await self._write_change_lists(journal)
 
     async def _tidy(self) -> None:
         await self._in_thread(Work.CHANGES, self._library.tidy)
