@@ -74,6 +74,8 @@ class Leader:
             try:
                 async with self._working(journal, feeding):
                     await stop.wait()
+                    with suppress(RsnotifyError, OSError):  # reported when the last are written
+                        await self._write_change_lists(journal)  # for hubs that fetch them
                     await feeding.drain()
                 await self._write_last(journal)
             finally:
@@ -174,6 +176,9 @@ class Leader:
             return
         if await self._in_thread(Work.CHANGES, self._library.write_change_lists):
             self._shown, self._looks = shown, 0
+            if self._feeding is not None:
+                changes, _, notices = shown
+                self._feeding.show(changes, notices)
 
     async def _write_last(self, journal: Journal) -> None:
         """Write the newest changes, and the first Resource List if it is not there yet."""
