@@ -15,6 +15,7 @@ from importlib.metadata import entry_points
 import typer
 
 from rsnotify.commands import complain, printable
+from rsnotify.commands.variables import Command
 from rsnotify.errors import RsnotifyError
 
 
@@ -42,12 +43,11 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def _mount(app: typer.Typer, name: str, command: Callable[..., None] | typer.Typer) -> None:
-    # Each option is an environment variable too: --base-url is RSNOTIFY_BASE_URL.
-    settings = {"auto_envvar_prefix": "RSNOTIFY"}
     if isinstance(command, typer.Typer):
+        settings = {"auto_envvar_prefix": f"RSNOTIFY_{name.upper()}"}
         app.add_typer(command, name=name, context_settings=settings)
     else:
-        app.command(name, context_settings=settings)(command)
+        app.command(name, cls=Command)(command)
 
 
 def _common(

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rsnotify.commands import run
+from rsnotify.host.variables import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.serving.logs import write_json
@@ -20,6 +21,7 @@ __all__ = ["hub"]
 
 log = logging.getLogger("rsnotify.hub")
 
+_FORMER_CONFIG = "RSNOTIFY_CONFIG"
 #: How many objects more than before there are when Python looks for cycles.
 COLLECT_AFTER = 50_000
 
@@ -49,7 +51,11 @@ def run_hub(
         typer.Option(help="The folder that keeps everything.", show_default="rsnotify-hub"),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="A file with settings, .toml or .json.")
+        str | None,
+        typer.Option(
+            envvar=["RSNOTIFY_HUB_CONFIG", _FORMER_CONFIG],
+            help="A file with settings, .toml or .json.",
+        ),
     ] = None,
     public_url: Annotated[
         str | None,
@@ -79,6 +85,10 @@ def run_hub(
     configuration = source.load()
     if configuration.log_format == "json":
         write_json(logging.getLogger())
+    for former, present in source.former().items():
+        warn_of_former(former, present)
+    if config and config == os.environ.get(_FORMER_CONFIG):
+        warn_of_former(_FORMER_CONFIG, "RSNOTIFY_HUB_CONFIG")
     for variable, meant in source.misspelt().items():
         log.warning("the variable %s is no setting of the hub; is it %s?", variable, meant)
 

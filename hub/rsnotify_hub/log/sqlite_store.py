@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.host.roles import check_role
 from rsnotify_hub.log import sqlite_log, sqlite_reading
 from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, Cursors
 from rsnotify_hub.log.fragments import Fragment
@@ -51,6 +52,7 @@ class SqliteStore:
         self._retention = retention
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        check_role(folder / "hub.sqlite")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = FileLock(folder / "hub.lock")
