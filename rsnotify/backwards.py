@@ -100,9 +100,7 @@ class Backwards:
         if self._behind_since is None and (has_lost or _lacks_what_was_told(coverage, frontier)):
             self._is_shown = True  # the next list need not show it again
             return True
-        if not is_behind:
-            return False
-        return self._doubt(coverage, frontier, before, now)
+        return is_behind and self._doubt(coverage, frontier, before, now)
 
     def _doubt(
         self, coverage: Coverage, frontier: Frontier, before: _Read | None, now: float
