@@ -12,9 +12,6 @@ import typer
 
 from rsnotify.commands import run
 from rsnotify_hub.admin.command import commands as hub
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.serving.logs import write_json
-from rsnotify_hub.settings.loading import ConfigurationSource
 
 __all__ = ["hub"]
 
@@ -68,6 +65,11 @@ def run_hub(
     """
     if context.invoked_subcommand is not None:
         return
+
+    from rsnotify_hub.serving.application import serve
+    from rsnotify_hub.serving.logs import write_json
+    from rsnotify_hub.settings.loading import ConfigurationSource
+
     options = {
         "host": host,
         "port": port,

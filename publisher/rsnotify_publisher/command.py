@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from aiohttp import web
 
 from rsnotify.commands import complain, run
 from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.openfiles import allow_files
-from rsnotify_publisher.configuration import Configuration, load_configuration
-from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.folder.publishing import Publishing
-from rsnotify_publisher.folder.serve import server
-from rsnotify_publisher.folder.sets import one_folder, several_folders
-from rsnotify_publisher.publisher import Publisher
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from rsnotify_publisher.configuration import Configuration
+    from rsnotify_publisher.description import SourceDescription
+    from rsnotify_publisher.folder.publishing import Publishing
+    from rsnotify_publisher.publisher import Publisher
 
 #: Files that one set keeps open: its journal, three times, and connections to hubs.
 _FILES_OF_A_SET = 20
@@ -141,6 +142,8 @@ def source(
     ] = False,
 ) -> None:
     """Publish a folder: serve it and its ResourceSync documents, watch it, push changes."""
+    from rsnotify_publisher.configuration import load_configuration
+
     if (folder is None) == (config is None):
         raise ConfigurationError("name either a folder to publish, or a --config file of sets")
     settings = load_configuration(
@@ -179,6 +182,10 @@ def source(
 
 
 def _publish(root: Path | None, settings: Configuration) -> None:
+    from rsnotify_publisher.folder.publishing import Publishing
+    from rsnotify_publisher.folder.serve import server
+    from rsnotify_publisher.folder.sets import one_folder, several_folders
+
     with listen(settings.host, settings.port) as listening:
         base_url = settings.base_url or address(settings.host, listening)
         published: Publisher | SourceDescription
@@ -206,6 +213,8 @@ def _allow_files(sets: int) -> None:
 async def _serve(
     app: web.Application, publishing: Publishing, listening: socket.socket, stop: asyncio.Event
 ) -> None:
+    from aiohttp import web
+
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
     await runner.setup()
     try:

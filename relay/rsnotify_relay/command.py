@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from aiohttp import web
 
 from rsnotify.commands import run
 from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
-from rsnotify_publisher.configuration import load_configuration
-from rsnotify_relay.relay import Relay
 from rsnotify_subscriber.command_how import How, with_how
 from rsnotify_subscriber.command_options import Hearing, Url
-from rsnotify_subscriber.command_running import left_behind
+
+if TYPE_CHECKING:
+    from rsnotify_relay.relay import Relay
 
 
 @with_how
@@ -56,6 +55,10 @@ def relay(
     how: How,
 ) -> None:
     """Follow the Source at URL into DIR, and publish DIR as a Source with its provenance."""
+    from rsnotify_publisher.configuration import load_configuration
+    from rsnotify_relay.relay import Relay
+    from rsnotify_subscriber.command_running import left_behind
+
     settings = load_configuration(
         config,
         base_url=base_url,
@@ -89,6 +92,8 @@ def relay(
 async def _relay(
     relaying: Relay, listening: socket.socket, hearing: Hearing, stop: asyncio.Event
 ) -> None:
+    from aiohttp import web
+
     runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
     await runner.setup()
 

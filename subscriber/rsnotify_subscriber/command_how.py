@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rsnotify.mqtt.login import Login
 from rsnotify.pace import Pace
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
@@ -50,8 +49,10 @@ from rsnotify_subscriber.command_options import (
     ViaOption,
 )
 from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.push.mqtt import Brokered
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.push.mqtt import Brokered
 
 
 class How(Struct, frozen=True, kw_only=True):
@@ -186,7 +187,10 @@ def brokered(
     session: str,
     version: str,
 ) -> Brokered:
-    """Make of these options how one hears of changes through MQTT brokers."""
+    """Return the settings of MQTT brokers that these options describe."""
+    from rsnotify.mqtt.login import Login
+    from rsnotify_subscriber.push.mqtt import Brokered
+
     login = Login(user=user, password=password, ca=ca, certificate=certificate, key=key)
     return Brokered(url=url, login=login, session=session, version=version)
 

@@ -13,9 +13,10 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Link, Resource
 from rsnotify.vocabulary import Capability, ChangeType, Rel
 from rsnotify.writing import write_document
-from rsnotify_subscriber.inspection import inspect, walk
+from rsnotify_subscriber.inspection import walk
 from rsnotify_subscriber.inspection.command import age, plain_lines
 from rsnotify_subscriber.inspection.findings import Finding, Granularity, granularity_of
+from rsnotify_subscriber.inspection.walk import inspect
 from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, status
 

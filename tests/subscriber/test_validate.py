@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from rsnotify.cli import application
 from rsnotify.errors import NotFound
 from rsnotify.validation import RULES, Severity
-from rsnotify_subscriber.validation import validate, walk
+from rsnotify_subscriber.validation import walk
 from rsnotify_subscriber.validation.verdicts import Validation
+from rsnotify_subscriber.validation.walk import validate
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import Server
 from tests.subscriber.tree import Tree, package

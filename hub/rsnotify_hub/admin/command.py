@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -14,9 +14,11 @@ import typer
 from rsnotify.commands import printable
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.admin import questions, shapes, tables
-from rsnotify_hub.admin.remote import Remote
 from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivering.delivery import State
+
+if TYPE_CHECKING:
+    from rsnotify_hub.admin.remote import Remote
 
 commands = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -38,6 +40,12 @@ _Limit = Annotated[int, typer.Option("--limit", min=1, help="How many rows at mo
 _Id = Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")]
 
 
+def _remote(url: str, token: str | None) -> Remote:
+    from rsnotify_hub.admin.remote import Remote
+
+    return Remote(url, token)
+
+
 def _show(
     asking: Coroutine[Any, Any, Any], table: Callable[[Any], Iterable[str]], json: bool
 ) -> None:
@@ -57,7 +65,7 @@ def _row(subscription: shapes.Subscription) -> Iterable[str]:
 @commands.command("status")
 def status(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
     """Tell of a hub as a whole."""
-    _show(Remote(url, token).ask("status"), tables.status, json)
+    _show(_remote(url, token).ask("status"), tables.status, json)
 
 
 @commands.command("topics")
@@ -71,7 +79,7 @@ def topics(
     ] = questions.TopicOrder.TOPIC,
 ) -> None:
     """List the topics of a hub, and who listens."""
-    asking = Remote(url, token).collect("topics", limit=limit, sort=sort.value)
+    asking = _remote(url, token).collect("topics", limit=limit, sort=sort.value)
     _show(asking, tables.topics, json)
 
 
@@ -88,7 +96,7 @@ def subscriptions(
     ] = questions.SubscriptionOrder.TROUBLE,
 ) -> None:
     """List the WebSub subscriptions of a hub, those in trouble first."""
-    asking = Remote(url, token).collect(
+    asking = _remote(url, token).collect(
         "subscriptions", limit=limit, topic=topic, state=state, sort=sort.value
     )
     _show(asking, tables.subscriptions, json)
@@ -97,7 +105,7 @@ def subscriptions(
 @commands.command("failures")
 def failures(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
     """List the last deliveries that failed, newest first."""
-    _show(Remote(url, token).ask("failures"), tables.failures, json)
+    _show(_remote(url, token).ask("failures"), tables.failures, json)
 
 
 @commands.command("dead-letters")
@@ -105,7 +113,7 @@ def dead_letters(
     url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False, limit: _Limit = 100
 ) -> None:
     """List what is not delivered any more until its topic changes."""
-    _show(Remote(url, token).collect("deadLetters", limit=limit), tables.dead_letters, json)
+    _show(_remote(url, token).collect("deadLetters", limit=limit), tables.dead_letters, json)
 
 
 @commands.command("redeliver")
@@ -121,19 +129,19 @@ def redeliver(
 ) -> None:
     """Deliver now what waits for a subscription, or again from an instant on."""
     body = questions.Redelivery(since=since)
-    _show(Remote(url, token).ask("redeliver", id, body), _row, json)
+    _show(_remote(url, token).ask("redeliver", id, body), _row, json)
 
 
 @commands.command("suspend")
 def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
     """Hold back the deliveries of a subscription until `resume`."""
-    _show(Remote(url, token).ask("suspend", id), _row, json)
+    _show(_remote(url, token).ask("suspend", id), _row, json)
 
 
 @commands.command("resume")
 def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
     """Deliver again to a suspended subscription, from where it stopped."""
-    _show(Remote(url, token).ask("resume", id), _row, json)
+    _show(_remote(url, token).ask("resume", id), _row, json)
 
 
 @commands.command("drop")
@@ -147,7 +155,7 @@ def drop(
     token: _Token = None,
 ) -> None:
     """End a subscription; its callback is told why."""
-    _show(Remote(url, token).ask("dropTopic" if topic else "drop", id), lambda _: (), False)
+    _show(_remote(url, token).ask("dropTopic" if topic else "drop", id), lambda _: (), False)
 
 
 @commands.command("token")

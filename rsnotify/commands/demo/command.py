@@ -8,17 +8,17 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rsnotify.commands import run
-from rsnotify.commands.demo.destination import Destination, Status
-from rsnotify.commands.demo.link import open_link
-from rsnotify.commands.demo.observations import SENSORS, Observations
-from rsnotify.commands.demo.page import Facts, serve_page
-from rsnotify.commands.demo.scene import Scene
 from rsnotify.commands.processes import Process, ProcessError
+
+if TYPE_CHECKING:
+    from rsnotify.commands.demo.destination import Destination, Status
+    from rsnotify.commands.demo.observations import Observations
+    from rsnotify.commands.demo.scene import Scene
 
 #: Seconds that the Destination gets at the end to become level.
 _LEVEL_SECONDS = 60
@@ -39,6 +39,12 @@ def demo(
 async def _demo(
     stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
 ) -> int:
+    from rsnotify.commands.demo.destination import Destination
+    from rsnotify.commands.demo.link import open_link
+    from rsnotify.commands.demo.observations import SENSORS, Observations
+    from rsnotify.commands.demo.page import Facts, serve_page
+    from rsnotify.commands.demo.scene import Scene
+
     observations = Observations(root / "source")
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context

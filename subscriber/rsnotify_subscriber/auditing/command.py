@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import typer
 
 from rsnotify.commands import printable, run_until_stopped
-from rsnotify_subscriber.auditing.auditor import Audit
-from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
 from rsnotify_subscriber.command_options import Dest, Json, Private, State, Url
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.auditing.auditor import Audit
 
 
 def audit(
@@ -19,6 +22,8 @@ def audit(
     allow_private_addresses: Private = False,
 ) -> None:
     """Tell whether DEST is in step with the Source at URL: exit 0 if so, 1 if not, 2 if unknown."""
+    from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
+
     result = run_until_stopped(
         lambda: audit_mirror(
             url, dest, state=state, allow_private_addresses=allow_private_addresses

@@ -5,21 +5,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.text import Text
-from rich.tree import Tree
 
 from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.command_options import Json, Private, Url
-from rsnotify_subscriber.inspection import inspect as inspect_source
-from rsnotify_subscriber.inspection.findings import Finding
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from rsnotify_subscriber.inspection.findings import Finding
 
 #: For each capability, what people call the document and what its entries are.
 _WORDS = {
@@ -49,6 +50,8 @@ def inspect(
     allow_private_addresses: Private = False,
 ) -> None:
     """Show what the Source at URL offers; exit 1 if it cannot be inspected at all."""
+    from rsnotify_subscriber.inspection.walk import inspect as inspect_source
+
     try:
         found = run_until_stopped(
             lambda: inspect_source(url, allow_private_addresses=allow_private_addresses)
@@ -60,6 +63,8 @@ def inspect(
     if json:
         typer.echo(msgspec.json.encode(found).decode())
     elif sys.stdout.isatty():
+        from rich.console import Console
+
         Console().print(_tree(found, datetime.now(UTC)))
     else:
         for line in plain_lines(found, datetime.now(UTC)):
@@ -77,6 +82,9 @@ def plain_lines(found: Finding, now: Instant, depth: int = 0) -> Iterator[str]:
 
 
 def _tree(found: Finding, now: Instant) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
     label = Text.assemble((_title(found), "bold"), "  ", (printable(found.uri), "cyan"))
     for line in _details(found, now):
         wrong = line.startswith("!")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import nullcontext
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.errors import RsnotifyError
-from rsnotify.validation import Severity
 from rsnotify.writing import Profile
 from rsnotify_subscriber.command_options import Json, Private
-from rsnotify_subscriber.validation import validate as validate_target
-from rsnotify_subscriber.validation.verdicts import Checked, Validation
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.validation.verdicts import Checked, Validation
 
 
 def validate(
@@ -33,6 +31,11 @@ def validate(
     allow_private_addresses: Private = False,
 ) -> None:
     """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from rsnotify_subscriber.validation.walk import validate as validate_target
+
     status = Console(stderr=True).status(Text(printable(target)))
 
     def work() -> Coroutine[None, None, Validation]:
@@ -64,6 +67,8 @@ def validate(
 
 def plain_lines(result: Validation) -> Iterator[str]:
     """Write the outcome of a validation, a finding on each line."""
+    from rsnotify.validation import Severity
+
     for document in result.documents:
         for line in _lines(document):
             yield printable(line)
