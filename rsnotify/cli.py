@@ -20,7 +20,13 @@ from rsnotify.commands import complain, printable
 from rsnotify.commands.command_line import Command, Group
 from rsnotify.errors import RsnotifyError
 
-_SETTINGS = {"help_option_names": ["-h", "--help"]}
+_HELP = """Push-extended ResourceSync: keep copies of web resources in step.
+
+Examples:
+    rsnotify source data --hub http://127.0.0.1:8080/
+    rsnotify --verbose follow http://127.0.0.1:8000/ copy
+"""
+_SETTINGS = {"help_option_names": ["--help", "-h"]}
 
 
 def application() -> typer.Typer:
@@ -28,8 +34,8 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="rsnotify",
         cls=_Subcommands,
-        help="Push-extended ResourceSync: keep copies of web resources in step.",
-        epilog="`rsnotify COMMAND --help` shows the options of a command, and examples.",
+        help=_HELP,
+        epilog="`rsnotify COMMAND --help` shows its options, and examples.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -95,7 +101,7 @@ def _common(
 class _Stderr(logging.StreamHandler[TextIO]):
     """Writes to what standard error is now: a live display takes its place while it is shown."""
 
-    @property  # type: ignore[override]
+    @property
     def stream(self) -> TextIO:
         return sys.stderr
 

@@ -19,6 +19,9 @@ from rsnotify_subscriber.command_options import Hearing, Url
 if TYPE_CHECKING:
     from rsnotify_relay.relay import Relay
 
+#: The group of these options in the help.
+_COPY = "Publishing the copy"
+
 
 @with_how
 def relay(
@@ -28,33 +31,69 @@ def relay(
     ],
     base_url: Annotated[
         str | None,
-        typer.Option(help="URL of the copy for others; http://HOST:PORT/ if not given."),
+        typer.Option(
+            metavar="URL",
+            rich_help_panel=_COPY,
+            help="URL of the copy for others; http://HOST:PORT/ if not given.",
+        ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            rich_help_panel=_COPY,
+            help="Address to listen on.",
+            show_default="127.0.0.1",
+        ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port to listen on; 0 takes a free one.", show_default="8000"),
+        typer.Option(
+            metavar="PORT",
+            rich_help_panel=_COPY,
+            help="Port to listen on; 0 takes a free one.",
+            show_default="8000",
+        ),
     ] = None,
     hub: Annotated[
-        list[str] | None, typer.Option(help="URL of a hub to push to; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="URL", rich_help_panel=_COPY, help="URL of a hub to push to; may be repeated."
+        ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A file with settings, .toml or .json, as for `rsnotify source`."),
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_COPY,
+            help="A file with settings, .toml or .json, as for `rsnotify source`.",
+        ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder for the state.", show_default="DIR.rsnotify")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for the state.", show_default="DIR.rsnotify"),
     ] = None,
-    token: Annotated[str | None, typer.Option(help="Bearer token for the hubs.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", rich_help_panel=_COPY, help="Bearer token for the hubs."),
+    ] = None,
     described_by: Annotated[
-        str | None, typer.Option(help="URL of a document about the copy.")
+        str | None,
+        typer.Option(
+            metavar="URL", rich_help_panel=_COPY, help="URL of a document about the copy."
+        ),
     ] = None,
     *,
     how: How,
 ) -> None:
-    """Follow the Source at URL into DIR, and publish DIR as a Source with its provenance."""
+    """Follow a Source into DIR, and publish DIR as a Source.
+
+    The entries of its documents name the resources that they are copies of.
+
+    Examples:
+        rsnotify relay https://source.example/ copy --base-url https://relay.example/
+        rsnotify relay https://source.example/ copy --hub https://hub.example/
+    """
     from rsnotify_publisher.configuration import load_configuration
     from rsnotify_relay.relay import Relay
     from rsnotify_subscriber.command_running import left_behind

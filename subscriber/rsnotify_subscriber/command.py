@@ -27,7 +27,15 @@ def follow(
     *,
     how: How,
 ) -> None:
-    """Keep DEST a mirror of the Source at URL, or follow all Sources of a file."""
+    """Keep DEST a copy of the Source at URL.
+
+    With --config: follow all Sources that a file names, in one process.
+
+    Examples:
+        rsnotify follow https://source.example/ copy
+        rsnotify follow https://source.example/ copy --once --only '*.ttl'
+        rsnotify follow --config fleet.toml
+    """
     from rsnotify_subscriber.fleet.command import follow_all, given
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber

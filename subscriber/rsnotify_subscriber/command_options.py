@@ -58,7 +58,12 @@ State = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 ViaOption = Annotated[
-    Via, typer.Option(metavar="auto|websocket|mqtt|websub|poll", rich_help_panel=_PUSH, help="How changes are heard of.")
+    Via,
+    typer.Option(
+        metavar="auto|websocket|mqtt|websub|poll",
+        rich_help_panel=_PUSH,
+        help="How changes are heard of.",
+    ),
 ]
 Hubs = Annotated[
     int,

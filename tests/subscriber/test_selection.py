@@ -201,4 +201,4 @@ def test_no_type_of_change_that_there_is_not_is_selected(
 def follow(source: SmallSource, destination: Destination, *options: str) -> Any:
     """Run the command, which refuses its options before it does anything."""
     arguments = ["follow", source.url, str(destination.folder), *options]
-    return CliRunner().invoke(application(["follow"]), arguments)
+    return CliRunner().invoke(application(), arguments)

@@ -282,7 +282,7 @@ def test_the_command_holds_a_document_against_the_version_that_is_asked_for(
 ) -> None:
     file = tmp_path / "changes.xml"
     file.write_text(CHANGE_LIST.replace('"made"', '"updated"'))
-    command = application(["validate"])
+    command = application()
     assert CliRunner().invoke(command, ["validate", str(file)]).exit_code == 0
     done = CliRunner().invoke(command, ["validate", str(file), "--spec", "1.0"])
     assert done.exit_code == 1

@@ -26,12 +26,20 @@ _LEVEL_SECONDS = 60
 
 def demo(
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="Stop after so many seconds; else at Ctrl-C.")
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="Stop after so many seconds; else at Ctrl-C."),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0.1, help="Changes a second.")] = 25.0,
-    port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.")] = 0,
+    rate: Annotated[float, typer.Option(min=0.1, metavar="N", help="Changes a second.")] = 25.0,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port of the page; 0 takes a free one.")
+    ] = 0,
 ) -> None:
-    """Show a Source changing, the hub, and a Destination in step, on this machine."""
+    """Run a Source, a hub and a Destination on this machine.
+
+    Examples:
+        rsnotify demo
+        rsnotify demo --seconds 20 --rate 100
+    """
     with tempfile.TemporaryDirectory(prefix="rsnotify-demo-") as folder:
         raise typer.Exit(run(lambda stop: _demo(stop, Path(folder), seconds, rate, port)))
 

@@ -21,7 +21,14 @@ def audit(
     json: Json = False,
     allow_private_addresses: Private = False,
 ) -> None:
-    """Tell whether DEST is in step with the Source at URL: exit 0 if so, 1 if not, 2 if unknown."""
+    """Compare DEST with what the Source at URL lists.
+
+    Exit code 0: in step. 1: not in step. 2: this cannot be known.
+
+    Examples:
+        rsnotify audit https://source.example/ copy
+        rsnotify audit https://source.example/ copy --json
+    """
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
 
     result = run_until_stopped(

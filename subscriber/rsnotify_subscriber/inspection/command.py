@@ -49,7 +49,14 @@ def inspect(
     json: Json = False,
     allow_private_addresses: Private = False,
 ) -> None:
-    """Show what the Source at URL offers; exit 1 if it cannot be inspected at all."""
+    """Show what the Source at URL offers.
+
+    Exit code 1: it cannot be inspected at all.
+
+    Examples:
+        rsnotify inspect https://source.example/
+        rsnotify inspect https://source.example/changelist.xml --json
+    """
     from rsnotify_subscriber.inspection.walk import inspect as inspect_source
 
     try:

@@ -26,11 +26,20 @@ def validate(
     deep: Annotated[
         bool, typer.Option("--deep", help="Follow what it leads to, and compare.")
     ] = False,
-    spec: Annotated[Profile, typer.Option(help="The version of ResourceSync.")] = Profile.V1_1,
+    spec: Annotated[
+        Profile, typer.Option(metavar="1.1|1.0", help="The version of ResourceSync.")
+    ] = Profile.V1_1,
     json: Json = False,
     allow_private_addresses: Private = False,
 ) -> None:
-    """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
+    """Report every rule that a document or a package breaks.
+
+    Exit code 0: valid. 1: not valid. 2: it cannot be read.
+
+    Examples:
+        rsnotify validate resourcelist.xml
+        rsnotify validate https://source.example/ --deep
+    """
     from rich.console import Console
     from rich.text import Text
 

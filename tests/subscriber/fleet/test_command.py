@@ -207,7 +207,7 @@ async def test_a_path_that_is_given_to_the_command_begins_from_where_one_is(
     monkeypatch.chdir(many.folder / "here")
     file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
     arguments = ["follow", "--config", str(file), "--mqtt-url", "mqtts://b.example"]
-    ended = CliRunner().invoke(application(["follow"]), [*arguments, "--mqtt-ca", "ca.pem"])
+    ended = CliRunner().invoke(application(), [*arguments, "--mqtt-ca", "ca.pem"])
     assert isinstance(ended.exception, ConfigurationError)
     assert str(many.folder / "here" / "ca.pem") in str(ended.exception)
 
@@ -236,7 +236,7 @@ async def test_what_cannot_work_is_told_before_anything_is_followed(
     await many.start(1)
     file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
     named = [str(file) if one == "FILE" else one for one in arguments]
-    ended = CliRunner().invoke(application(["follow"]), ["follow", *named])
+    ended = CliRunner().invoke(application(), ["follow", *named])
     assert isinstance(ended.exception, ConfigurationError)
     assert told in str(ended.exception)
     assert "\n" not in str(ended.exception)
