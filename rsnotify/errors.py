@@ -13,6 +13,7 @@
     │   ├── ContentMismatch          the content is not what its hash or length promised
     │   └── RefusedAddress           a document or a stranger named an address we do not dial
     ├── ConfigurationError       the user asked for something that cannot work
+    │   ├── WrongOption              an option of a command has a wrong value
     │   └── SeveralSets              a URI leads to several sets of resources; one must be named
     └── StorageError             the journal, log or state cannot be read or written
 
@@ -139,6 +140,20 @@ class RefusedAddress(FetchError):
 
 class ConfigurationError(RsnotifyError):
     """The user asked for something that cannot work; the message says what to change."""
+
+
+class WrongOption(ConfigurationError):
+    """An option of a command has a wrong value.
+
+    Args:
+        name: The option without its dashes, as `resource_list_every`.
+        reason: What is wrong, and what may be there, as a clause.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.option = f"--{name.replace('_', '-')}"
+        self.reason = reason
+        super().__init__(f"{self.option}: {reason}")
 
 
 class SeveralSets(ConfigurationError):

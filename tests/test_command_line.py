@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from rsnotify.cli import application
+from rsnotify.errors import ConfigurationError
 from rsnotify_hub.conformance.command import app as hub_check
 
 #: What takes long to import, and no help needs.
@@ -166,3 +168,23 @@ def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it() -> No
         ended = CliRunner().invoke(application(), arguments, env=variables)
         assert ended.exit_code == 2
         assert f"Invalid value for {blamed}" in ended.output
+
+
+@pytest.mark.parametrize("command", ["source", "hub"])
+def test_so_is_a_value_that_only_the_command_itself_finds_wrong(
+    command: str, tmp_path: Path
+) -> None:
+    arguments = [command, *([str(tmp_path)] if command == "source" else [])]
+    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_PORT": "99999"})
+    assert isinstance(ended.exception, ConfigurationError)
+    assert "variable RSNOTIFY_PORT: " in str(ended.exception)
+    ended = CliRunner().invoke(application(), [*arguments, "--port", "99999"])
+    assert "--port: " in str(ended.exception)
+
+
+def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text("")
+    arguments = ["follow", "--config", str(tmp_path / "fleet.toml")]
+    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_TYPE": "turtle"})
+    assert isinstance(ended.exception, ConfigurationError)
+    assert str(ended.exception).startswith("the environment variable RSNOTIFY_TYPE: ")

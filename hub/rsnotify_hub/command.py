@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rsnotify.commands import run
+from rsnotify.commands.command_line import from_environment
 from rsnotify_hub.admin.command import commands as hub
 
 __all__ = ["hub"]
@@ -80,13 +81,15 @@ def run_hub(
     from rsnotify_hub.serving.logs import write_json
     from rsnotify_hub.settings.loading import ConfigurationSource
 
-    options = {
+    options: dict[str, object] = {
         "host": host,
         "port": port,
         "data": data,
         "public_url": public_url,
-        "allow_private_addresses": allow_private_addresses or None,
     }
+    # The configuration reads the environment itself, and names the variable if one is wrong.
+    options = {name: one for name, one in options.items() if not from_environment(context, name)}
+    options["allow_private_addresses"] = allow_private_addresses or None
     source = ConfigurationSource(config, os.environ, options)
     configuration = source.load()
     if configuration.log_format == "json":

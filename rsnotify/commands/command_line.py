@@ -8,6 +8,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from rsnotify.errors import ConfigurationError, WrongOption
+
 _EXAMPLES = "\n\nExamples:\n"
 
 
@@ -51,9 +53,21 @@ class _Layout:
             return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
         except typer.BadParameter as error:
             parameter: Any = error.param
-            source = ctx.get_parameter_source(parameter.name) if parameter else None
-            if source is not None and source.name == "ENVIRONMENT":
+            if parameter is not None and from_environment(ctx, parameter.name):
                 error.param_hint = f"the environment variable {_variable(ctx, parameter)}"
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, and blame a wrong value likewise if only the command notices it."""
+        try:
+            return super().invoke(ctx)  # type: ignore[misc]
+        except WrongOption as error:
+            for parameter in self.get_params(ctx):
+                if error.option in parameter.opts and from_environment(ctx, parameter.name):
+                    variable = _variable(ctx, parameter)
+                    raise ConfigurationError(
+                        f"the environment variable {variable}: {error.reason}"
+                    ) from None
             raise
 
 
@@ -68,6 +82,12 @@ class Group(_Layout, TyperGroup):
         """Write the options, then the commands."""
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
+
+
+def from_environment(context: Any, name: str) -> bool:
+    """Return whether the value of a parameter came from an environment variable."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
 
 
 def _variable(ctx: Any, parameter: Any) -> str:
