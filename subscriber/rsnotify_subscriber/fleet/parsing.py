@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.errors import ConfigurationError, WrongOption, shown
 from rsnotify.settings.lines import line_of
 from rsnotify.settings.wrong import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source
