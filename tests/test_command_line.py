@@ -183,8 +183,9 @@ def test_so_is_a_value_that_only_the_command_itself_finds_wrong(
 
 
 def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None:
-    (tmp_path / "fleet.toml").write_text("")
+    source = f"[[source]]\nurl = 'http://127.0.0.1:9/'\ndest = '{tmp_path / 'copy'}'\n"
+    (tmp_path / "fleet.toml").write_text(source)
     arguments = ["follow", "--config", str(tmp_path / "fleet.toml")]
-    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_TYPE": "turtle"})
+    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_POLL": "1e9"})
     assert isinstance(ended.exception, ConfigurationError)
-    assert str(ended.exception).startswith("the environment variable RSNOTIFY_TYPE: ")
+    assert str(ended.exception).startswith("the environment variable RSNOTIFY_POLL: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -62,10 +63,10 @@ class Relay:
     def __init__(
         self,
         url: str,
-        folder: Path,
+        folder: str | os.PathLike[str],
         base_url: str,
         *,
-        state: Path | None = None,
+        state: str | os.PathLike[str] | None = None,
         hubs: Sequence[str | Hub] = (),
         token: str | None = None,
         selection: Selection | None = None,
@@ -82,8 +83,8 @@ class Relay:
         mqtt: Brokered = BROKERED,
     ) -> None:
         self._stopping = False
-        self._state = state or default_state(folder)
         self._mirror = mirror = FolderMirror(folder)
+        self._state = default_state(folder) if state is None else Path(state)
         self.publisher = Publisher(
             self._state / "source",
             base_url,

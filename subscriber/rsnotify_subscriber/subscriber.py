@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
+from rsnotify.arguments import require, require_function, require_struct
 from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, RsnotifyError, shown
 from rsnotify.mediatypes import is_media_type
@@ -31,7 +33,7 @@ from rsnotify_subscriber.push.choosing import NAMES, Via
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.received import Each, Handler, Prepared, Received, Within
+from rsnotify_subscriber.received import Handler, Prepared, Received, Within, as_handler
 from rsnotify_subscriber.sharing import Shared
 from rsnotify_subscriber.state import Identity, State, opened
 from rsnotify_subscriber.status import Status
@@ -77,7 +79,8 @@ class Subscriber:
 
     Raises:
         ConfigurationError: `selection` or `prefer` can never match, WebSub is wanted without
-            callbacks, `hubs` is less than 1, or the state of a `FolderMirror` is not in a folder.
+            callbacks, `hubs` is less than 1, the state of a `FolderMirror` is not in a folder,
+            or an argument has a wrong type.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Subscriber:
         url: str,
         handler: Handler | Within | Callable[[Received], Awaitable[None]],
         *,
-        state: Path | Place,
+        state: str | os.PathLike[str] | Place,
         via: Via = Via.AUTO,
         pace: Pace | None = None,
         selection: Selection | None = None,
@@ -102,13 +105,26 @@ class Subscriber:
         on_event: Callable[[Event], None] | None = None,
         shared: Shared | None = None,
     ) -> None:
+        require("url", url, str, "the URL of a Source as a str")
+        require("state", state, str | os.PathLike | Place, "the path of a folder")
+        require("hubs", hubs, int, "a number")
+        require("per_host", per_host, int, "a number")
+        require("largest", largest, int, "a number of bytes")
+        require("callbacks", callbacks, Callbacks | None, "Callbacks")
+        require("mqtt", mqtt, Brokered, "a Brokered")
+        require("shared", shared, Shared | None, "what Fleet.shared returns")
+        require("patches", patches, Mapping | None, "a dict from media types to functions")
+        require("prefer", prefer, str | Sequence, "a media type, or a list of media types")
+        require_function("on_committed", on_committed)
+        require_function("on_event", on_event)
         self._url = url
-        self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
-        if isinstance(handler, FolderMirror) and not isinstance(state, Path):
+        self._handler = as_handler(handler)
+        # A path is a Place too, as it has `open`.
+        self._place = Path(state).absolute() if isinstance(state, str | os.PathLike) else state
+        if isinstance(handler, FolderMirror) and not isinstance(self._place, Path):
             # Only a lock that ends with the process keeps a suspended one from writing files.
             raise ConfigurationError("the state of a mirror is kept in a folder; name one")
-        self._place = state.absolute() if isinstance(state, Path) else state
-        self._via = via
+        self._via = via = _via(via)
         mqtt.check()
         if via is Via.WEBSUB and callbacks is None:
             raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
@@ -116,8 +132,10 @@ class Subscriber:
             raise ConfigurationError(f"{hubs} hubs at once bring nothing; name 1 or more")
         self._hubs = hubs
         self._announce = Announcer(on_event)
-        self._pace = pace or Pace()
-        self._selection = selection or Selection()
+        self._pace = Pace() if pace is None else pace
+        require_struct("pace", self._pace, Pace)
+        self._selection = Selection() if selection is None else selection
+        require_struct("selection", self._selection, Selection)
         self._selection.check()
         self._on_committed = on_committed
         prefer = (prefer,) if isinstance(prefer, str) else tuple(prefer)
@@ -306,3 +324,10 @@ class Subscriber:
     def _waiting(self, reason: str) -> None:
         self._last = Status(error=reason)
         self._tell()
+
+
+def _via(via: str) -> Via:
+    try:
+        return Via(via)
+    except ValueError:
+        raise ConfigurationError(f"via is {via!r}; give one of {', '.join(Via)}") from None

@@ -71,9 +71,9 @@ class Audit(Struct, frozen=True):
 
 async def audit(
     url: str,
-    folder: Path,
+    folder: str | os.PathLike[str],
     *,
-    state: Path | None = None,
+    state: str | os.PathLike[str] | None = None,
     pause: float = 1.0,
     allow_private_addresses: bool = False,
 ) -> Audit:
@@ -89,7 +89,8 @@ async def audit(
     Raises:
         RsnotifyError: The Source could not be read.
     """
-    identity = read_identity(state or default_state(folder))
+    folder = Path(folder)
+    identity = read_identity(default_state(folder) if state is None else Path(state))
     sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
         async with sessions:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from rsnotify.arguments import require
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_subscriber.mirror.tree import Tree
 from rsnotify_subscriber.received import Received
@@ -19,9 +20,9 @@ from rsnotify_subscriber.received import Received
 _FLUSHES = 8
 
 
-def default_state(folder: Path) -> Path:
+def default_state(folder: str | os.PathLike[str]) -> Path:
     """Return where the state of a mirror is kept: beside it, so that `diff -r` sees only it."""
-    folder = folder.absolute()
+    folder = Path(folder).absolute()
     return folder.with_name(folder.name + ".rsnotify")
 
 
@@ -35,8 +36,9 @@ class FolderMirror:
         folder: The root of the mirror; made if it is not there.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder.absolute()
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        require("folder", folder, str | os.PathLike, "the path of a folder")
+        self._root = Path(folder).absolute()
         self._tree: Tree | None = None
         self._place = ""
 
