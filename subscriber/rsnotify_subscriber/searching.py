@@ -96,7 +96,7 @@ class Search:
         return await self._from_site(reason)
 
     async def _from_site(self, reason: str) -> Offer:
-        """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
+        """Search the places where a Source may describe itself (core §6.3.2, §6.3.4)."""
         tried: list[FetchError | DocumentError | str] = []
         folder = resolve(self._uri, ".")
         for place in dict.fromkeys(
