@@ -35,6 +35,7 @@ from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.plural import counted
 from rsnotify.provisional import Provisional
 from rsnotify.pull import Pull, Step
 from rsnotify.schedule import Schedule
@@ -337,7 +338,7 @@ class Climb:
             more = step.fetch is not None
             new = self._intake.take(asked, step.coverage, now, present=present, more=more)
             if new:
-                self._note(f"{new} changes from the {asked.rung} {asked.uri}")
+                self._note(f"{counted(new, 'change')} from the {asked.rung} {asked.uri}")
         if step.fetch is not None:
             self._ask(asked, step.fetch)
         elif step.failure is not None:

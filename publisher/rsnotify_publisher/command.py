@@ -14,6 +14,7 @@ from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.openfiles import allow_files
+from rsnotify.plural import counted
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -294,6 +295,7 @@ def source(
 
 
 def _publish(root: Path | None, settings: Configuration) -> None:
+    from rsnotify_publisher.command_report import show_status
     from rsnotify_publisher.folder.publishing import Publishing
     from rsnotify_publisher.folder.serve import server
     from rsnotify_publisher.folder.sets import one_folder, several_folders
@@ -308,7 +310,19 @@ def _publish(root: Path | None, settings: Configuration) -> None:
         _allow_files(len(folders))
         app = server(published, folders)
         leaving = Leaving(lambda: _LEFT, _TO_END)
-        run(lambda stop: _serve(app, Publishing(folders), listening, stop), leaving)
+        at = address(settings.host, listening)
+        publishers = [folder.publisher for folder in folders]
+
+        async def main(stop: asyncio.Event) -> None:
+            publishing = Publishing(folders, at)
+            showing = asyncio.create_task(show_status(publishers, publishing.published))
+            try:
+                await _serve(app, publishing, listening, stop)
+            finally:
+                showing.cancel()
+                await asyncio.gather(showing, return_exceptions=True)
+
+        run(main, leaving)
 
 
 def _allow_files(sets: int) -> None:
@@ -316,8 +330,8 @@ def _allow_files(sets: int) -> None:
     allowed = allow_files(wanted)
     if allowed < wanted:
         complain(
-            f"{sets} sets may need {wanted} files and connections at once, and the system allows "
-            f"{allowed}; raise that (ulimit -n)",
+            f"{counted(sets, 'set')} may need {wanted:,} files and connections at once, and the "
+            f"system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
 

@@ -63,7 +63,7 @@ def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) ->
         LineReport,
         TerminalReport,
         not_level,
-        sentence,
+        outcome,
     )
     from rsnotify_subscriber.command_running import follow_and_show, report_for
 
@@ -81,7 +81,7 @@ def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) ->
     if once and json:
         report.show(status)
     elif once:
-        typer.echo(sentence(status))
+        typer.echo(outcome(status))
     if failure is None and once and not status.level:
         failure = complain(not_level(status), 1)
     if failure is not None:

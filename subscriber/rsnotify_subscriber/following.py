@@ -183,6 +183,7 @@ class Following:
         return Status(
             resources=self._state.resources,
             applied=self._tally.applied,
+            copied=self._tally.copied,
             pending=self._follower.owed,
             through=progress.through if progress else None,
             lag_ms=self._tally.lag_ms(),

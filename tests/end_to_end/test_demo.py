@@ -13,7 +13,8 @@ from tests.running import Running
 COMMAND = [sys.executable, "-m", "rsnotify", "demo"]
 #: A line after a few seconds: what changed is applied, and how late that is.
 GOES_ON = re.compile(
-    r"Source: ([6-9]\d|\d{3,}) changes +Destination: [1-9]\d* applied, .*lag [\d.]+ ms"
+    r"Source: ([6-9]\d|\d{3,}) changes +Destination: ([1-9]\d*) applied, .*"
+    r"lag [\d.]+ ms \(one flush [\d.]+ ms\)"
 )
 
 
@@ -27,6 +28,8 @@ def test_the_demo_tells_how_it_goes_and_audits_when_it_is_interrupted() -> None:
         demo.stop()
         demo.show()
     assert code == 0
+    told = [tuple(map(int, match.groups())) for match in GOES_ON.finditer(demo.output())]
+    assert all(applied <= changes for changes, applied in told)
     assert demo.output().splitlines()[-1].startswith("in step")
 
 

@@ -40,6 +40,7 @@ async def test_follow_once_ends_with_how_it_is(
     assert (code, errors) == (0, "")
     final = json.loads(output.splitlines()[-1])
     assert (final["level"], final["resources"], final["pending"]) == (True, 30, 0)
+    assert (final["applied"], final["copied"]) == (30, 30)
     source.put("out of reach", b"")
     source.answers[path_of("out of reach")] = status(403)
     code, output, _ = await outcome(await rsnotify(*arguments))
@@ -137,7 +138,7 @@ async def test_once_and_stopped_before_it_is_level_is_no_success(
         process.send_signal(signal.SIGTERM)
         code, _, errors = await outcome(process)
     assert code == 1
-    assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resources")
+    assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resource has")
 
 
 async def test_via_poll_follows(source: SmallSource, destination: Destination) -> None:

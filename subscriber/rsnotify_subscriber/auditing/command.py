@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from rsnotify.commands import printable, run_until_stopped
+from rsnotify.plural import counted
 from rsnotify_subscriber.command_options import Dest, Json, Private, State, Url
 
 if TYPE_CHECKING:
@@ -53,4 +54,4 @@ def _print_audit(result: Audit) -> None:
     for doubt in result.doubts:
         typer.echo(f"doubt  {printable(doubt)}")
     verdict = {True: "in step", False: "not in step", None: "could not tell"}[result.in_step]
-    typer.echo(f"{verdict}: {result.resources} resources at the Source")
+    typer.echo(f"{verdict}: {counted(result.resources, 'resource')} at the Source")

@@ -16,6 +16,7 @@ import typer
 from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.openfiles import allow_files
+from rsnotify.plural import counted
 from rsnotify_subscriber.command_options import Hearing
 from rsnotify_subscriber.command_report import not_level
 from rsnotify_subscriber.command_running import follow_and_show, report_for
@@ -104,8 +105,8 @@ def _allow_files(configuration: Configuration) -> None:
     allowed = allow_files(wanted)
     if allowed < wanted:
         complain(
-            f"{sources} Sources may need {wanted} files and connections at once, and the system "
-            f"allows {allowed}; raise that (ulimit -n)",
+            f"{counted(sources, 'Source')} may need {wanted:,} files and connections at once, "
+            f"and the system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
 

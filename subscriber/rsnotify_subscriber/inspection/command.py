@@ -14,6 +14,7 @@ from rich.filesize import decimal
 from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
+from rsnotify.plural import counted
 from rsnotify.vocabulary import Capability
 from rsnotify_subscriber.command_options import Json, Private, Url
 
@@ -132,7 +133,7 @@ def _counts(found: Finding) -> Iterator[str]:
     if found.index:
         one, many = "part", "parts"
     count = found.entries or 0
-    yield f"{count:,} {one if count == 1 else many}"
+    yield counted(count, one, many)
     if found.changes:
         yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
     if found.listed_bytes:
@@ -175,6 +176,6 @@ def age(instant: Instant, now: Instant) -> str:
     seconds = int((now - instant).total_seconds())
     for unit, size in _UNITS:
         if count := abs(seconds) // size:
-            span = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+            span = counted(count, unit)
             return f"{span} ago" if seconds > 0 else f"in {span}"
     return "just now"

@@ -12,6 +12,7 @@ import typer
 
 from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.errors import RsnotifyError
+from rsnotify.plural import counted
 from rsnotify.writing import Profile
 from rsnotify_subscriber.command_options import Json, Private
 
@@ -86,7 +87,7 @@ def plain_lines(result: Validation) -> Iterator[str]:
         (result.count(Severity.ERROR), "error"),
         (result.count(Severity.WARNING), "warning"),
     )
-    told = ", ".join(f"{count:,} {what if count == 1 else what + 's'}" for count, what in counts)
+    told = ", ".join(counted(count, what) for count, what in counts)
     yield f"{'valid' if result.valid else 'not valid'}: {told}"
 
 

@@ -147,7 +147,7 @@ async def test_once_and_stopped_before_all_are_level_is_no_success(many: Many) -
     assert code == 1
     assert errors.splitlines() == [
         "rsnotify: 1 of 2 Sources are not in step:",
-        "  s1: it was stopped before the copy was level: 1 resources have changes that are not "
+        "  s1: it was stopped before the copy was level: 1 resource has changes that are not "
         "applied yet",
     ]
 
