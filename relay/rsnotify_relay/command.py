@@ -111,10 +111,11 @@ def relay(
     if settings.sets:
         raise ConfigurationError(f"a relay has one set of resources; {config} names several")
     with listen(settings.host, settings.port) as listening, how.hearing() as hearing:
+        at = address(settings.host, listening)
         relaying = Relay(
             url,
             folder,
-            settings.base_url or address(settings.host, listening),
+            settings.base_url or at,
             state=Path(settings.data) if settings.data else None,
             hubs=settings.known_hubs(),
             options=settings.options_of(),
@@ -125,11 +126,11 @@ def relay(
             **how.settings(),
         )
         leaving = Leaving(lambda: left_behind(relaying.subscriber.in_handler))
-        run(lambda stop: _relay(relaying, listening, hearing, stop), leaving)
+        run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)
 
 
 async def _relay(
-    relaying: Relay, listening: socket.socket, hearing: Hearing, stop: asyncio.Event
+    relaying: Relay, listening: socket.socket, at: str, hearing: Hearing, stop: asyncio.Event
 ) -> None:
     from aiohttp import web
 
@@ -138,7 +139,8 @@ async def _relay(
 
     async def serve() -> None:
         await web.SockSite(runner, listening).start()
-        typer.echo(f"rsnotify relay serving {relaying.publisher.source.base_url}")
+        base_url = relaying.publisher.source.base_url
+        typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
 
     work = asyncio.create_task(relaying.run(serve))
     stopped = asyncio.create_task(stop.wait())
