@@ -10,7 +10,7 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
-from rsnotify_publisher import Publisher
+from rsnotify_publisher import Publisher, SourceDescription
 
 BASE = "https://source.example/"
 
@@ -37,6 +37,13 @@ def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], said: str
     with pytest.raises(ConfigurationError) as caught:
         Publisher(arguments.pop("folder"), arguments.pop("base_url"), **arguments)
     assert said in str(caught.value)
+
+
+def test_so_are_the_sets_of_a_source_description(tmp_path: Path) -> None:
+    sets: Any
+    for sets in (Publisher(tmp_path, BASE), ["state"]):
+        with pytest.raises(ConfigurationError, match="give a"):
+            SourceDescription(BASE, sets)
 
 
 def test_a_change_may_be_named_by_its_word(tmp_path: Path) -> None:

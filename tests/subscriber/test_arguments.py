@@ -12,7 +12,15 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify.pace import Pace
 from rsnotify.selection import Selection
-from rsnotify_subscriber import FolderMirror, Received, Subscriber, Via, default_state
+from rsnotify_subscriber import (
+    Callbacks,
+    FolderMirror,
+    Received,
+    Subscriber,
+    Via,
+    WebSubTerms,
+    default_state,
+)
 from rsnotify_subscriber.received import as_handler
 
 SOURCE = "http://source.example/"
@@ -116,6 +124,19 @@ def test_folders_may_be_texts_and_ways_too(tmp_path: Path) -> None:
     Subscriber(SOURCE, mirror, state=str(tmp_path / "state"), via="poll")  # type: ignore[arg-type]
     Subscriber(SOURCE, mirror, state=tmp_path / "state", via=Via.POLL)
     assert default_state(str(tmp_path / "copy")) == tmp_path / "copy.rsnotify"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("https://me.example/", {"lease": 60}), "terms is of type dict; give a WebSubTerms"),
+        (("https://me.example/", WebSubTerms(signatures="sha256")), "terms: signatures: "),  # type: ignore[arg-type]
+        ((5,), "url is of type int"),
+    ],
+)
+def test_so_are_those_of_callbacks(given: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Callbacks(*given)
 
 
 def test_a_folder_that_is_none_is_refused() -> None:
