@@ -213,5 +213,5 @@ def _difference(ours: SetDigest, said: _Said) -> str:
     at = format_datetime(said.until)
     if ours.count != said.digest.count:
         theirs = counted(said.digest.count, "resource")
-        return f"at {at} the Source has {theirs}, and the copy has {ours.count:,}"
+        return f"at {at} the Source has {theirs}, and {ours.count:,} are held"
     return f"at {at} as many resources are held as the Source has, {ours.count}, but not the same"
