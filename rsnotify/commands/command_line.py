@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from typing import Any
 
 import typer
@@ -91,8 +92,7 @@ def from_environment(context: Any, name: str) -> bool:
 
 
 def _variable(ctx: Any, parameter: Any) -> str:
-    """Return the name of the environment variable of an option."""
-    named = parameter.envvar
-    if named is None:
-        return f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
-    return str(named if isinstance(named, str) else named[0])
+    """Return the name of the environment variable that an option was read from."""
+    named = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
+    names = [named] if isinstance(named, str) else list(named)
+    return next((name for name in names if os.environ.get(name)), names[0])
