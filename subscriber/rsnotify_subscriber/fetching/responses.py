@@ -41,7 +41,7 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
         return
     if status in (404, 410):
         raise (Gone if status == 410 else NotFound)(uri, f"the server says {status}")
-    raise Unavailable(uri, f"the server says {status}", retry_after(response))
+    raise Unavailable(uri, f"the server says {status}", retry_after(response), status=status)
 
 
 def retry_after(response: aiohttp.ClientResponse) -> float | None:
@@ -118,7 +118,8 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
         return
     encoding = response.headers["Content-Encoding"].strip().lower()
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise Unavailable(uri, f"it comes in Content-Encoding {encoding}, which was not asked for")
+        reason = f"it comes in Content-Encoding {encoding}, which was not asked for"
+        raise Unavailable(uri, reason, status=response.status)
     try:
         async for piece in inflated(chunks):
             yield piece

@@ -132,7 +132,7 @@ class Sessions:
         form: Mapping[str, str] | None = None,
         origin: Origin | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        target = uri
+        target, status = uri, 0
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
         for _ in range(REDIRECTS + 1):
             url = _url(uri, target)
@@ -153,7 +153,7 @@ class Sessions:
             target = resolve(target, location)
             if origin is not None:
                 origin.redirected(status, target)
-        raise Unavailable(uri, f"more than {REDIRECTS} redirects")
+        raise Unavailable(uri, f"more than {REDIRECTS} redirects", status=status)
 
     def _leave_alone(self, asked: str, url: URL) -> None:
         """Ask no host that asked to be left alone; others are asked meanwhile."""
