@@ -1,19 +1,20 @@
-"""Whether the time of a Source has gone back: its lists end before what they told already.
+"""Whether the time of a Source has gone back: its lists lack changes that they had.
 
-Its clock may have been ahead and been set, one entry may have had a wrong date, or the Source may
-have been restored from a copy. Whatever it tells then lies before what is confirmed, and would be
-passed over as old, for years perhaps. But the list may also be an old copy, as a replica or a cache
-still has it. So
+The Source may have been restored from a backup, its clock may have been ahead, or one entry may
+have had a wrong date. Later changes are then dated before what is confirmed, and would be passed
+over as old, perhaps for years. But such a list may also be an old copy from a replica or a cache.
+So
 
-- all entries of a list that ends before what was confirmed are taken for new, if it begins later,
-  or has more of them, than the last that did not. To whoever has applied them, that is a look-up
-  for each, or a request, where neither a hash nor a fraction of a second tells that it is the same;
-- where the list goes on like this, its time has gone back: at once, if the list itself shows it, or
-  lacks what the documents told at the very instant up to which it has all, or if it is the first
-  that a run reads, and was sent before that instant; else after `Pace.stale` seconds, in which an
-  old copy has become a new one.
+- a list that lacks entries, and still ends where the lists before it ended or later, is no old
+  copy: everything is compared at once;
+- all entries of a list that ends before what is confirmed count as new if it begins later, or has
+  more entries, than the last list that did not end before. Each costs a look-up where the change
+  was applied already, and a request where neither a hash nor a fraction of a second shows that;
+- if lists go on to end before what is confirmed, time has gone back: at once if the list itself
+  shows it, or if it is the first list of a run and was sent before that instant; otherwise after
+  `Pace.stale` seconds, by when a new copy has replaced an old one.
 
-Then nothing is left that instants could be compared with, and everything is compared anew.
+The datetimes that are held then prove nothing any more, and everything is compared.
 """
 
 from __future__ import annotations
@@ -99,9 +100,7 @@ class Backwards:
         if self._behind_since is None and (has_lost or _lacks_what_was_told(coverage, frontier)):
             self._is_shown = True  # the next list need not show it again
             return True
-        if not is_behind:
-            return False
-        return self._doubt(coverage, frontier, before, now)
+        return is_behind and self._doubt(coverage, frontier, before, now)
 
     def _doubt(
         self, coverage: Coverage, frontier: Frontier, before: _Read | None, now: float

@@ -120,7 +120,7 @@ class Climb:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the Change List ends before what it said earlier."""
+        """Whether the Change List ends before, or lacks, changes that it listed earlier."""
         return self._backwards.is_behind
 
     @property

@@ -67,8 +67,8 @@ class Doubts:
             )
         if climb.is_behind:
             yield (
-                "the Change List lacks what it said earlier; it may be an old copy, or the Source "
-                "was restored from a backup"
+                "the Change List lacks changes that it listed earlier; it may be an old copy, or "
+                "the Source was restored from a backup"
             )
 
     def _unapplied(self) -> str:

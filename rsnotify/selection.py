@@ -121,7 +121,7 @@ def _alternatives(pattern: str) -> tuple[list[str], ...]:
 
 
 def _consists_of(text: str, pieces: list[str]) -> bool:
-    """Tell whether a text is these pieces, in order, with any characters between them."""
+    """Return whether a text consists of these pieces, in order, with any text between them."""
     first, *others = pieces
     if not others:
         return text == first

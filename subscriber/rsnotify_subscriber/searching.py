@@ -101,7 +101,7 @@ class Search:
         return urlsplit(self._uri).path in ("", "/") or self._uri.endswith("/")
 
     async def _from_site(self, reason: FetchError | DocumentError | str) -> Offer:
-        """Look at the places where any Source may describe itself (core §6.3.2, §6.3.4).
+        """Search the places where a Source may describe itself (core §6.3.2, §6.3.4).
 
         Args:
             reason: Why the URI itself leads nowhere.

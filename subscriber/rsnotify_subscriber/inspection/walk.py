@@ -136,7 +136,7 @@ class _Walk:
             await self._look_at_pages(found, head)
 
     async def _look_at_pages(self, found: Finding, head: Document) -> None:
-        """Look at the other pages of a list, as some write it that is long."""
+        """Examine the other pages of a list that is split by `rel="next"`."""
         page = found
         while (link := head.link(Rel.NEXT)) is not None:
             uri = resolve(page.uri, link)

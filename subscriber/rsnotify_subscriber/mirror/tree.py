@@ -21,7 +21,7 @@ def ignores_case(folder: Path) -> bool:
 
 
 def _ignores_case_inside(folder: Path) -> bool:
-    """Look at what is inside: another file system may be mounted at the folder."""
+    """Examine the content, as another file system may be mounted at the folder."""
     try:
         for path in folder.iterdir():
             if (found := _is_met_by_both(path)) is not None:
