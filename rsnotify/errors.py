@@ -26,7 +26,7 @@ import re
 
 #: Characters of a reason that a message tells.
 _LONGEST = 500
-_CREDENTIALS = re.compile(r"//[^/?#@]*@")
+_CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def shown(uri: str) -> str:
