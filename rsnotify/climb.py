@@ -411,9 +411,10 @@ class Climb:
 
     def _step_back(self, now: float) -> None:
         """Begin anew with what is held, as its instants tell nothing any more."""
-        confirmed, ends = self._knowledge.confirmed, self._backwards.ends
+        confirmed = self._knowledge.confirmed
+        begins, ends = self._backwards.begins, self._backwards.ends
+        assert begins is not None
         assert ends is not None
-        begins = min(self._backwards.begins or ends, ends)
         how = f"its lists end at {format_datetime(ends)}, and told of {format_datetime(confirmed)}"
         if ends >= confirmed:
             how = "its lists lack what they told"

@@ -443,9 +443,11 @@ class Follower:
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
         """Hear that changes of an `Apply` are in the state, or about to be committed to it."""
         for change in changes:
-            self._worklist.applied(change)
+            is_latest = self._worklist.applied(change)
             if self._is_removal(change):
                 listed, _ = self._gone.pop(change.uri)
+                if not is_latest:  # what is known of it by now says what it is
+                    continue
                 self._is_watching = True
                 self._worklist.watch(
                     replace(listed, check=Check.FETCH), now + self._pace.gone_after
