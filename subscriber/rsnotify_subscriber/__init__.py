@@ -1,6 +1,7 @@
 """The Destination's library: keep copies of a Source's resources in step with it."""
 
 from rsnotify_subscriber.auditing import Audit, audit
+from rsnotify_subscriber.fetching.credentials import Credentials
 from rsnotify_subscriber.fleet import Fleet, Limits
 from rsnotify_subscriber.mirror import FolderMirror, default_state
 from rsnotify_subscriber.patching import Patch, PatchError
@@ -16,6 +17,7 @@ __all__ = [
     "Blocking",
     "Brokered",
     "Callbacks",
+    "Credentials",
     "Each",
     "Fleet",
     "FolderMirror",

@@ -8,7 +8,17 @@ import typer
 from rsnotify.commands import printable, run_until_stopped
 from rsnotify_subscriber.auditing.auditor import Audit
 from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
-from rsnotify_subscriber.command_options import Dest, Json, Private, State, Url
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Dest,
+    Header,
+    Json,
+    Login,
+    Private,
+    State,
+    Url,
+    credentials_of,
+)
 
 
 def audit(
@@ -17,11 +27,19 @@ def audit(
     state: State = None,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
     """Tell whether DEST is in step with the Source at URL: exit 0 if so, 1 if not, 2 if unknown."""
+    credentials = credentials_of(login, bearer, header)
     result = run_until_stopped(
         lambda: audit_mirror(
-            url, dest, state=state, allow_private_addresses=allow_private_addresses
+            url,
+            dest,
+            state=state,
+            allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
         )
     )
     if result is None:

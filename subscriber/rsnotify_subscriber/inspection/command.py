@@ -17,7 +17,15 @@ from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.vocabulary import Capability
-from rsnotify_subscriber.command_options import Json, Private, Url
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Header,
+    Json,
+    Login,
+    Private,
+    Url,
+    credentials_of,
+)
 from rsnotify_subscriber.inspection import inspect as inspect_source
 from rsnotify_subscriber.inspection.findings import Finding
 
@@ -47,11 +55,17 @@ def inspect(
     url: Url,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
     """Show what the Source at URL offers; exit 1 if it cannot be inspected at all."""
+    credentials = credentials_of(login, bearer, header)
     try:
         found = run_until_stopped(
-            lambda: inspect_source(url, allow_private_addresses=allow_private_addresses)
+            lambda: inspect_source(
+                url, allow_private_addresses=allow_private_addresses, credentials=credentials
+            )
         )
     except RsnotifyError as error:
         raise complain(error, 1) from None

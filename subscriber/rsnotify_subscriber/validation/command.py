@@ -13,10 +13,17 @@ from rich.console import Console
 from rich.text import Text
 
 from rsnotify.commands import complain, printable, run_until_stopped
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import RsnotifyError, shown
 from rsnotify.validation import Severity
 from rsnotify.writing import Profile
-from rsnotify_subscriber.command_options import Json, Private
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Header,
+    Json,
+    Login,
+    Private,
+    credentials_of,
+)
 from rsnotify_subscriber.validation import validate as validate_target
 from rsnotify_subscriber.validation.verdicts import Checked, Validation
 
@@ -31,9 +38,13 @@ def validate(
     spec: Annotated[Profile, typer.Option(help="The version of ResourceSync.")] = Profile.V1_1,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
     """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
-    status = Console(stderr=True).status(Text(printable(target)))
+    credentials = credentials_of(login, bearer, header)
+    status = Console(stderr=True).status(Text(printable(shown(target))))
 
     def work() -> Coroutine[None, None, Validation]:
         return validate_target(
@@ -41,6 +52,7 @@ def validate(
             deep=deep,
             spec=spec,
             allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
             progress=lambda name: status.update(Text(printable(name))),
         )
 
