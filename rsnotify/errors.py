@@ -27,7 +27,7 @@ import re
 
 #: Characters of a reason that a message tells.
 _LONGEST = 500
-_CREDENTIALS = re.compile(r"//[^/?#@]*@")
+_CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def shown(uri: str) -> str:
@@ -123,11 +123,20 @@ class Unavailable(FetchError):
         uri: What was asked for.
         reason: Why it failed.
         retry_after: Seconds the server asked to wait, if it did.
+        status: The status of the HTTP response, if there was one.
     """
 
-    def __init__(self, uri: str, reason: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        reason: str,
+        retry_after: float | None = None,
+        *,
+        status: int | None = None,
+    ) -> None:
         super().__init__(uri, reason)
         self.retry_after = retry_after
+        self.status = status
 
 
 class ContentMismatch(FetchError):

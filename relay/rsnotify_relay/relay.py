@@ -19,6 +19,7 @@ from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
 from rsnotify_subscriber.events import Behind, Event
+from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.state import State
@@ -54,6 +55,7 @@ class Relay:
         options: Tuning of the publishing half.
         described_by: A document about the copy.
         allow_private_addresses: Whether documents of the Source may name private addresses.
+        credentials: What is sent to the origin of `url`, as for `Subscriber`.
         mqtt: As for `Subscriber`: brokers that tell of changes of the Source.
 
     Raises:
@@ -80,6 +82,7 @@ class Relay:
         options: Options | None = None,
         described_by: str | None = None,
         allow_private_addresses: bool = False,
+        credentials: Credentials = NO_CREDENTIALS,
         mqtt: Brokered = BROKERED,
     ) -> None:
         self._stopping = False
@@ -109,6 +112,7 @@ class Relay:
             prefer=prefer,
             exact=exact,
             allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
             callbacks=callbacks,
             mqtt=mqtt,
             hubs=most_ways,

@@ -6,6 +6,7 @@ from rsnotify.lazy import lazily
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit, audit
+    from rsnotify_subscriber.fetching.credentials import Credentials
     from rsnotify_subscriber.fleet import Fleet, Limits
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.patching import Patch, PatchError
@@ -22,6 +23,7 @@ else:
         __name__,
         {
             "rsnotify_subscriber.auditing.auditor": ("Audit", "audit"),
+            "rsnotify_subscriber.fetching.credentials": ("Credentials",),
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.patching": ("Patch", "PatchError"),
@@ -48,6 +50,7 @@ __all__ = [
     "Blocking",
     "Brokered",
     "Callbacks",
+    "Credentials",
     "Each",
     "Fleet",
     "FolderMirror",

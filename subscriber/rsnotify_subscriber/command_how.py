@@ -14,6 +14,7 @@ from rsnotify.pace import Pace
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.command_options import (
+    Bearer,
     CallbackHost,
     CallbackLease,
     CallbackPatience,
@@ -29,8 +30,10 @@ from rsnotify_subscriber.command_options import (
     Compare,
     Exact,
     Except,
+    Header,
     Hearing,
     Hubs,
+    Login,
     MqttCa,
     MqttCertificate,
     MqttKey,
@@ -47,6 +50,7 @@ from rsnotify_subscriber.command_options import (
     Spread,
     Type,
     ViaOption,
+    credentials_of,
 )
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
@@ -72,6 +76,9 @@ class How(Struct, frozen=True, kw_only=True):
     prefer: Prefer = None
     exact: Exact = False
     allow_private_addresses: Private = False
+    login: Login = None
+    bearer: Bearer = None
+    header: Header = None
     callback_url: CallbackUrl = None
     callback_host: CallbackHost = "127.0.0.1"
     callback_port: CallbackPort = None
@@ -102,6 +109,7 @@ class How(Struct, frozen=True, kw_only=True):
             "prefer": self.prefer or (),
             "exact": self.exact,
             "allow_private_addresses": self.allow_private_addresses,
+            "credentials": credentials_of(self.login, self.bearer, self.header),
             "mqtt": self._brokered(),
         }
 
@@ -188,10 +196,10 @@ def brokered(
     version: str,
 ) -> Brokered:
     """Return the settings of MQTT brokers that these options describe."""
-    from rsnotify.mqtt.login import Login
+    from rsnotify.mqtt.login import Login as BrokerLogin
     from rsnotify_subscriber.push.mqtt import Brokered
 
-    login = Login(user=user, password=password, ca=ca, certificate=certificate, key=key)
+    login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)
     return Brokered(url=url, login=login, session=session, version=version)
 
 

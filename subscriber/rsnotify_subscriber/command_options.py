@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,6 +15,7 @@ import typer
 from rsnotify.commands.listening import listen
 from rsnotify.errors import ConfigurationError
 from rsnotify.vocabulary import ChangeType
+from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 
@@ -178,6 +181,26 @@ Private = Annotated[
         help="Let documents name hosts at loopback and private addresses.",
     ),
 ]
+Login = Annotated[
+    str | None,
+    typer.Option(
+        metavar="USER:PASSWORD", rich_help_panel=_NETWORK, help="User and password for the Source."
+    ),
+]
+Bearer = Annotated[
+    str | None,
+    typer.Option(metavar="TOKEN", rich_help_panel=_NETWORK, help="Bearer token for the Source."),
+]
+#: Its environment variable has one header field on each line, so that typer does not split it.
+Header = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="'NAME: VALUE'",
+        rich_help_panel=_NETWORK,
+        help="Header field to send to the Source; may be repeated. RSNOTIFY_HEADER has one a line.",
+        allow_from_autoenv=False,
+    ),
+]
 
 CallbackUrl = Annotated[
     str | None,
@@ -299,6 +322,19 @@ MqttSession = Annotated[
 MqttVersion = Annotated[
     str, typer.Option(metavar="5|3.1.1", rich_help_panel=_MQTT, help="Version of MQTT.")
 ]
+
+
+def credentials_of(
+    login: str | None, bearer: str | None, header: Sequence[str] | None
+) -> Credentials:
+    """Return what these options say is sent to a Source.
+
+    Raises:
+        ConfigurationError: A header field is not written as one.
+    """
+    lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
+    headers = parse_header_lines(filter(str.strip, lines))
+    return Credentials(login=login, bearer=bearer, headers=headers)
 
 
 class Hearing:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
+from time import monotonic
 
 import msgspec
 
@@ -20,8 +24,14 @@ from rsnotify.selective import asked_by
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.discovery import Offers
+from rsnotify_subscriber.disk import is_disk_fault
 from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.following import Following
@@ -39,6 +49,8 @@ from rsnotify_subscriber.state import Identity, State, opened
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storing.database import Place
 
+logger = logging.getLogger("rsnotify.subscriber")
+
 
 class Subscriber:
     """Follows one set of resources of a Source.
@@ -47,7 +59,8 @@ class Subscriber:
     the background as long as it is open.
 
     Args:
-        url: The Source: a site, a well-known URI, a Capability List, a Change List, ...
+        url: The Source: a site, a well-known URI, a Capability List, a Change List, ... A user and
+            password in it are sent as `credentials.login` would be.
         handler: Applies changes: an object with `apply` or `apply_within`, or an async function
             of one change.
         state: The folder of the state, made if it is not there, or another place for it. One
@@ -69,7 +82,9 @@ class Subscriber:
         per_host: Connections to one host at a time.
         largest: Bytes that are taken of a resource whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at loopback and private
-            addresses. The host of `url` may be anywhere.
+            addresses. The host of `url` may be at one from the start.
+        credentials: What is sent to the origin of `url`, and to no other; without any, what the
+            netrc file has for its host.
         callbacks: Where hubs reach us, for WebSub; any number of subscribers may share them.
         mqtt: How one hears of changes through MQTT brokers.
         hubs: How many ways to hear of changes are kept up at once, of the best that work.
@@ -99,6 +114,7 @@ class Subscriber:
         per_host: int = PER_HOST,
         largest: int = LARGEST,
         allow_private_addresses: bool = False,
+        credentials: Credentials = NO_CREDENTIALS,
         callbacks: Callbacks | None = None,
         mqtt: Brokered = BROKERED,
         hubs: int = 1,
@@ -112,12 +128,13 @@ class Subscriber:
         require("largest", largest, int, "a number of bytes")
         require("callbacks", callbacks, Callbacks | None, "Callbacks")
         require("mqtt", mqtt, Brokered, "a Brokered")
+        require("credentials", credentials, Credentials, "Credentials")
         require("shared", shared, Shared | None, "what Fleet.shared returns")
         require("patches", patches, Mapping | None, "a dict from media types to functions")
         require("prefer", prefer, str | Sequence, "a media type, or a list of media types")
         require_function("on_committed", on_committed)
         require_function("on_event", on_event)
-        self._url = url
+        self._url = without_login(url)
         self._handler = as_handler(handler)
         # A path is a Place too, as it has `open`.
         self._place = Path(state).absolute() if isinstance(state, str | os.PathLike) else state
@@ -147,6 +164,7 @@ class Subscriber:
         self._shared = shared
         self._sessions = Sessions(
             url,
+            credentials=credentials,
             allow_private_addresses=allow_private_addresses,
             per_host=per_host,
             shared=shared.connections if shared is not None else None,
@@ -192,10 +210,27 @@ class Subscriber:
     async def run(self) -> None:
         """Follow until `stop` is called.
 
+        A disk that is full, or fails to read or write, ends nothing: after a while everything is
+        opened again, and goes on from what was committed.
+
         Raises:
             RsnotifyError: It cannot begin, or cannot go on.
         """
-        await self._run(once=False)
+        failures = 0
+        with self._under_way():
+            while True:
+                begun = monotonic()
+                try:
+                    return await self._run(once=False)
+                except RsnotifyError as error:
+                    if not is_disk_fault(error):
+                        raise
+                    logger.warning("waiting for the disk: %s", error)
+                failures = 1 if monotonic() - begun > self._pace.retry.most else failures + 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pace.retry.delay(failures, Random())):
+                        await self._stopping.wait()
+                        return None
 
     async def catch_up(self) -> None:
         """Follow until level with the Source's lists.
@@ -203,7 +238,8 @@ class Subscriber:
         Raises:
             RsnotifyError: It could not become level; the error names what could not be had.
         """
-        await self._run(once=True)
+        with self._under_way():
+            await self._run(once=True)
 
     def stop(self) -> None:
         """Let `run` or `catch_up` end in order: what is being committed is committed."""
@@ -220,16 +256,20 @@ class Subscriber:
         if self._task is not None:
             await self._task
 
-    async def _run(self, *, once: bool) -> None:
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
         self._over = False
         self._last = Status()
         try:
-            with self._working() as worker:
-                async with opened(self._place, worker) as state, self._sessions:
-                    await self._run_with(state, worker, once=once)
+            yield
         finally:
             self._over = True
             self._tell()
+
+    async def _run(self, *, once: bool) -> None:
+        with self._working() as worker:
+            async with opened(self._place, worker) as state, self._sessions:
+                await self._run_with(state, worker, once=once)
 
     def _working(self) -> Executor:
         """Return what does all that blocks on the disk, one thing after another."""
@@ -251,6 +291,7 @@ class Subscriber:
                 last = msgspec.structs.replace(last, level=False, error=failure)
             self._last = last
             self._following = None
+            self._tell()
 
     async def _identify_and_follow(
         self, state: State, fetcher: Fetcher, incoming: Path, worker: Executor, *, once: bool

@@ -188,3 +188,20 @@ async def test_after_kill_9_in_the_middle_the_next_run_ends_equal(
     assert done[0] == 0, done
     assert destination.equals_source()
     assert (await outcome(await rsnotify("audit", source.url, destination.folder)))[0] == 0
+
+
+async def test_follow_says_that_a_pattern_matches_nothing(
+    source: SmallSource, destination: Destination
+) -> None:
+    arguments = ("follow", source.url, destination.folder, "--once", "--only", "*.tll")
+    code, _, errors = await outcome(await rsnotify(*arguments))
+    assert code == 0
+    assert "no resource that the Source lists is selected by only *.tll" in errors
+
+
+async def test_audit_does_not_compare_with_a_folder_that_is_not_there(
+    source: SmallSource, destination: Destination
+) -> None:
+    code, output, errors = await outcome(await rsnotify("audit", source.url, destination.folder))
+    assert (code, output) == (2, "")
+    assert f"there is no folder {destination.folder} to compare with the Source" in errors

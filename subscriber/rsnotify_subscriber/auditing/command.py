@@ -9,7 +9,17 @@ import typer
 
 from rsnotify.commands import printable, run_until_stopped
 from rsnotify.plural import counted
-from rsnotify_subscriber.command_options import Dest, Json, Private, State, Url
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Dest,
+    Header,
+    Json,
+    Login,
+    Private,
+    State,
+    Url,
+    credentials_of,
+)
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit
@@ -21,6 +31,9 @@ def audit(
     state: State = None,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
     """Compare DEST with what the Source at URL lists.
 
@@ -32,9 +45,14 @@ def audit(
     """
     from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
 
+    credentials = credentials_of(login, bearer, header)
     result = run_until_stopped(
         lambda: audit_mirror(
-            url, dest, state=state, allow_private_addresses=allow_private_addresses
+            url,
+            dest,
+            state=state,
+            allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
         )
     )
     if result is None:

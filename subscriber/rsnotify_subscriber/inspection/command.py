@@ -16,7 +16,15 @@ from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
 from rsnotify.plural import counted
 from rsnotify.vocabulary import Capability
-from rsnotify_subscriber.command_options import Json, Private, Url
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Header,
+    Json,
+    Login,
+    Private,
+    Url,
+    credentials_of,
+)
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -49,6 +57,9 @@ def inspect(
     url: Url,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
     """Show what the Source at URL offers.
 
@@ -60,9 +71,12 @@ def inspect(
     """
     from rsnotify_subscriber.inspection.walk import inspect as inspect_source
 
+    credentials = credentials_of(login, bearer, header)
     try:
         found = run_until_stopped(
-            lambda: inspect_source(url, allow_private_addresses=allow_private_addresses)
+            lambda: inspect_source(
+                url, allow_private_addresses=allow_private_addresses, credentials=credentials
+            )
         )
     except RsnotifyError as error:
         raise complain(error, 1) from None

@@ -13,6 +13,7 @@ from tempfile import TemporaryFile
 
 from rsnotify.arguments import require
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_subscriber.folders import flush, make_durably
 from rsnotify_subscriber.mirror.tree import Tree
 from rsnotify_subscriber.received import Received
 
@@ -79,7 +80,7 @@ class FolderMirror:
         """Make the folder, and a file in it that nobody sees: better no now than at midnight."""
         done = "made"
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            make_durably(self._root)
             done = "written"
             with TemporaryFile(dir=self._root):
                 pass
@@ -166,22 +167,12 @@ def _flush_all(paths: Iterable[Path]) -> None:
     todo = list(paths)
     if len(todo) < 2:
         for path in todo:
-            _flush(path)
+            flush(path)
         return
-    list(_flushers(os.getpid()).map(_flush, todo))
+    list(_flushers(os.getpid()).map(flush, todo))
 
 
 @cache
 def _flushers(process: int) -> ThreadPoolExecutor:
     """Return the threads that flush for all mirrors of a process; a fork has none of them."""
     return ThreadPoolExecutor(_FLUSHES, "rsnotify-flush")
-
-
-def _flush(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and needs not
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -11,10 +11,17 @@ import msgspec
 import typer
 
 from rsnotify.commands import complain, printable, run_until_stopped
-from rsnotify.errors import RsnotifyError
+from rsnotify.errors import RsnotifyError, shown
 from rsnotify.plural import counted
 from rsnotify.writing import Profile
-from rsnotify_subscriber.command_options import Json, Private
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Header,
+    Json,
+    Login,
+    Private,
+    credentials_of,
+)
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.validation.verdicts import Checked, Validation
@@ -32,6 +39,9 @@ def validate(
     ] = Profile.V1_1,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
     """Report every rule that a document or a package breaks.
 
@@ -46,7 +56,8 @@ def validate(
 
     from rsnotify_subscriber.validation.walk import validate as validate_target
 
-    status = Console(stderr=True).status(Text(printable(target)))
+    credentials = credentials_of(login, bearer, header)
+    status = Console(stderr=True).status(Text(printable(shown(target))))
 
     def work() -> Coroutine[None, None, Validation]:
         return validate_target(
@@ -54,6 +65,7 @@ def validate(
             deep=deep,
             spec=spec,
             allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
             progress=lambda name: status.update(Text(printable(name))),
         )
 

@@ -217,8 +217,8 @@ async def test_a_path_that_is_given_to_the_command_begins_from_where_one_is(
     [
         ((), "name the Source and the folder of its mirror, or --config FILE"),
         ((URL,), "name the Source and the folder of its mirror"),
-        ((URL, "--config", "FILE"), "URL stands in the file"),
-        (("--state", "x", "--config", "FILE"), "STATE stands in the file"),
+        ((URL, "--config", "FILE"), "url is set in the file"),
+        (("--state", "x", "--config", "FILE"), "state is set in the file"),
         (
             (*("--config", "FILE", "--callback-url"), URL, "--callback-signature", "md5"),
             "signatures are made by",
