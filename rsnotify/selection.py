@@ -64,6 +64,16 @@ class Selection(Struct, frozen=True, omit_defaults=True):
             if not _ABSOLUTE.fullmatch(one):
                 raise ConfigurationError(f"{one!r} is no collection; give its absolute URI")
 
+    def describe(self) -> str:
+        """Return which resources are selected, as options name it; empty if all are."""
+        parts = {
+            "only": self.only,
+            "except": self.excluded,
+            "type": self.types,
+            "collection": self.collections,
+        }
+        return ", ".join(f"{name} {' '.join(values)}" for name, values in parts.items() if values)
+
     def wants(self, resource: Resource) -> bool:
         """Tell whether an entry speaks of a resource that is selected."""
         return (

@@ -249,7 +249,8 @@ class State:
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes held that are later than an instant.
 
-        What a crash left unknown is returned as well, as changed long ago: no list confirms that.
+        What a crash left unknown is returned as well, as deleted long ago: no list confirms that,
+        and it need not be there.
         Each names a type and a collection that are selected, as only what is selected is recorded.
         """
         identity = self.identity()
@@ -257,7 +258,7 @@ class State:
         type = next(iter(selection.types), None)
         links = tuple(Link(rel=Rel.COLLECTION, href=one) for one in selection.collections[:1])
         moment = to_microseconds(instant)
-        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self.unknown()]
+        rows = [(uri, 0, ChangeType.DELETED, None) for uri in self.unknown()]
         if self._latest > moment:
             with self._storage():
                 rows += self._database.read(_CHANGED_AFTER, (moment,))

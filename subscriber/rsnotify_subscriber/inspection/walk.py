@@ -16,6 +16,11 @@ from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify_subscriber.discovery import find
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import check_status
@@ -33,12 +38,18 @@ _PARENTS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 _DUMPS = frozenset({Capability.RESOURCE_DUMP, Capability.CHANGE_DUMP})
 
 
-async def inspect(url: str, *, allow_private_addresses: bool = False) -> Finding:
+async def inspect(
+    url: str,
+    *,
+    allow_private_addresses: bool = False,
+    credentials: Credentials = NO_CREDENTIALS,
+) -> Finding:
     """Find out what a Source offers.
 
     Args:
         url: Any URI that leads to the Source, as it would be followed.
         allow_private_addresses: Whether documents may name hosts at private addresses.
+        credentials: What is sent to the origin of `url`, as by a `Subscriber`.
 
     Returns:
         The topmost document there is, and below it all the others.
@@ -46,7 +57,10 @@ async def inspect(url: str, *, allow_private_addresses: bool = False) -> Finding
     Raises:
         RsnotifyError: The URI leads to nothing that can be inspected.
     """
-    sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
+    sessions = Sessions(
+        url, allow_private_addresses=allow_private_addresses, credentials=credentials
+    )
+    url = without_login(url)
     with TemporaryDirectory(prefix="rsnotify-inspect-") as temporary:
         async with sessions:
             walk = _Walk(sessions)
