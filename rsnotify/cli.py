@@ -46,6 +46,10 @@ def application() -> typer.Typer:
     return app
 
 
+class _Command(Variables, Command):
+    """A subcommand."""
+
+
 class _Subcommands(Group):
     """The subcommands, each loaded at its first use."""
 
@@ -62,12 +66,8 @@ class _Subcommands(Group):
         return self.commands.get(cmd_name)
 
 
-class _Command(Variables, Command):
-    """A subcommand that has no others below it."""
-
-
 def _load(point: EntryPoint) -> Any:
-    # Each option is an environment variable too: RSNOTIFY_SOURCE_PORT, RSNOTIFY_HUB_PORT.
+    # Each option is an environment variable too: --port of source is RSNOTIFY_SOURCE_PORT.
     settings = {**_SETTINGS, "auto_envvar_prefix": f"RSNOTIFY_{point.name.upper()}"}
     loaded = point.load()
     app = typer.Typer(rich_markup_mode=None)

@@ -55,8 +55,8 @@ def run_hub(
     config: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE",
             envvar=["RSNOTIFY_HUB_CONFIG", _FORMER_CONFIG],
+            metavar="FILE",
             help="A file with settings, .toml or .json.",
         ),
     ] = None,

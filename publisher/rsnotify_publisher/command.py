@@ -307,22 +307,22 @@ def _publish(root: Path | None, settings: Configuration) -> None:
             published, folders = several_folders(base_url, settings)
         else:
             published, folders = one_folder(root, base_url, settings)
-        _allow_files(len(folders))
-        app = server(published, folders)
-        leaving = Leaving(lambda: _LEFT, _TO_END)
-        at = address(settings.host, listening)
-        publishers = [folder.publisher for folder in folders]
-
-        async def main(stop: asyncio.Event) -> None:
-            publishing = Publishing(folders, at)
-            showing = asyncio.create_task(show_status(publishers, publishing.published))
-            try:
-                await _serve(app, publishing, listening, stop)
-            finally:
-                showing.cancel()
-                await asyncio.gather(showing, return_exceptions=True)
-
         with claim(folders):
+            _allow_files(len(folders))
+            app = server(published, folders)
+            leaving = Leaving(lambda: _LEFT, _TO_END)
+            at = address(settings.host, listening)
+            publishers = [folder.publisher for folder in folders]
+
+            async def main(stop: asyncio.Event) -> None:
+                publishing = Publishing(folders, at)
+                showing = asyncio.create_task(show_status(publishers, publishing.published))
+                try:
+                    await _serve(app, publishing, listening, stop)
+                finally:
+                    showing.cancel()
+                    await asyncio.gather(showing, return_exceptions=True)
+
             run(main, leaving)
 
 

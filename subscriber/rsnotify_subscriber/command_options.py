@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -183,12 +184,22 @@ Private = Annotated[
 Login = Annotated[
     str | None,
     typer.Option(
-        metavar="USER:PASSWORD", rich_help_panel=_NETWORK, help="User and password for the Source."
+        metavar="USER:PASSWORD",
+        envvar="RSNOTIFY_LOGIN",
+        allow_from_autoenv=False,
+        rich_help_panel=_NETWORK,
+        help="User and password for the Source.",
     ),
 ]
 Bearer = Annotated[
     str | None,
-    typer.Option(metavar="TOKEN", rich_help_panel=_NETWORK, help="Bearer token for the Source."),
+    typer.Option(
+        metavar="TOKEN",
+        envvar="RSNOTIFY_BEARER",
+        allow_from_autoenv=False,
+        rich_help_panel=_NETWORK,
+        help="Bearer token for the Source.",
+    ),
 ]
 #: Its environment variable has one header field on each line, so that typer does not split it.
 Header = Annotated[
@@ -196,7 +207,7 @@ Header = Annotated[
     typer.Option(
         metavar="'NAME: VALUE'",
         rich_help_panel=_NETWORK,
-        help="Header field to send to the Source; may be repeated. Its variable has one a line.",
+        help="Header field to send to the Source; may be repeated. RSNOTIFY_HEADER has one a line.",
         allow_from_autoenv=False,
     ),
 ]
@@ -331,7 +342,8 @@ def credentials_of(
     Raises:
         ConfigurationError: A header field is not written as one.
     """
-    headers = parse_header_lines(header or ())
+    lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
+    headers = parse_header_lines(filter(str.strip, lines))
     return Credentials(login=login, bearer=bearer, headers=headers)
 
 

@@ -253,16 +253,16 @@ async def test_each_command_takes_them_as_options_or_from_the_environment(
     follow = ("follow", source.site, destination.folder, "--once")
     done = await outcome(await rsnotify(*follow, *options))
     assert done[0] == 0, done
+    monkeypatch.setenv("RSNOTIFY_HEADER", "Authorization: Bearer t0ken\nX-Key: a b\n")
     for arguments in (
         ("audit", source.site, destination.folder),
         ("inspect", source.site),
         ("validate", source.url),
     ):
-        variable = f"RSNOTIFY_{arguments[0].upper()}_HEADER"
-        monkeypatch.setenv(variable, "Authorization: Bearer t0ken\nX-Key: a b\n")
         done = await outcome(await rsnotify(*arguments))
         assert done[0] == 0, done
-    monkeypatch.setenv("RSNOTIFY_FOLLOW_LOGIN", f"me:{SECRET}")
+    monkeypatch.delenv("RSNOTIFY_HEADER")
+    monkeypatch.setenv("RSNOTIFY_LOGIN", f"me:{SECRET}")
     source.wanted = {"Authorization": BASIC}
     done = await outcome(await rsnotify(*follow))
     assert done[0] == 0, done
