@@ -160,10 +160,13 @@ class Intake:
         """
         knowledge = self._knowledge
         full, frontier, until = knowledge.prefix, knowledge.frontier, coverage.until
-        was_read = full is not None and until is not None and coverage.from_ == full.from_
-        if full is None or until is None or not was_read or until < full.before:
+        if full is None:
             self.backwards.look_at_past(coverage, frontier)
             return coverage.contradictory
+        if coverage.from_ != full.from_ or until is None or until < full.before:
+            is_missed = full.is_missed_by(coverage)
+            self.backwards.look_at_past(coverage, frontier, has_lost=is_missed)
+            return coverage.contradictory or is_missed
         prefix = prefix_of(full.uri, coverage, knowledge.confirmed)
         has_lost = prefix is not None and full.has_lost(prefix, coverage)
         self.backwards.look_at_past(coverage, frontier, has_lost=has_lost)

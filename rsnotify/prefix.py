@@ -14,12 +14,12 @@ from zlib import crc32
 from msgspec import Struct
 
 from rsnotify.coverage import Change, Coverage
-from rsnotify.datetimes import Instant
+from rsnotify.datetimes import Instant, to_microseconds
 
-#: The type of a checksum in an array.
-_CHECKSUM = "I"
+#: The types of a checksum, and of microseconds since 1970, in an array.
+_CHECKSUM, _MOMENT = "I", "q"
 #: Of a list in chronological order with more resources, only their number and sum are kept.
-_FEW = 1_000
+_FEW = 300
 
 
 class Prefix(Struct, frozen=True, omit_defaults=True):
@@ -38,6 +38,7 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
         names: The sum of the checksums of their URIs.
         resources: The checksums themselves, if these are few, or the list is not in chronological
             order.
+        latest: When each of them changed last, if that is in chronological order.
     """
 
     uri: str
@@ -50,6 +51,7 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     uris: int = 0
     names: int = 0
     resources: bytes = b""
+    latest: bytes = b""
 
     def is_extended_by(self, later: Prefix, coverage: Coverage) -> bool:
         """Return whether a list still has the entries that it had when it was read before.
@@ -74,6 +76,8 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
             later: The fingerprint of the list now.
             coverage: Its entries.
         """
+        if self.is_missed_by(coverage):
+            return True
         if self.uri != later.uri or self.from_ is None or later.from_ is None:
             return False
         if self.from_ != later.from_:
@@ -83,9 +87,21 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
         if self._is_appended_to(coverage):
             return False
         if self.resources:
-            now = {_name(change.uri) for change in coverage.changes}
-            return not now.issuperset(array(_CHECKSUM, self.resources))
+            return not _latest(coverage).keys() >= set(array(_CHECKSUM, self.resources))
         return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
+
+    def is_missed_by(self, coverage: Coverage) -> bool:
+        """Return whether a list lacks changes that the list had of the same time.
+
+        Args:
+            coverage: Its entries. It may cover only a part of the time.
+        """
+        if not self.latest or coverage.from_ is None or coverage.until is None:
+            return False
+        after, until = to_microseconds(coverage.from_), to_microseconds(coverage.until)
+        now = _latest(coverage)
+        had = zip(array(_CHECKSUM, self.resources), array(_MOMENT, self.latest), strict=True)
+        return any(after < at <= until and now.get(name, after) < at for name, at in had)
 
     def _is_appended_to(self, coverage: Coverage) -> bool:
         return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
@@ -106,9 +122,12 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None
     if coverage.until is None:
         return None
     before = max(coverage.until, confirmed)
-    names = sorted({_name(change.uri) for change in coverage.changes})
+    latest = _latest(coverage)
+    names = sorted(latest)
     count, total = _sum(coverage, before)
     later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
+    is_certain = coverage.ordered and not coverage.contradictory
+    is_kept = len(names) <= _FEW or not coverage.ordered
     return Prefix(
         uri,
         coverage.from_,
@@ -119,7 +138,8 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None
         total + later,
         len(names),
         sum(names),
-        array(_CHECKSUM, names).tobytes() if len(names) <= _FEW or not coverage.ordered else b"",
+        array(_CHECKSUM, names).tobytes() if is_kept else b"",
+        array(_MOMENT, map(latest.__getitem__, names)).tobytes() if is_kept and is_certain else b"",
     )
 
 
@@ -128,9 +148,14 @@ def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:
     return len(checksums), sum(checksums)
 
 
+def _latest(coverage: Coverage) -> dict[int, int]:
+    """Return when each resource changed last, by the checksum of its URI."""
+    latest: dict[int, int] = {}
+    for change in coverage.changes:
+        name, at = crc32(change.uri.encode()), to_microseconds(change.at)
+        latest[name] = max(at, latest.get(name, at))
+    return latest
+
+
 def _checksum(change: Change) -> int:
     return crc32(f"{change.uri} {change.change} {change.resource.hash}".encode())
-
-
-def _name(uri: str) -> int:
-    return crc32(uri.encode())
