@@ -6,13 +6,16 @@ BIN := $(VENV)/bin
 ARGS ?=
 DATA ?=
 
-.PHONY: demo test check format bench fleet publishing replay returning killing containers clean
+.PHONY: demo test check format bench fleet publishing slow replay returning killing containers clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
 
-test: $(VENV)/ready-dev ## all tests: make test ARGS="-k hub"
-	$(BIN)/pytest -n auto --dist loadfile $(ARGS)
+test: $(VENV)/ready-dev ## all tests but the slow ones: make test ARGS="-k hub"
+	$(BIN)/pytest -n auto --dist loadfile -m "not slow" $(ARGS)
+
+slow: $(VENV)/ready-dev ## the slow tests
+	$(BIN)/pytest -n auto --dist worksteal -m slow $(ARGS)
 
 check: $(VENV)/ready-dev ## lint and types
 	$(BIN)/ruff check .

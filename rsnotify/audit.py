@@ -25,6 +25,7 @@ from rsnotify.digest import ALGORITHM, SetDigest, SetSum, set_digest
 from rsnotify.errors import InvalidDocument
 from rsnotify.model import Document
 from rsnotify.pace import Pace
+from rsnotify.plural import counted
 
 #: How much longer than the first time it waits at most until everything is compared again.
 _MOST = 64
@@ -195,7 +196,7 @@ class Audit:
     def _tell_of_comparison(self, now: float) -> None:
         if self._compared and not self._told:
             self._told = True
-            found = f"{self._found} resources" if self._found else "nothing"
+            found = counted(self._found, "resource") if self._found else "nothing"
             wait = max(0.0, self._next - now)
             self._note(
                 f"{found} differed from what the Source lists, but the digests still do: "
@@ -211,5 +212,6 @@ def _again(said: _Said) -> _Said:
 def _difference(ours: SetDigest, said: _Said) -> str:
     at = format_datetime(said.until)
     if ours.count != said.digest.count:
-        return f"at {at} the Source has {said.digest.count} resources, and {ours.count} are held"
+        theirs = counted(said.digest.count, "resource")
+        return f"at {at} the Source has {theirs}, and {ours.count:,} are held"
     return f"at {at} as many resources are held as the Source has, {ours.count}, but not the same"

@@ -1,19 +1,20 @@
-"""Whether the time of a Source has gone back: its lists end before what they told already.
+"""Whether the time of a Source has gone back: its lists lack changes that they had.
 
-Its clock may have been ahead and been set, one entry may have had a wrong date, or the Source may
-have been restored from a copy. Whatever it tells then lies before what is confirmed, and would be
-passed over as old, for years perhaps. But the list may also be an old copy, as a replica or a cache
-still has it. So
+The Source may have been restored from a backup, its clock may have been ahead, or one entry may
+have had a wrong date. Later changes are then dated before what is confirmed, and would be passed
+over as old, perhaps for years. But such a list may also be an old copy from a replica or a cache.
+So
 
-- all entries of a list that ends before what was confirmed are taken for new, if it begins later,
-  or has more of them, than the last that did not. To whoever has applied them, that is a look-up
-  for each, or a request, where neither a hash nor a fraction of a second tells that it is the same;
-- where the list goes on like this, its time has gone back: at once, if the list itself shows it, or
-  lacks what the documents told at the very instant up to which it has all, or if it is the first
-  that a run reads, and was sent before that instant; else after `Pace.stale` seconds, in which an
-  old copy has become a new one.
+- a list that lacks entries, and still ends where the lists before it ended or later, is no old
+  copy: everything is compared at once;
+- all entries of a list that ends before what is confirmed count as new if it begins later, or has
+  more entries, than the last list that did not end before. Each costs a look-up where the change
+  was applied already, and a request where neither a hash nor a fraction of a second shows that;
+- if lists go on to end before what is confirmed, time has gone back: at once if the list itself
+  shows it, or if it is the first list of a run and was sent before that instant; otherwise after
+  `Pace.stale` seconds, by when a new copy has replaced an old one.
 
-Then nothing is left that instants could be compared with, and everything is compared anew.
+The datetimes that are held then prove nothing any more, and everything is compared.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class Backwards:
         self._behind_since: float | None = None
         self._next = 0.0
         self._wait = pace.repair
-        #: Where the list that was read last begins and ends.
-        self.begins: Instant | None = None
+        self._lost_since: Instant | None = None
+        self._begins: Instant | None = None
+        #: Where the list that was read last ends.
         self.ends: Instant | None = None
 
     def look(
@@ -87,7 +89,7 @@ class Backwards:
             self._read,
             _Read(coverage.from_, len(coverage.changes), last, ends, is_behind),
         )
-        self.begins, self.ends = coverage.from_, ends
+        self._begins, self.ends = coverage.from_, ends
         if not (is_behind and frontier.seen):
             self._behind_since = None
         elif self._behind_since is None:
@@ -97,11 +99,28 @@ class Backwards:
             self._since = None
             self._is_sure = False
         if self._behind_since is None and (has_lost or _lacks_what_was_told(coverage, frontier)):
-            self._is_shown = True  # the next list need not show it again
+            self._show(coverage)  # the next list need not show it again
             return True
-        if not is_behind:
-            return False
-        return self._doubt(coverage, frontier, before, now)
+        return is_behind and self._doubt(coverage, frontier, before, now)
+
+    def look_at_past(
+        self, coverage: Coverage, frontier: Frontier, *, has_lost: bool = False
+    ) -> None:
+        """Look at a closed list or a package, before it is taken in.
+
+        Args:
+            coverage: What it covers.
+            frontier: What is confirmed.
+            has_lost: Whether it lacks entries that it had while it was open.
+        """
+        is_over = coverage.until is not None and coverage.until >= frontier.instant
+        if is_over and (has_lost or _lacks_what_was_told(coverage, frontier)):
+            self._show(coverage)
+
+    def _show(self, coverage: Coverage) -> None:
+        self._is_shown = True
+        since = coverage.from_ or EARLIEST
+        self._lost_since = since if self._lost_since is None else min(self._lost_since, since)
 
     def _doubt(
         self, coverage: Coverage, frontier: Frontier, before: _Read | None, now: float
@@ -122,6 +141,12 @@ class Backwards:
         return is_new and self._goes_on(coverage) and (told or shown or self._since is not None)
 
     @property
+    def begins(self) -> Instant | None:
+        """Where the lists begin that count once time has gone back."""
+        known = [one for one in (self._begins, self._lost_since, self.ends) if one is not None]
+        return min(known, default=None)
+
+    @property
     def is_behind(self) -> bool:
         """Whether the list that was read last ends before what the lists said, or lacks it."""
         return self._is_shown or self._behind_since is not None
@@ -135,7 +160,7 @@ class Backwards:
 
     def has_gone_back(self, now: float) -> bool:
         """Tell whether the time of the Source has gone back, and it is time to do something."""
-        if now < self._next:
+        if now < self._next or self.ends is None:
             return False
         if self._is_sure or self._is_shown:
             return True
@@ -144,10 +169,10 @@ class Backwards:
         return max(waited, default=0.0) >= self._pace.stale
 
     def begin_anew(self, now: float) -> None:
-        """Hear that everything is compared anew, and nothing of before counts."""
+        """Start again, as everything is about to be compared."""
         self._next = now + self._wait
         self._wait = min(2 * self._wait, _MOST * self._pace.repair)
-        self._read = self._front = self._since = self._behind_since = None
+        self._read = self._front = self._since = self._behind_since = self._lost_since = None
         self._is_sure = self._is_shown = False
 
 

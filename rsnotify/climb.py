@@ -35,6 +35,7 @@ from rsnotify.ladder import change_ways, resource_ways
 from rsnotify.model import Document, Resource
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.plural import counted
 from rsnotify.provisional import Provisional
 from rsnotify.pull import Pull, Step
 from rsnotify.schedule import Schedule
@@ -97,7 +98,7 @@ class Climb:
         self._dump_is_new = False
         #: The Capability List under which everything was compared, or is just now.
         self._place = self._place_compared = offer.capability_list
-        self._is_routine = self._has_compared = False
+        self._is_routine = self._has_compared = self._is_in_question = False
         self._next_comparison = compared + pace.compare
         self._still_listed: set[str] = set()
         #: When everything was compared last.
@@ -120,7 +121,7 @@ class Climb:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the Change List ends before what it said earlier."""
+        """Whether the Change List ends before, or lacks, changes that it listed earlier."""
         return self._backwards.is_behind
 
     @property
@@ -185,7 +186,13 @@ class Climb:
         Some Sources never list what they delete, other than by leaving it out of the Resource List.
         """
         due = max(self._next_comparison, self.compared + self._pace.compare)
+        if self._is_in_question:
+            due = min(due, self.compared + self._pace.repair)
         return now >= due and not self._has_compared
+
+    def question(self) -> None:
+        """Compare everything soon, as only that shows whether a resource is still listed."""
+        self._is_in_question = True
 
     def check(self, now: float, when: float, *, everything: bool) -> None:
         """Begin, now or later, as something may be missing; only when none is under way.
@@ -324,6 +331,7 @@ class Climb:
         """Go on with the lists of changes, which are enough unless they leave something out."""
         self._note(f"the copy could not be compared with the whole set: {error}", warning=True)
         self._next_comparison = now + self._pace.compare / _SOONER
+        self._is_in_question = False
         self._baseline = self._listed = self._waiting = None
         self._still_listed.clear()
         self._worklist.release()
@@ -337,7 +345,7 @@ class Climb:
             more = step.fetch is not None
             new = self._intake.take(asked, step.coverage, now, present=present, more=more)
             if new:
-                self._note(f"{new} changes from the {asked.rung} {asked.uri}")
+                self._note(f"{counted(new, 'change')} from the {asked.rung} {asked.uri}")
         if step.fetch is not None:
             self._ask(asked, step.fetch)
         elif step.failure is not None:
@@ -411,9 +419,10 @@ class Climb:
 
     def _step_back(self, now: float) -> None:
         """Begin anew with what is held, as its instants tell nothing any more."""
-        confirmed, ends = self._knowledge.confirmed, self._backwards.ends
+        confirmed = self._knowledge.confirmed
+        begins, ends = self._backwards.begins, self._backwards.ends
+        assert begins is not None
         assert ends is not None
-        begins = min(self._backwards.begins or ends, ends)
         how = f"its lists end at {format_datetime(ends)}, and told of {format_datetime(confirmed)}"
         if ends >= confirmed:
             how = "its lists lack what they told"
@@ -523,6 +532,7 @@ class Climb:
         if baseline.complete:
             self._worklist.drop_unlisted(baseline.at, self._still_listed)
             self.compared = now
+            self._is_in_question = False
             self._place = self._place_compared
             self._has_compared = True  # the lists of changes are next, however short the interval
         self._still_listed.clear()

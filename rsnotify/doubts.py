@@ -13,6 +13,7 @@ from rsnotify.climb import Climb
 from rsnotify.datetimes import format_datetime
 from rsnotify.errors import shown
 from rsnotify.knowledge import Knowledge
+from rsnotify.plural import counted
 from rsnotify.provisional import Provisional
 from rsnotify.worklist import Worklist
 
@@ -62,13 +63,13 @@ class Doubts:
             yield "changes were pushed that the Source's lists do not reach yet"
         if self._provisional.overdue:
             yield (
-                f"{self._provisional.overdue} changes were pushed that the Source's lists should "
-                "have by now and do not"
+                f"{counted(self._provisional.overdue, 'pushed change')} should be in the Source's "
+                "lists by now, and the lists do not have all of them"
             )
         if climb.is_behind:
             yield (
-                "the Change List lacks what it said earlier; it may be an old copy, or the Source "
-                "was restored from a backup"
+                "the Change List lacks changes that it listed earlier; it may be an old copy, or "
+                "the Source was restored from a backup"
             )
 
     def _unapplied(self) -> str:
@@ -80,4 +81,5 @@ class Doubts:
         if failing:
             more = f" and {len(failing) - 1} more" if len(failing) > 1 else ""
             return f"{shown(failing[0].uri)}{more}: could not be fetched or applied yet"
-        return f"{len(self._worklist)} resources have changes that are not applied yet"
+        waiting = counted(len(self._worklist), "resource has", "resources have")
+        return f"{waiting} changes that are not applied yet"

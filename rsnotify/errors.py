@@ -13,6 +13,7 @@
     │   ├── ContentMismatch          the content is not what its hash or length promised
     │   └── RefusedAddress           a document or a stranger named an address we do not dial
     ├── ConfigurationError       the user asked for something that cannot work
+    │   ├── WrongOption              an option of a command has a wrong value
     │   └── SeveralSets              a URI leads to several sets of resources; one must be named
     └── StorageError             the journal, log or state cannot be read or written
 
@@ -26,7 +27,7 @@ import re
 
 #: Characters of a reason that a message tells.
 _LONGEST = 500
-_CREDENTIALS = re.compile(r"//[^/?#@]*@")
+_CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 def shown(uri: str) -> str:
@@ -122,11 +123,20 @@ class Unavailable(FetchError):
         uri: What was asked for.
         reason: Why it failed.
         retry_after: Seconds the server asked to wait, if it did.
+        status: The status of the HTTP response, if there was one.
     """
 
-    def __init__(self, uri: str, reason: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        reason: str,
+        retry_after: float | None = None,
+        *,
+        status: int | None = None,
+    ) -> None:
         super().__init__(uri, reason)
         self.retry_after = retry_after
+        self.status = status
 
 
 class ContentMismatch(FetchError):
@@ -139,6 +149,20 @@ class RefusedAddress(FetchError):
 
 class ConfigurationError(RsnotifyError):
     """The user asked for something that cannot work; the message says what to change."""
+
+
+class WrongOption(ConfigurationError):
+    """An option of a command has a wrong value.
+
+    Args:
+        name: The option without its dashes, as `resource_list_every`.
+        reason: What is wrong, and what may be there, as a clause.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.option = f"--{name.replace('_', '-')}"
+        self.reason = reason
+        super().__init__(f"{self.option}: {reason}")
 
 
 class SeveralSets(ConfigurationError):

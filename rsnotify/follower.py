@@ -443,9 +443,11 @@ class Follower:
     def applied(self, changes: Iterable[Change], now: float) -> list[Action]:
         """Hear that changes of an `Apply` are in the state, or about to be committed to it."""
         for change in changes:
-            self._worklist.applied(change)
+            is_latest = self._worklist.applied(change)
             if self._is_removal(change):
                 listed, _ = self._gone.pop(change.uri)
+                if not is_latest:  # what is known of it by now says what it is
+                    continue
                 self._is_watching = True
                 self._worklist.watch(
                     replace(listed, check=Check.FETCH), now + self._pace.gone_after
@@ -469,6 +471,7 @@ class Follower:
             gone = replace(change, change=ChangeType.DELETED, package=None)
             self._gone[change.uri] = (change, gone)
             self._worklist.add(gone)
+            self._climb.question()
         else:
             self._note(f"could not apply, try {attempts}: {error}", warning=attempts == 3)
             # It may have changed or gone since: then the lists say so.

@@ -89,7 +89,8 @@ class Intake:
         knowledge = self._knowledge
         before = knowledge.frontier.instant
         coverage = self._believed(asked, coverage)
-        compare = self._has_to_compare(asked, coverage, now) if present else coverage.contradictory
+        has_to_compare = self._has_to_compare if present else self._has_to_compare_past
+        compare = has_to_compare(asked, coverage, now)
         new = knowledge.pull(coverage)
         told = coverage.changes if compare else new
         reduced = reduce(told, ordered=coverage.ordered, compare=compare, from_=coverage.from_)
@@ -151,6 +152,23 @@ class Intake:
             knowledge.prefix = prefix
         self._read.append(prefix)
         return compare
+
+    def _has_to_compare_past(self, _asked: Fetch, coverage: Coverage, _now: float) -> bool:
+        """Return the same for a closed list or a package.
+
+        Its URI is another than while it was open.
+        """
+        knowledge = self._knowledge
+        full, frontier, until = knowledge.prefix, knowledge.frontier, coverage.until
+        was_read = full is not None and until is not None and coverage.from_ == full.from_
+        if full is None or until is None or not was_read or until < full.before:
+            self.backwards.look_at_past(coverage, frontier)
+            return coverage.contradictory
+        prefix = prefix_of(full.uri, coverage, knowledge.confirmed)
+        has_lost = prefix is not None and full.has_lost(prefix, coverage)
+        self.backwards.look_at_past(coverage, frontier, has_lost=has_lost)
+        is_extended = prefix is not None and full.is_extended_by(prefix, coverage)
+        return coverage.contradictory or not is_extended
 
     def _checked(self, change: Change) -> Change:
         """Compare also what push announced otherwise long ago, with a later datetime."""

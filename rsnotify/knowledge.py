@@ -56,8 +56,10 @@ class Knowledge:
         if progress is not None:
             self.prefix = self._sound_prefix = progress.prefix
             self._through = progress.through
-            self._known = Frontier.at(progress.through)
             seen, running = progress.seen, progress.running
+            # What a hub repeats of that very instant is not new.
+            is_same = progress.through == progress.confirmed
+            self._known = Frontier.at(progress.through, seen if is_same else ())
             self._confirmed = Frontier.at(progress.confirmed, seen, running=running)
             self._sound = copy(self._confirmed)
 

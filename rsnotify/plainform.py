@@ -107,7 +107,7 @@ class PlainForm:
         self._pending = []
 
     def _begin(self) -> bool:
-        """Tell whether the document has begun as ours; leave where it cannot any more."""
+        """Return whether the document has begun as one of ours; stop where it cannot be one."""
         beginning = b"".join(self._pending)
         tags = beginning.count(b">")
         if opening := _OPENING.match(beginning):
@@ -124,7 +124,7 @@ class PlainForm:
         return b">" not in beginning or _BEGINNING.match(beginning) is not None
 
     def _take(self, end: int) -> None:
-        """Take entry after entry.
+        """Read one entry after another.
 
         Args:
             end: Where the last one ends, counted from the end of what is pending.

@@ -18,6 +18,8 @@ from rsnotify.datetimes import Instant
 
 #: The type of a checksum in an array.
 _CHECKSUM = "I"
+#: Of a list in chronological order with more resources, only their number and sum are kept.
+_FEW = 1_000
 
 
 class Prefix(Struct, frozen=True, omit_defaults=True):
@@ -34,7 +36,8 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
         whole: The sum of the checksums of all entries.
         uris: How many resources have entries.
         names: The sum of the checksums of their URIs.
-        resources: The checksums themselves, in order, if the list is not in chronological order.
+        resources: The checksums themselves, if these are few, or the list is not in chronological
+            order.
     """
 
     uri: str
@@ -64,9 +67,8 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     def has_lost(self, later: Prefix, coverage: Coverage) -> bool:
         """Return whether a list lacks entries that it had when it was read before.
 
-        A list in chronological order has all of them, unless it was appended to by place. In any
-        other, entries may move, and only a resource that has none any more shows that something is
-        missing.
+        Where entries may be inserted, or replaced by later ones of the same resource, only a
+        resource that has none any more shows that something is missing.
 
         Args:
             later: The fingerprint of the list now.
@@ -117,7 +119,7 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None
         total + later,
         len(names),
         sum(names),
-        b"" if coverage.ordered else array(_CHECKSUM, names).tobytes(),
+        array(_CHECKSUM, names).tobytes() if len(names) <= _FEW or not coverage.ordered else b"",
     )
 
 

@@ -132,10 +132,12 @@ def verification(change: Change, at: Instant) -> Change:
 
     Args:
         change: What was announced of the resource. What may decide whether it is selected is kept.
-            The resource counts as deleted if it is not there.
+            If it is a deletion, the resource need not be there.
         at: The datetime under which the result is recorded.
     """
-    announced, kind = change.resource, ChangeType.DELETED
+    announced = change.resource
+    is_deletion = change.change is ChangeType.DELETED
+    kind = ChangeType.DELETED if is_deletion else ChangeType.UPDATED
     links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
     resource = Resource(change.uri, change=kind, datetime=at, type=announced.type, links=links)
     return Change(change.uri, kind, at, resource, check=Check.FETCH)

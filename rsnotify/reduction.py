@@ -82,7 +82,7 @@ def reduce(
 
 
 def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
-    """Let resources be fetched that need not be what one of several entries announced."""
+    """Mark resources to be fetched whose entries do not say which of them is the latest."""
     deleted = {one.uri for one in changes if one.change is ChangeType.DELETED} if ambiguous else ()
     for uri in ambiguous:
         change = latest[uri]

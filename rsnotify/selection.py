@@ -64,6 +64,16 @@ class Selection(Struct, frozen=True, omit_defaults=True):
             if not _ABSOLUTE.fullmatch(one):
                 raise ConfigurationError(f"{one!r} is no collection; give its absolute URI")
 
+    def describe(self) -> str:
+        """Return which resources are selected, as options name it; empty if all are."""
+        parts = {
+            "only": self.only,
+            "except": self.excluded,
+            "type": self.types,
+            "collection": self.collections,
+        }
+        return ", ".join(f"{name} {' '.join(values)}" for name, values in parts.items() if values)
+
     def wants(self, resource: Resource) -> bool:
         """Tell whether an entry speaks of a resource that is selected."""
         return (
@@ -121,7 +131,7 @@ def _alternatives(pattern: str) -> tuple[list[str], ...]:
 
 
 def _consists_of(text: str, pieces: list[str]) -> bool:
-    """Tell whether a text is these pieces, in order, with any characters between them."""
+    """Return whether a text consists of these pieces, in order, with any text between them."""
     first, *others = pieces
     if not others:
         return text == first

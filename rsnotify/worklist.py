@@ -163,16 +163,21 @@ class Worklist:
                 taken.append(owed.change)
         return taken
 
-    def applied(self, change: Change) -> None:
-        """Hear that a change handed out is durably applied."""
+    def applied(self, change: Change) -> bool:
+        """Record that a change handed out is durably applied.
+
+        Returns:
+            Whether nothing later is known of its resource.
+        """
         owed = self._returned(change)
         if owed is None:
-            return
-        if owed.change is change:
-            self._failing -= owed.attempts > 0
-            del self._owed[change.uri]
-        else:
+            return True
+        if owed.change is not change:
             self._ready.append(change.uri)  # superseded meanwhile
+            return False
+        self._failing -= owed.attempts > 0
+        del self._owed[change.uri]
+        return True
 
     def failed(
         self, change: Change, now: float, at_least: float = 0.0, *, missing: bool = False

@@ -11,11 +11,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rsnotify.commands.processes import free_port
+from tests import watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
 from tests.postgresql import PostgreSQL, running_postgresql
 
+watchdog.start()
 # What a shell starts in the background may ignore interruptions, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes says something of the machine, not of the code.

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from rsnotify.commands.processes import free_port
+from tests.watchdog import watch
 
 #: Where Debian keeps the programs of the server, beside PATH.
 DEBIAN = sorted(map(str, Path("/usr/lib/postgresql").glob("*/bin")), reverse=True)
@@ -62,6 +63,7 @@ class PostgreSQL:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories=''"
         options += " -c fsync=off"
         self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", options, "start")
+        watch(int((self._folder / "data/postmaster.pid").read_text().split()[0]))
 
     def crash(self) -> None:
         """End it as a crash does: connections break, and it has to recover at the next start."""

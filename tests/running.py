@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import select
 import signal
 import subprocess
 import threading
@@ -39,6 +41,11 @@ class Running:
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its number in the system."""
+        return self._process.pid
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -104,3 +111,16 @@ class Running:
     def show(self) -> None:
         """Print what it printed: pytest keeps that for a test that fails."""
         print(f"--- {' '.join(self._command)}\n{self.output()}")
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the processes that a process has started and that have not ended; on Linux."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(one) for task in tasks for one in (task / "children").read_text().split()]
+
+
+def wait_for_end(process: int) -> None:
+    """Wait until a process has ended that need not be a child, by its pidfd, and close that."""
+    ended, _, _ = select.select([process], [], [], PATIENCE)
+    os.close(process)
+    assert ended, "it is still there"

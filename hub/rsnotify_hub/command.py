@@ -11,10 +11,8 @@ from typing import Annotated
 import typer
 
 from rsnotify.commands import run
+from rsnotify.commands.command_line import from_environment
 from rsnotify_hub.admin.command import commands as hub
-from rsnotify_hub.serving.application import serve
-from rsnotify_hub.serving.logs import write_json
-from rsnotify_hub.settings.loading import ConfigurationSource
 
 __all__ = ["hub"]
 
@@ -39,21 +37,27 @@ def collect_seldom() -> None:
 def run_hub(
     context: typer.Context,
     host: Annotated[
-        str | None, typer.Option(help="The address to listen on.", show_default="127.0.0.1")
+        str | None,
+        typer.Option(metavar="HOST", help="The address to listen on.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="The port; 0 takes a free one.", show_default="8080")
+        int | None,
+        typer.Option(metavar="PORT", help="The port; 0 takes a free one.", show_default="8080"),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="The folder that keeps everything.", show_default="rsnotify-hub"),
+        typer.Option(
+            metavar="DIR", help="The folder that keeps everything.", show_default="rsnotify-hub"
+        ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(help="A file with settings, .toml or .json.")
+        str | None, typer.Option(metavar="FILE", help="A file with settings, .toml or .json.")
     ] = None,
     public_url: Annotated[
         str | None,
-        typer.Option(help="How others reach this hub.", show_default="from host and port"),
+        typer.Option(
+            metavar="URL", help="How others reach this hub.", show_default="from host and port"
+        ),
     ] = None,
     allow_private_addresses: Annotated[
         bool,
@@ -62,19 +66,30 @@ def run_hub(
         ),
     ] = False,
 ) -> None:
-    """Run a hub: take changes from Sources, and push them to Destinations.
+    """Run a hub, which passes changes from Sources to Destinations.
 
-    With a subcommand: look into a running hub, or act on it.
+    With a subcommand: show the state of a running hub, or change it.
+
+    Examples:
+        rsnotify hub --data hub-data
+        rsnotify hub --config hub.toml --public-url https://hub.example/
     """
     if context.invoked_subcommand is not None:
         return
-    options = {
+
+    from rsnotify_hub.serving.application import serve
+    from rsnotify_hub.serving.logs import write_json
+    from rsnotify_hub.settings.loading import ConfigurationSource
+
+    options: dict[str, object] = {
         "host": host,
         "port": port,
         "data": data,
         "public_url": public_url,
-        "allow_private_addresses": allow_private_addresses or None,
     }
+    # The configuration reads the environment itself, and names the variable if one is wrong.
+    options = {name: one for name, one in options.items() if not from_environment(context, name)}
+    options["allow_private_addresses"] = allow_private_addresses or None
     source = ConfigurationSource(config, os.environ, options)
     configuration = source.load()
     if configuration.log_format == "json":

@@ -84,12 +84,15 @@ def check_change(resource: Resource) -> Resource:
     Raises:
         ConfigurationError: The change cannot be recorded; the message says what to mend.
     """
-    if not isinstance(resource.change, ChangeType):
+    try:
+        change = ChangeType(resource.change)  # type: ignore[arg-type]
+    except ValueError:
         raise ConfigurationError(
-            f"{resource.uri}: change is {resource.change!r}; say created, updated or deleted"
-        )
-    check_resource(resource)
-    return resource if resource.datetime is None else replace(resource, datetime=None)
+            f"{resource.uri}: change is {resource.change!r}; give one of {', '.join(ChangeType)}"
+        ) from None
+    if resource.change is not change or resource.datetime is not None:
+        resource = replace(resource, change=change, datetime=None)
+    return check_resource(resource)
 
 
 def check_record(record: Record) -> Record:

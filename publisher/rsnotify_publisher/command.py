@@ -5,22 +5,24 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from aiohttp import web
 
 from rsnotify.commands import complain, run
 from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.openfiles import allow_files
-from rsnotify_publisher.configuration import Configuration, load_configuration
-from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.folder.publishing import Publishing
-from rsnotify_publisher.folder.serve import server
-from rsnotify_publisher.folder.sets import one_folder, several_folders
-from rsnotify_publisher.publisher import Publisher
+from rsnotify.plural import counted
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from rsnotify_publisher.configuration import Configuration
+    from rsnotify_publisher.description import SourceDescription
+    from rsnotify_publisher.folder.publishing import Publishing
+    from rsnotify_publisher.publisher import Publisher
 
 #: Files that one set keeps open: its journal, three times, and connections to hubs.
 _FILES_OF_A_SET = 20
@@ -29,6 +31,11 @@ _OTHER_FILES = 256
 _TO_END = 90.0
 _LEFT = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
 
+#: The groups of options in the help.
+_HUBS = "Hubs"
+_MQTT = "MQTT"
+_DOCUMENTS = "Documents"
+
 
 def source(
     folder: Annotated[
@@ -36,111 +43,220 @@ def source(
     ] = None,
     base_url: Annotated[
         str | None,
-        typer.Option(help="URL of the folder for others; http://HOST:PORT/ if not given."),
+        typer.Option(
+            metavar="URL", help="URL of the folder for others; http://HOST:PORT/ if not given."
+        ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
+        str | None,
+        typer.Option(metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port to listen on; 0 takes a free one.", show_default="8000"),
+        typer.Option(
+            metavar="PORT", help="Port to listen on; 0 takes a free one.", show_default="8000"
+        ),
     ] = None,
     hub: Annotated[
-        list[str] | None, typer.Option(help="URL of a hub to push to; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="URL", rich_help_panel=_HUBS, help="URL of a hub to push to; may be repeated."
+        ),
     ] = None,
     advertise: Annotated[
         list[str] | None,
-        typer.Option(help="URL of the hub for Destinations, if it is another; may be repeated."),
+        typer.Option(
+            metavar="URL",
+            rich_help_panel=_HUBS,
+            help="URL of the hub for Destinations, if it is another; may be repeated.",
+        ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A file with settings, .toml or .json, for several sets of resources."),
+        typer.Option(
+            metavar="FILE",
+            help="A file with settings, .toml or .json, for several sets of resources.",
+        ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             help="Folder for the state.",
             show_default="DIR.rsnotify/source; with --config, rsnotify-source",
         ),
     ] = None,
-    token: Annotated[str | None, typer.Option(help="Bearer token for the hubs.")] = None,
-    mqtt_user: Annotated[
-        str | None, typer.Option(help="User at hubs that are MQTT brokers.")
+    token: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", rich_help_panel=_HUBS, help="Bearer token for the hubs."),
     ] = None,
-    mqtt_password: Annotated[str | None, typer.Option(help="Password of that user.")] = None,
+    mqtt_user: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", rich_help_panel=_MQTT, help="User at hubs that are MQTT brokers."
+        ),
+    ] = None,
+    mqtt_password: Annotated[
+        str | None,
+        typer.Option(metavar="PASSWORD", rich_help_panel=_MQTT, help="Password of that user."),
+    ] = None,
     mqtt_ca: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Certificates that a broker's has to come from."),
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_MQTT,
+            help="Certificates that a broker's has to come from.",
+        ),
     ] = None,
     mqtt_certificate: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Certificate to show to a broker.")
+        str | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=_MQTT, help="Certificate to show to a broker."
+        ),
     ] = None,
     mqtt_key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Private key of that certificate.")
+        str | None,
+        typer.Option(
+            metavar="FILE", rich_help_panel=_MQTT, help="Private key of that certificate."
+        ),
     ] = None,
     mqtt_version: Annotated[
         str | None,
-        typer.Option(metavar="5|3.1.1", help="Version of MQTT.", show_default="5"),
+        typer.Option(
+            metavar="5|3.1.1", rich_help_panel=_MQTT, help="Version of MQTT.", show_default="5"
+        ),
     ] = None,
     described_by: Annotated[
-        str | None, typer.Option(help="URL of a document about the Source.")
+        str | None,
+        typer.Option(
+            metavar="URL", rich_help_panel=_DOCUMENTS, help="URL of a document about the Source."
+        ),
     ] = None,
     heartbeat: Annotated[
         float | None,
-        typer.Option(help="Seconds of quiet before a heartbeat.", min=0.1, show_default="10"),
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_HUBS,
+            help="Seconds of quiet before a heartbeat.",
+            min=0.1,
+            show_default="10",
+        ),
     ] = None,
     resource_list_every: Annotated[
         float | None,
         typer.Option(
-            help="Seconds between refreshes of the Resource List.", min=0.1, show_default="900"
+            metavar="SECONDS",
+            rich_help_panel=_DOCUMENTS,
+            help="Seconds between refreshes of the Resource List.",
+            min=0.1,
+            show_default="900",
         ),
     ] = None,
     rotate: Annotated[
         str | None,
-        typer.Option(help="When changes are closed, such as '500 changes or 1 h'."),
+        typer.Option(
+            metavar="BOUNDS",
+            rich_help_panel=_DOCUMENTS,
+            help="When changes are closed, such as '500 changes or 1 h'.",
+        ),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(help="How long what is closed stays, such as '30 days, 1000 lists, 2 GB'."),
+        typer.Option(
+            metavar="BOUNDS",
+            rich_help_panel=_DOCUMENTS,
+            help="How long what is closed stays, such as '30 days, 1000 lists, 2 GB'.",
+        ),
     ] = None,
     resource_dump_every: Annotated[
-        float | None, typer.Option(help="Seconds between Resource Dumps; none if not given.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_DOCUMENTS,
+            help="Seconds between Resource Dumps; none if not given.",
+        ),
     ] = None,
     change_dump: Annotated[
-        bool, typer.Option("--change-dump", help="Offer the content of changes in packages.")
+        bool,
+        typer.Option(
+            "--change-dump",
+            rich_help_panel=_DOCUMENTS,
+            help="Offer the content of changes in packages.",
+        ),
     ] = False,
     resource_list_archive: Annotated[
-        bool, typer.Option("--resource-list-archive", help="Keep former Resource Lists.")
+        bool,
+        typer.Option(
+            "--resource-list-archive",
+            rich_help_panel=_DOCUMENTS,
+            help="Keep former Resource Lists.",
+        ),
     ] = False,
     resource_dump_archive: Annotated[
-        bool, typer.Option("--resource-dump-archive", help="Keep former Resource Dumps.")
+        bool,
+        typer.Option(
+            "--resource-dump-archive",
+            rich_help_panel=_DOCUMENTS,
+            help="Keep former Resource Dumps.",
+        ),
     ] = False,
     change_dump_archive: Annotated[
-        bool, typer.Option("--change-dump-archive", help="Keep older packages of changes.")
+        bool,
+        typer.Option(
+            "--change-dump-archive",
+            rich_help_panel=_DOCUMENTS,
+            help="Keep older packages of changes.",
+        ),
     ] = False,
     no_framework: Annotated[
-        bool, typer.Option("--no-framework", help="Do not tell hubs of new documents.")
+        bool,
+        typer.Option(
+            "--no-framework", rich_help_panel=_HUBS, help="Do not tell hubs of new documents."
+        ),
     ] = False,
     framework_url: Annotated[
         bool,
         typer.Option(
             "--framework-url",
+            rich_help_panel=_HUBS,
             help="Name where that is told by a <url> of the Source Description, too.",
         ),
     ] = False,
     gzip: Annotated[
-        bool, typer.Option("--gzip", help="Keep long documents compressed, as .xml.gz.")
+        bool,
+        typer.Option(
+            "--gzip", rich_help_panel=_DOCUMENTS, help="Keep long documents compressed, as .xml.gz."
+        ),
     ] = False,
     profile: Annotated[
         str | None,
-        typer.Option(help="The ResourceSync that is written, 1.1 or 1.0.", show_default="1.1"),
+        typer.Option(
+            metavar="1.1|1.0",
+            rich_help_panel=_DOCUMENTS,
+            help="The ResourceSync that is written, 1.1 or 1.0.",
+            show_default="1.1",
+        ),
     ] = None,
     allow_private_addresses: Annotated[
         bool,
-        typer.Option(help="Dial any address. A hub named here may be anywhere even without."),
+        typer.Option(
+            "--allow-private-addresses",
+            rich_help_panel=_HUBS,
+            help="Dial any address. A hub named here may be anywhere even without.",
+        ),
     ] = False,
 ) -> None:
-    """Publish a folder: serve it and its ResourceSync documents, watch it, push changes."""
+    """Publish a folder as a Source, and push its changes to hubs.
+
+    It serves the files and the ResourceSync documents, and watches the folder.
+
+    Examples:
+        rsnotify source data --base-url https://source.example/
+        rsnotify source data --hub http://127.0.0.1:8080/
+        rsnotify source --config source.toml
+    """
+    from rsnotify_publisher.configuration import load_configuration
+
     if (folder is None) == (config is None):
         raise ConfigurationError("name either a folder to publish, or a --config file of sets")
     settings = load_configuration(
@@ -179,6 +295,11 @@ def source(
 
 
 def _publish(root: Path | None, settings: Configuration) -> None:
+    from rsnotify_publisher.command_report import show_status
+    from rsnotify_publisher.folder.publishing import Publishing
+    from rsnotify_publisher.folder.serve import server
+    from rsnotify_publisher.folder.sets import one_folder, several_folders
+
     with listen(settings.host, settings.port) as listening:
         base_url = settings.base_url or address(settings.host, listening)
         published: Publisher | SourceDescription
@@ -189,7 +310,19 @@ def _publish(root: Path | None, settings: Configuration) -> None:
         _allow_files(len(folders))
         app = server(published, folders)
         leaving = Leaving(lambda: _LEFT, _TO_END)
-        run(lambda stop: _serve(app, Publishing(folders), listening, stop), leaving)
+        at = address(settings.host, listening)
+        publishers = [folder.publisher for folder in folders]
+
+        async def main(stop: asyncio.Event) -> None:
+            publishing = Publishing(folders, at)
+            showing = asyncio.create_task(show_status(publishers, publishing.published))
+            try:
+                await _serve(app, publishing, listening, stop)
+            finally:
+                showing.cancel()
+                await asyncio.gather(showing, return_exceptions=True)
+
+        run(main, leaving)
 
 
 def _allow_files(sets: int) -> None:
@@ -197,8 +330,8 @@ def _allow_files(sets: int) -> None:
     allowed = allow_files(wanted)
     if allowed < wanted:
         complain(
-            f"{sets} sets may need {wanted} files and connections at once, and the system allows "
-            f"{allowed}; raise that (ulimit -n)",
+            f"{counted(sets, 'set')} may need {wanted:,} files and connections at once, and the "
+            f"system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
 
@@ -206,6 +339,8 @@ def _allow_files(sets: int) -> None:
 async def _serve(
     app: web.Application, publishing: Publishing, listening: socket.socket, stop: asyncio.Event
 ) -> None:
+    from aiohttp import web
+
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
     await runner.setup()
     try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.host.settings import decode_settings, read_text
 from rsnotify.mqtt.login import Login
 from rsnotify.settings.lines import Path, line_of
@@ -117,7 +117,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         except msgspec.ValidationError as error:
             # Those of the file were checked when it was read, so one was given to the command.
             wrong = understand(str(error), _Tuning)
-            raise ConfigurationError(f"--{wrong.name}: {wrong.reason}".replace("_", "-")) from None
+            raise WrongOption(wrong.name, wrong.reason) from None
 
 
 def load_configuration(path: FilePath | None, **settings: Any) -> Configuration:
@@ -142,8 +142,7 @@ def load_configuration(path: FilePath | None, **settings: Any) -> Configuration:
         read = _read(found | given)
     except WrongSetting as wrong:
         if path is None or wrong.path[0] in given:
-            option = str(wrong.path[0]).replace("_", "-")
-            raise ConfigurationError(f"--{option}: {wrong.reason}") from None
+            raise WrongOption(str(wrong.path[0]), wrong.reason) from None
         raise _told(path, text, found, wrong) from None
     check_token(read.token)
     return msgspec.structs.replace(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from rsnotify.arguments import require
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Document, Link
 from rsnotify.vocabulary import Capability, Rel
@@ -47,7 +48,10 @@ class SourceDescription(Running):
             check_uri(described_by)
         self.base_url = normalize_base_url(base_url)
         self.uri = self.base_url + DESCRIPTION
+        require("sets", sets, Iterable, "a list of Publishers")
         self.sets = tuple(sets)
+        for one in self.sets:
+            require("a set", one, Publisher, "a Publisher")
         self._described_by = described_by
         self._check_places()
         self._check_folders()

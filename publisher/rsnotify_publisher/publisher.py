@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
+from rsnotify.arguments import require, require_function
 from rsnotify.errors import ConfigurationError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
@@ -65,7 +66,7 @@ class Publisher(Running):
         clock: Tells the time in microseconds since 1970.
 
     Raises:
-        ConfigurationError: A URL or an option is unusable.
+        ConfigurationError: A URL or an option is unusable, or an argument has a wrong type.
     """
 
     def __init__(
@@ -81,6 +82,15 @@ class Publisher(Running):
         options: Options | None = None,
         clock: Callable[[], int] = system_clock,
     ) -> None:
+        require("folder", folder, str | os.PathLike, "the path of a folder")
+        require("base_url", base_url, str, "a URL as a str")
+        if isinstance(hubs, str):
+            raise ConfigurationError("hubs is of type str; give a list of URLs")
+        for hub in hubs:
+            require("a hub", hub, str | Hub, "a URL as a str, or a Hub")
+        require("options", options, Options | None, "Options")
+        for name, function in (("content", content), ("resources", resources), ("clock", clock)):
+            require_function(name, function)
         known = tuple(hub if isinstance(hub, Hub) else parse_hub(hub, token) for hub in hubs)
         distinct = tuple({hub.uri: hub for hub in known}.values())
         self.source = Source(

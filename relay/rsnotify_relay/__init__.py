@@ -1,6 +1,19 @@
 """An aggregator: follows one Source, and publishes what it holds as a Source of its own."""
 
-from rsnotify_relay.relay import Relay
-from rsnotify_relay.republisher import Republisher
+from typing import TYPE_CHECKING
+
+from rsnotify.lazy import lazily
+
+if TYPE_CHECKING:
+    from rsnotify_relay.relay import Relay
+    from rsnotify_relay.republisher import Republisher
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "rsnotify_relay.relay": ("Relay",),
+            "rsnotify_relay.republisher": ("Republisher",),
+        },
+    )
 
 __all__ = ["Relay", "Republisher"]

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from aiohttp import web
 
 from rsnotify.commands import run
 from rsnotify.commands.leaving import Leaving
 from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
-from rsnotify_publisher.configuration import load_configuration
-from rsnotify_relay.relay import Relay
 from rsnotify_subscriber.command_how import How, with_how
 from rsnotify_subscriber.command_options import Hearing, Url
-from rsnotify_subscriber.command_running import left_behind
+
+if TYPE_CHECKING:
+    from rsnotify_relay.relay import Relay
+
+#: The group of these options in the help.
+_COPY = "Publishing the copy"
 
 
 @with_how
@@ -29,33 +31,73 @@ def relay(
     ],
     base_url: Annotated[
         str | None,
-        typer.Option(help="URL of the copy for others; http://HOST:PORT/ if not given."),
+        typer.Option(
+            metavar="URL",
+            rich_help_panel=_COPY,
+            help="URL of the copy for others; http://HOST:PORT/ if not given.",
+        ),
     ] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            rich_help_panel=_COPY,
+            help="Address to listen on.",
+            show_default="127.0.0.1",
+        ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Port to listen on; 0 takes a free one.", show_default="8000"),
+        typer.Option(
+            metavar="PORT",
+            rich_help_panel=_COPY,
+            help="Port to listen on; 0 takes a free one.",
+            show_default="8000",
+        ),
     ] = None,
     hub: Annotated[
-        list[str] | None, typer.Option(help="URL of a hub to push to; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="URL", rich_help_panel=_COPY, help="URL of a hub to push to; may be repeated."
+        ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A file with settings, .toml or .json, as for `rsnotify source`."),
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_COPY,
+            help="A file with settings, .toml or .json, as for `rsnotify source`.",
+        ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Folder for the state.", show_default="DIR.rsnotify")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for the state.", show_default="DIR.rsnotify"),
     ] = None,
-    token: Annotated[str | None, typer.Option(help="Bearer token for the hubs.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(metavar="TOKEN", rich_help_panel=_COPY, help="Bearer token for the hubs."),
+    ] = None,
     described_by: Annotated[
-        str | None, typer.Option(help="URL of a document about the copy.")
+        str | None,
+        typer.Option(
+            metavar="URL", rich_help_panel=_COPY, help="URL of a document about the copy."
+        ),
     ] = None,
     *,
     how: How,
 ) -> None:
-    """Follow the Source at URL into DIR, and publish DIR as a Source with its provenance."""
+    """Follow a Source into DIR, and publish DIR as a Source.
+
+    The entries of its documents name the resources that they are copies of.
+
+    Examples:
+        rsnotify relay https://source.example/ copy --base-url https://relay.example/
+        rsnotify relay https://source.example/ copy --hub https://hub.example/
+    """
+    from rsnotify_publisher.configuration import load_configuration
+    from rsnotify_relay.relay import Relay
+    from rsnotify_subscriber.command_running import left_behind
+
     settings = load_configuration(
         config,
         base_url=base_url,
@@ -69,10 +111,11 @@ def relay(
     if settings.sets:
         raise ConfigurationError(f"a relay has one set of resources; {config} names several")
     with listen(settings.host, settings.port) as listening, how.hearing() as hearing:
+        at = address(settings.host, listening)
         relaying = Relay(
             url,
             folder,
-            settings.base_url or address(settings.host, listening),
+            settings.base_url or at,
             state=Path(settings.data) if settings.data else None,
             hubs=settings.known_hubs(),
             options=settings.options_of(),
@@ -83,18 +126,21 @@ def relay(
             **how.settings(),
         )
         leaving = Leaving(lambda: left_behind(relaying.subscriber.in_handler))
-        run(lambda stop: _relay(relaying, listening, hearing, stop), leaving)
+        run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)
 
 
 async def _relay(
-    relaying: Relay, listening: socket.socket, hearing: Hearing, stop: asyncio.Event
+    relaying: Relay, listening: socket.socket, at: str, hearing: Hearing, stop: asyncio.Event
 ) -> None:
+    from aiohttp import web
+
     runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
     await runner.setup()
 
     async def serve() -> None:
         await web.SockSite(runner, listening).start()
-        typer.echo(f"rsnotify relay serving {relaying.publisher.source.base_url}")
+        base_url = relaying.publisher.source.base_url
+        typer.echo(f"rsnotify relay serving {base_url} (listening on {at})")
 
     work = asyncio.create_task(relaying.run(serve))
     stopped = asyncio.create_task(stop.wait())

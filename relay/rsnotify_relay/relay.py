@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
 from rsnotify_subscriber.events import Behind, Event
+from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.state import State
@@ -53,6 +55,7 @@ class Relay:
         options: Tuning of the publishing half.
         described_by: A document about the copy.
         allow_private_addresses: Whether documents of the Source may name private addresses.
+        credentials: What is sent to the origin of `url`, as for `Subscriber`.
         mqtt: As for `Subscriber`: brokers that tell of changes of the Source.
 
     Raises:
@@ -62,10 +65,10 @@ class Relay:
     def __init__(
         self,
         url: str,
-        folder: Path,
+        folder: str | os.PathLike[str],
         base_url: str,
         *,
-        state: Path | None = None,
+        state: str | os.PathLike[str] | None = None,
         hubs: Sequence[str | Hub] = (),
         token: str | None = None,
         selection: Selection | None = None,
@@ -79,11 +82,12 @@ class Relay:
         options: Options | None = None,
         described_by: str | None = None,
         allow_private_addresses: bool = False,
+        credentials: Credentials = NO_CREDENTIALS,
         mqtt: Brokered = BROKERED,
     ) -> None:
         self._stopping = False
-        self._state = state or default_state(folder)
         self._mirror = mirror = FolderMirror(folder)
+        self._state = default_state(folder) if state is None else Path(state)
         self.publisher = Publisher(
             self._state / "source",
             base_url,
@@ -108,6 +112,7 @@ class Relay:
             prefer=prefer,
             exact=exact,
             allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
             callbacks=callbacks,
             mqtt=mqtt,
             hubs=most_ways,

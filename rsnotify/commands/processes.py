@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import random
 import re
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -15,6 +17,10 @@ from rsnotify.errors import RsnotifyError
 
 #: Seconds a process gets to say that it is ready, or to end in its own order.
 PATIENCE = 60.0
+
+#: Loaded before a child is forked, which must not load anything.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
 
 #: Below those that systems give to clients, and to servers that ask for any.
 _PORTS = range(20_000, 32_000)
@@ -52,6 +58,12 @@ def _claim(port: int) -> bool:
         return True
 
 
+def _end_with_parent() -> None:
+    """Let the process end, in its own order, if its parent is killed; in the child, on Linux."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 class Process:
     """One running subcommand; make it with `start`.
 
@@ -80,6 +92,7 @@ class Process:
                 stderr=messages,
                 # Ctrl-C is for the caller, which stops its processes in order.
                 start_new_session=True,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         name = next(argument for argument in arguments if argument[0] != "-")
         return cls(name, process, log)

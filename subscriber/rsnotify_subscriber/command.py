@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,17 +10,9 @@ from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify_subscriber.command_how import How, with_how
 from rsnotify_subscriber.command_options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
-from rsnotify_subscriber.command_report import (
-    JsonReport,
-    LineReport,
-    TerminalReport,
-    not_level,
-    sentence,
-)
-from rsnotify_subscriber.command_running import follow_and_show, report_for
-from rsnotify_subscriber.fleet.command import follow_all, given
-from rsnotify_subscriber.mirror import FolderMirror, default_state
-from rsnotify_subscriber.subscriber import Subscriber
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.subscriber import Subscriber
 
 
 @with_how
@@ -35,7 +27,19 @@ def follow(
     *,
     how: How,
 ) -> None:
-    """Keep DEST a mirror of the Source at URL, or follow all Sources of a file."""
+    """Keep DEST a copy of the Source at URL.
+
+    With --config: follow all Sources that a file names, in one process.
+
+    Examples:
+        rsnotify follow https://source.example/ copy
+        rsnotify follow https://source.example/ copy --once --only '*.ttl'
+        rsnotify follow --config fleet.toml
+    """
+    from rsnotify_subscriber.fleet.command import follow_all, given
+    from rsnotify_subscriber.mirror import FolderMirror, default_state
+    from rsnotify_subscriber.subscriber import Subscriber
+
     if config is not None:
         follow_all(config, given(context), once=once, json=json)
         return
@@ -54,6 +58,15 @@ def follow(
 
 
 def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) -> None:
+    from rsnotify_subscriber.command_report import (
+        JsonReport,
+        LineReport,
+        TerminalReport,
+        not_level,
+        outcome,
+    )
+    from rsnotify_subscriber.command_running import follow_and_show, report_for
+
     report = report_for(JsonReport, TerminalReport, LineReport, wants_json=json)
     failure = None
     try:
@@ -68,7 +81,7 @@ def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) ->
     if once and json:
         report.show(status)
     elif once:
-        typer.echo(sentence(status))
+        typer.echo(outcome(status))
     if failure is None and once and not status.level:
         failure = complain(not_level(status), 1)
     if failure is not None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rsnotify.mqtt.login import Login
 from rsnotify.pace import Pace
 from rsnotify.selection import Selection
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.command_options import (
+    Bearer,
     CallbackHost,
     CallbackLease,
     CallbackPatience,
@@ -30,8 +30,10 @@ from rsnotify_subscriber.command_options import (
     Compare,
     Exact,
     Except,
+    Header,
     Hearing,
     Hubs,
+    Login,
     MqttCa,
     MqttCertificate,
     MqttKey,
@@ -48,10 +50,13 @@ from rsnotify_subscriber.command_options import (
     Spread,
     Type,
     ViaOption,
+    credentials_of,
 )
 from rsnotify_subscriber.push.choosing import Via
-from rsnotify_subscriber.push.mqtt import Brokered
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.push.mqtt import Brokered
 
 
 class How(Struct, frozen=True, kw_only=True):
@@ -71,6 +76,9 @@ class How(Struct, frozen=True, kw_only=True):
     prefer: Prefer = None
     exact: Exact = False
     allow_private_addresses: Private = False
+    login: Login = None
+    bearer: Bearer = None
+    header: Header = None
     callback_url: CallbackUrl = None
     callback_host: CallbackHost = "127.0.0.1"
     callback_port: CallbackPort = None
@@ -101,6 +109,7 @@ class How(Struct, frozen=True, kw_only=True):
             "prefer": self.prefer or (),
             "exact": self.exact,
             "allow_private_addresses": self.allow_private_addresses,
+            "credentials": credentials_of(self.login, self.bearer, self.header),
             "mqtt": self._brokered(),
         }
 
@@ -186,8 +195,11 @@ def brokered(
     session: str,
     version: str,
 ) -> Brokered:
-    """Make of these options how one hears of changes through MQTT brokers."""
-    login = Login(user=user, password=password, ca=ca, certificate=certificate, key=key)
+    """Return the settings of MQTT brokers that these options describe."""
+    from rsnotify.mqtt.login import Login as BrokerLogin
+    from rsnotify_subscriber.push.mqtt import Brokered
+
+    login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)
     return Brokered(url=url, login=login, session=session, version=version)
 
 

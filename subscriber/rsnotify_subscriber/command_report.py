@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import msgspec
 import typer
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from rsnotify.commands import printable
+from rsnotify.commands.display import live
 from rsnotify.datetimes import format_datetime
+from rsnotify.plural import counted
 from rsnotify_subscriber.status import Status
 
-#: Seconds, that is calls of `show`, between two plain lines while nothing but time moves.
+#: Seconds, that is calls of `show`, between two plain lines while only counts change.
 _LINE_EVERY = 10
 #: How a copy that is level is described, by the result of the last audit (docs/audit.md).
 _LEVEL = {None: "in step", True: "in step (audited)", False: "other than the Source says"}
@@ -20,14 +21,25 @@ _LEVEL = {None: "in step", True: "in step (audited)", False: "other than the Sou
 
 def sentence(status: Status) -> str:
     """Write a status as one line."""
-    through = format_datetime(status.through) if status.through else "not yet"
     lag = "" if status.lag_ms is None else f", lag {status.lag_ms:.1f} ms"
     by = f" by {', '.join(status.way)}" if status.way else ""
     doubts = f": {'; '.join(status.doubts)}" if status.doubts else ""
     return (
-        f"{status.resources} resources, {status.applied} changes applied{lag}, "
-        f"{_standing(status)}, synced through {through}, {_compared(status)}, "
+        f"{counted(status.resources, 'resource')}, {counted(status.applied, 'change')} "
+        f"applied{lag}, "
+        f"{_standing(status)}, synced through {_through(status)}, {_compared(status)}, "
         f"push {status.push}{by}{printable(doubts)}"
+    )
+
+
+def outcome(status: Status) -> str:
+    """Write how a run ended that catches up and exits."""
+    if not status.level:
+        return sentence(status)
+    differs = f"; {printable(status.difference)}" if status.difference else ""
+    return (
+        f"{_LEVEL[status.in_step]}: {counted(status.resources, 'resource')}, "
+        f"synced through {_through(status)}, {_compared(status)}{differs}"
     )
 
 
@@ -35,6 +47,10 @@ def _standing(status: Status) -> str:
     if status.level:
         return _LEVEL[status.in_step]
     return f"{status.pending} pending" if status.pending else "not in step"
+
+
+def _through(status: Status) -> str:
+    return format_datetime(status.through) if status.through else "not yet"
 
 
 def _compared(status: Status) -> str:
@@ -71,10 +87,14 @@ class JsonReport(Quiet):
 
 
 class LineReport(Quiet):
-    """A line when something changed, and now and then anyway."""
+    """A line when the state changes, and now and then while resources do.
+
+    A service manager keeps all of them, so a copy that has nothing to do writes none.
+    """
 
     def __init__(self) -> None:
         self._last: tuple[object, ...] = ()
+        self._counts: tuple[int, ...] = ()
         self._quiet_for = 0
 
     def show(self, status: Status) -> None:
@@ -87,10 +107,12 @@ class LineReport(Quiet):
             status.baseline,
             status.in_step,
         )
+        counts = (status.resources, status.applied, status.pending)
         self._quiet_for += 1
-        if facts != self._last or self._quiet_for >= _LINE_EVERY:
+        is_due = counts != self._counts and self._quiet_for >= _LINE_EVERY
+        if facts != self._last or is_due:
             typer.echo(sentence(status))
-            self._last, self._quiet_for = facts, 0
+            self._last, self._counts, self._quiet_for = facts, counts, 0
 
 
 class TerminalReport:
@@ -101,7 +123,7 @@ class TerminalReport:
             TextColumn("baseline"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         )
         self._bar = self._progress.add_task("baseline", total=None)
-        self._live = Live(Text("looking for the Source"), refresh_per_second=4)
+        self._live = live(Text("looking for the Source"))
 
     def __enter__(self) -> None:
         self._live.start()

@@ -1,6 +1,6 @@
 """The documents that say what a Source offers: its Source Description and Capability Lists.
 
-They are requested anew by every run, so what an earlier run knew of them is stored with the state:
+Every run requests them again, so the state stores what the last run knew of them:
 an unchanged one then costs a 304, and one that moved permanently is requested where it is now.
 """
 

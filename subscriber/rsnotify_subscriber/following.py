@@ -37,6 +37,7 @@ from rsnotify.ladder import resource_ways
 from rsnotify.model import Document
 from rsnotify.offer import Offer
 from rsnotify.pace import Pace
+from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
@@ -145,6 +146,7 @@ class Following:
             incomparable=incomparable(identity),
         )
         self._compared_at = self._follower.compared
+        self._noted_nothing = False
         holding = handler if isinstance(handler, Holding) else None
         self._packages = Packages(fetcher)
         bringer = Bringer(fetcher, wishes, packages=self._packages, holding=holding)
@@ -183,6 +185,7 @@ class Following:
         return Status(
             resources=self._state.resources,
             applied=self._tally.applied,
+            copied=self._tally.copied,
             pending=self._follower.owed,
             through=progress.through if progress else None,
             lag_ms=self._tally.lag_ms(),
@@ -282,9 +285,20 @@ class Following:
         if self._follower.compared != self._compared_at:
             self._compared_at = self._follower.compared
             self._compared = datetime.now(UTC)
+        self._note_nothing_selected()
         self._end_if_caught_up()
         self._moved()
         self._audit()
+
+    def _note_nothing_selected(self) -> None:
+        """Log once that a copy is empty because of what is selected, perhaps by a typing error."""
+        if self._noted_nothing or not self._level or self._state.resources:
+            return
+        self._noted_nothing = True
+        selection = self._identity.selection
+        selected = selection.describe()
+        if selected and selection.changes != (ChangeType.DELETED,):
+            logger.warning("no resource that the Source lists is selected by %s", selected)
 
     def _time_of(self, moment: Instant | None) -> float:
         """Return when a moment was by the clock of the event loop; long ago if it is not known."""

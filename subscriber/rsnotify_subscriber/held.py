@@ -106,7 +106,7 @@ class Held(Struct, frozen=True):
         return self.fetched_at is None  # as in a state of an earlier version
 
     def _is_unproved(self, change: Change) -> bool:
-        """Return whether a list confirms a change of which nobody but a hub told the content."""
+        """Return whether a list confirms a change whose content only a hub has sent."""
         return (
             self.is_there
             and self.fetched_at is None

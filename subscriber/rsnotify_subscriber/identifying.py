@@ -14,6 +14,7 @@ from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, show
 from rsnotify.offer import Offer
 from rsnotify.retry import Retry
 from rsnotify_subscriber.discovery import Offers, base_of
+from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.state import Identity
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -59,6 +60,8 @@ class Identifying:
             ConfigurationError: The state is about another set of resources.
             RsnotifyError: What the Source offers could not be found out.
         """
+        if known is not None:  # one of an earlier version may have a password in it
+            known = replace(known, url=without_login(known.url))
         if known is not None and known.url == self._url and patient:
             return known
         self.checked = True

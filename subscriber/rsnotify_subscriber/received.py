@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from rsnotify.arguments import is_plain_function
 from rsnotify.datetimes import Instant
+from rsnotify.errors import ConfigurationError
 from rsnotify.model import Link, Resource
 from rsnotify.vocabulary import ChangeType
 
@@ -113,4 +116,40 @@ class Each:
     async def apply(self, changes: Sequence[Received]) -> None:
         """Call the function with each change."""
         for change in changes:
-            await self._function(change)
+            applied = self._function(change)
+            if not inspect.isawaitable(applied):
+                raise TypeError("the handler returned nothing to await; write it with `async def`")
+            await applied
+
+
+def as_handler(
+    handler: Handler | Within | Callable[[Received], Awaitable[None]],
+) -> Handler | Within:
+    """Return what applies changes, as an object with `apply` or `apply_within`.
+
+    Raises:
+        ConfigurationError: It is no handler, or mixes up async methods and others: a call that
+            nobody awaits would apply nothing.
+    """
+    name = getattr(handler, "__name__", None) or type(handler).__name__
+    if isinstance(handler, type):
+        raise ConfigurationError(f"the handler {name} is a class; give an instance of it")
+    for method in ("apply_within", "apply_blocking"):
+        if inspect.iscoroutinefunction(getattr(handler, method, None)):
+            raise ConfigurationError(
+                f"{name}.{method} is called in a thread and not awaited; write it `def`"
+            )
+    if isinstance(handler, Within):
+        return handler
+    if isinstance(handler, Handler):
+        if is_plain_function(handler.apply):
+            raise ConfigurationError(f"{name}.apply is not async; write it with `async def`")
+        return handler
+    if not callable(handler):
+        raise ConfigurationError(
+            f"the handler is of type {name}; give an object with `apply` or `apply_within`, or an "
+            "async function"
+        )
+    if is_plain_function(handler):
+        raise ConfigurationError(f"the handler {name} is not async; write it with `async def`")
+    return Each(handler)

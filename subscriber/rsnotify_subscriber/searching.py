@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -81,45 +82,56 @@ class Search:
         Raises:
             RsnotifyError: As `discover`.
         """
-        origin = Origin(self._uri)
         try:
             page, origin = await self._descriptions.page(self._uri)
-        except NotFound as error:
-            page, reason = Page([]), str(error)
-        else:
-            reason = str(page.error) if page.error else "it is no ResourceSync document"
+        except FetchError as error:
+            if isinstance(error, NotFound) or (self._is_site and _was_answered(error)):
+                return await self._from_site(error)
+            raise
         if page.document is not None:
             return await self._from_document(page.document, origin)
         linked = _resourcesync_links(page, origin.base)
         if linked:
             return await self._from_uri(linked[0])
-        return await self._from_site(reason)
+        return await self._from_site(page.error or "it is no ResourceSync document")
 
-    async def _from_site(self, reason: str) -> Offer:
-        """Look where a Source describes itself without saying so (core §6.3.2, §6.3.4)."""
-        tried: list[FetchError | DocumentError | str] = []
-        folder = resolve(self._uri, ".")
-        for place in dict.fromkeys(
-            (folder + WELL_KNOWN_PATH[1:], resolve(self._uri, WELL_KNOWN_PATH))
-        ):
+    @property
+    def _is_site(self) -> bool:
+        """Whether the URI names a site or a folder, and not one document."""
+        return urlsplit(self._uri).path in ("", "/") or self._uri.endswith("/")
+
+    async def _from_site(self, reason: FetchError | DocumentError | str) -> Offer:
+        """Search the places where a Source may describe itself (core §6.3.2, §6.3.4).
+
+        Args:
+            reason: Why the URI itself leads nowhere.
+        """
+        tried: list[FetchError | DocumentError | str] = [reason]
+        places = [resolve(self._uri, ".") + WELL_KNOWN_PATH[1:]]
+        # What the rest of the host describes may be another set than that of a failing folder.
+        is_failing = _may_pass(reason)
+        if not is_failing:
+            places.append(resolve(self._uri, WELL_KNOWN_PATH))
+        for place in dict.fromkeys(places):
             try:
                 document, origin = await self._descriptions.document(place)
             except (FetchError, DocumentError) as error:
                 tried.append(error)
             else:
                 return await self._from_document(document, origin)
-        sitemaps = await self._sitemaps(tried)
+        sitemaps = [] if is_failing else await self._sitemaps(tried)
         if len(sitemaps) == 1:
             return await self._from_uri(sitemaps[0])
         if sitemaps:
             robots = resolve(self._uri, ROBOTS_PATH)
             raise _several(self._uri, "Sitemaps", robots, sitemaps)
         for failure in tried:
-            if isinstance(failure, Unavailable):
-                raise failure  # which says nothing of what is there: a later try may find it
+            if isinstance(failure, Unavailable):  # a later try may find something there
+                others = [str(other) for other in tried if other is not failure]
+                why = "; ".join([failure.reason, *others])
+                raise Unavailable(failure.uri, why, failure.retry_after, status=failure.status)
         raise ConfigurationError(
-            f"{self._uri} leads to nothing that can be followed: {reason}; "
-            + "; ".join(map(str, tried))
+            f"{self._uri} leads to nothing that can be followed: " + "; ".join(map(str, tried))
         )
 
     async def _sitemaps(self, tried: list[FetchError | DocumentError | str]) -> list[str]:
@@ -205,6 +217,18 @@ class Search:
             return None
         except RsnotifyError:
             return None
+
+
+def _was_answered(error: FetchError) -> bool:
+    """Return whether a host answered, so that it may answer for another URI too."""
+    return not isinstance(error, Unavailable) or error.status is not None
+
+
+def _may_pass(reason: FetchError | DocumentError | str) -> bool:
+    """Return whether a failure tells nothing about what is there: the server is out of order."""
+    if not isinstance(reason, Unavailable) or reason.status is None:
+        return False
+    return reason.status >= 500 or reason.status in (408, 429)
 
 
 def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:

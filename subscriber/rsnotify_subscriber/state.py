@@ -151,7 +151,7 @@ class State:
         self._doubt_unfinished()
 
     def _doubt_unfinished(self) -> None:
-        """Let what was about to be applied when the process died count as held, content unknown.
+        """Record what was about to be applied when the process died as held, content unknown.
 
         Then whatever the Source tells of it is applied: a version, or that it is gone.
         """
@@ -171,7 +171,7 @@ class State:
 
         It outlives the process, so that the next one knows of what was applied and not committed.
         That of a single change does not outlive a power failure, as a flush takes longer than all
-        else that is done for it: such a change is told again by the lists from T on.
+        else that is done for it: the lists repeat such a change from T on.
 
         Args:
             uris: The resources.
@@ -249,7 +249,8 @@ class State:
     def changed_after(self, instant: Instant) -> list[Change]:
         """Return the changes held that are later than an instant.
 
-        What a crash left unknown is returned as well, as changed long ago: no list confirms that.
+        What a crash left unknown is returned as well, as deleted long ago: no list confirms that,
+        and it need not be there.
         Each names a type and a collection that are selected, as only what is selected is recorded.
         """
         identity = self.identity()
@@ -257,7 +258,7 @@ class State:
         type = next(iter(selection.types), None)
         links = tuple(Link(rel=Rel.COLLECTION, href=one) for one in selection.collections[:1])
         moment = to_microseconds(instant)
-        rows = [(uri, 0, ChangeType.UPDATED, None) for uri in self.unknown()]
+        rows = [(uri, 0, ChangeType.DELETED, None) for uri in self.unknown()]
         if self._latest > moment:
             with self._storage():
                 rows += self._database.read(_CHANGED_AFTER, (moment,))
@@ -315,7 +316,7 @@ class State:
         self._transact(forget)
 
     def forget(self, uris: Sequence[str]) -> None:
-        """Let resources come again whose content is lost, and let everything be compared."""
+        """Mark resources whose content is lost to be fetched, and everything to be compared."""
 
         def lose() -> None:
             self._database.execute("DELETE FROM {facts} WHERE name = 'progress'")

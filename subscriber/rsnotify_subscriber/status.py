@@ -29,7 +29,8 @@ class Status(Struct, frozen=True):
 
     Args:
         resources: How many are held.
-        applied: Changes applied since the start.
+        applied: Changes applied since the start, and resources that a baseline copied.
+        copied: Of those, the resources that a baseline copied.
         pending: Resources with changes that are known and not yet applied.
         through: T: every change up to here is applied; None before the first baseline.
         lag_ms: The median age at which changes were applied within the last second, in
@@ -52,6 +53,7 @@ class Status(Struct, frozen=True):
 
     resources: int = 0
     applied: int = 0
+    copied: int = 0
     pending: int = 0
     through: Instant | None = None
     lag_ms: float | None = None
@@ -72,6 +74,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.applied = 0
+        self.copied = 0
         self._lags: deque[tuple[datetime, float]] = deque()
 
     def note(self, changes: Iterable[Change]) -> None:
@@ -79,7 +82,9 @@ class Tally:
         now = datetime.now(UTC)
         for change in changes:
             self.applied += 1
-            if change.resource.change is not None:  # else it is of a baseline, and has no age
+            if change.resource.change is None:  # it is of a baseline, and has no age
+                self.copied += 1
+            else:
                 self._lags.append((now, (now - change.at) / timedelta(milliseconds=1)))
         self._forget(now)
 

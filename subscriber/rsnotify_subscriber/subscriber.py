@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from random import Random
+from time import monotonic
 
 import msgspec
 
+from rsnotify.arguments import require, require_function, require_struct
 from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, RsnotifyError, shown
 from rsnotify.mediatypes import is_media_type
@@ -18,8 +24,14 @@ from rsnotify.selective import asked_by
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.discovery import Offers
+from rsnotify_subscriber.disk import is_disk_fault
 from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.following import Following
@@ -31,11 +43,13 @@ from rsnotify_subscriber.push.choosing import NAMES, Via
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.received import Each, Handler, Prepared, Received, Within
+from rsnotify_subscriber.received import Handler, Prepared, Received, Within, as_handler
 from rsnotify_subscriber.sharing import Shared
 from rsnotify_subscriber.state import Identity, State, opened
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storing.database import Place
+
+logger = logging.getLogger("rsnotify.subscriber")
 
 
 class Subscriber:
@@ -45,7 +59,8 @@ class Subscriber:
     the background as long as it is open.
 
     Args:
-        url: The Source: a site, a well-known URI, a Capability List, a Change List, ...
+        url: The Source: a site, a well-known URI, a Capability List, a Change List, ... A user and
+            password in it are sent as `credentials.login` would be.
         handler: Applies changes: an object with `apply` or `apply_within`, or an async function
             of one change.
         state: The folder of the state, made if it is not there, or another place for it. One
@@ -67,7 +82,9 @@ class Subscriber:
         per_host: Connections to one host at a time.
         largest: Bytes that are taken of a resource whose length is not announced.
         allow_private_addresses: Whether documents may name hosts at loopback and private
-            addresses. The host of `url` may be anywhere.
+            addresses. The host of `url` may be at one from the start.
+        credentials: What is sent to the origin of `url`, and to no other; without any, what the
+            netrc file has for its host.
         callbacks: Where hubs reach us, for WebSub; any number of subscribers may share them.
         mqtt: How one hears of changes through MQTT brokers.
         hubs: How many ways to hear of changes are kept up at once, of the best that work.
@@ -77,7 +94,8 @@ class Subscriber:
 
     Raises:
         ConfigurationError: `selection` or `prefer` can never match, WebSub is wanted without
-            callbacks, `hubs` is less than 1, or the state of a `FolderMirror` is not in a folder.
+            callbacks, `hubs` is less than 1, the state of a `FolderMirror` is not in a folder,
+            or an argument has a wrong type.
     """
 
     def __init__(
@@ -85,7 +103,7 @@ class Subscriber:
         url: str,
         handler: Handler | Within | Callable[[Received], Awaitable[None]],
         *,
-        state: Path | Place,
+        state: str | os.PathLike[str] | Place,
         via: Via = Via.AUTO,
         pace: Pace | None = None,
         selection: Selection | None = None,
@@ -96,19 +114,34 @@ class Subscriber:
         per_host: int = PER_HOST,
         largest: int = LARGEST,
         allow_private_addresses: bool = False,
+        credentials: Credentials = NO_CREDENTIALS,
         callbacks: Callbacks | None = None,
         mqtt: Brokered = BROKERED,
         hubs: int = 1,
         on_event: Callable[[Event], None] | None = None,
         shared: Shared | None = None,
     ) -> None:
-        self._url = url
-        self._handler = handler if isinstance(handler, Handler | Within) else Each(handler)
-        if isinstance(handler, FolderMirror) and not isinstance(state, Path):
+        require("url", url, str, "the URL of a Source as a str")
+        require("state", state, str | os.PathLike | Place, "the path of a folder")
+        require("hubs", hubs, int, "a number")
+        require("per_host", per_host, int, "a number")
+        require("largest", largest, int, "a number of bytes")
+        require("callbacks", callbacks, Callbacks | None, "Callbacks")
+        require("mqtt", mqtt, Brokered, "a Brokered")
+        require("credentials", credentials, Credentials, "Credentials")
+        require("shared", shared, Shared | None, "what Fleet.shared returns")
+        require("patches", patches, Mapping | None, "a dict from media types to functions")
+        require("prefer", prefer, str | Sequence, "a media type, or a list of media types")
+        require_function("on_committed", on_committed)
+        require_function("on_event", on_event)
+        self._url = without_login(url)
+        self._handler = as_handler(handler)
+        # A path is a Place too, as it has `open`.
+        self._place = Path(state).absolute() if isinstance(state, str | os.PathLike) else state
+        if isinstance(handler, FolderMirror) and not isinstance(self._place, Path):
             # Only a lock that ends with the process keeps a suspended one from writing files.
             raise ConfigurationError("the state of a mirror is kept in a folder; name one")
-        self._place = state.absolute() if isinstance(state, Path) else state
-        self._via = via
+        self._via = via = _via(via)
         mqtt.check()
         if via is Via.WEBSUB and callbacks is None:
             raise ConfigurationError("WebSub needs a callback URL at which hubs reach us")
@@ -116,8 +149,10 @@ class Subscriber:
             raise ConfigurationError(f"{hubs} hubs at once bring nothing; name 1 or more")
         self._hubs = hubs
         self._announce = Announcer(on_event)
-        self._pace = pace or Pace()
-        self._selection = selection or Selection()
+        self._pace = Pace() if pace is None else pace
+        require_struct("pace", self._pace, Pace)
+        self._selection = Selection() if selection is None else selection
+        require_struct("selection", self._selection, Selection)
         self._selection.check()
         self._on_committed = on_committed
         prefer = (prefer,) if isinstance(prefer, str) else tuple(prefer)
@@ -129,6 +164,7 @@ class Subscriber:
         self._shared = shared
         self._sessions = Sessions(
             url,
+            credentials=credentials,
             allow_private_addresses=allow_private_addresses,
             per_host=per_host,
             shared=shared.connections if shared is not None else None,
@@ -174,10 +210,27 @@ class Subscriber:
     async def run(self) -> None:
         """Follow until `stop` is called.
 
+        A disk that is full, or fails to read or write, ends nothing: after a while everything is
+        opened again, and goes on from what was committed.
+
         Raises:
             RsnotifyError: It cannot begin, or cannot go on.
         """
-        await self._run(once=False)
+        failures = 0
+        with self._under_way():
+            while True:
+                begun = monotonic()
+                try:
+                    return await self._run(once=False)
+                except RsnotifyError as error:
+                    if not is_disk_fault(error):
+                        raise
+                    logger.warning("waiting for the disk: %s", error)
+                failures = 1 if monotonic() - begun > self._pace.retry.most else failures + 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._pace.retry.delay(failures, Random())):
+                        await self._stopping.wait()
+                        return None
 
     async def catch_up(self) -> None:
         """Follow until level with the Source's lists.
@@ -185,7 +238,8 @@ class Subscriber:
         Raises:
             RsnotifyError: It could not become level; the error names what could not be had.
         """
-        await self._run(once=True)
+        with self._under_way():
+            await self._run(once=True)
 
     def stop(self) -> None:
         """Let `run` or `catch_up` end in order: what is being committed is committed."""
@@ -202,16 +256,20 @@ class Subscriber:
         if self._task is not None:
             await self._task
 
-    async def _run(self, *, once: bool) -> None:
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
         self._over = False
         self._last = Status()
         try:
-            with self._working() as worker:
-                async with opened(self._place, worker) as state, self._sessions:
-                    await self._run_with(state, worker, once=once)
+            yield
         finally:
             self._over = True
             self._tell()
+
+    async def _run(self, *, once: bool) -> None:
+        with self._working() as worker:
+            async with opened(self._place, worker) as state, self._sessions:
+                await self._run_with(state, worker, once=once)
 
     def _working(self) -> Executor:
         """Return what does all that blocks on the disk, one thing after another."""
@@ -233,6 +291,7 @@ class Subscriber:
                 last = msgspec.structs.replace(last, level=False, error=failure)
             self._last = last
             self._following = None
+            self._tell()
 
     async def _identify_and_follow(
         self, state: State, fetcher: Fetcher, incoming: Path, worker: Executor, *, once: bool
@@ -306,3 +365,10 @@ class Subscriber:
     def _waiting(self, reason: str) -> None:
         self._last = Status(error=reason)
         self._tell()
+
+
+def _via(via: str) -> Via:
+    try:
+        return Via(via)
+    except ValueError:
+        raise ConfigurationError(f"via is {via!r}; give one of {', '.join(Via)}") from None

@@ -312,7 +312,7 @@ def test_an_until_that_moves_is_not_believed_beyond_the_last_entry() -> None:
 def test_notes_tell_the_rung_and_the_reason(source: Source, destination: Destination) -> None:
     source.change("d")
     destination.poll()
-    assert destination.notes[-1] == f"1 changes from the Change List {OFFER.change_list}"
+    assert destination.notes[-1] == f"1 change from the Change List {OFFER.change_list}"
     destination.pending.clear()
     actions = destination.follower.fragment(Document("moonlist"), destination.now)
     assert [a.warning for a in actions if isinstance(a, Note)] == [True]

@@ -170,11 +170,24 @@ class Play:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), seed=st.integers(0, 2**16))
 def test_a_copy_that_counts_as_level_is_what_the_source_has(
     family: str, data: st.DataObject, seed: int
 ) -> None:
+    play(family, data, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=1_000, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data(), seed=st.integers(0, 2**16))
+def test_so_it_is_in_many_more_histories(family: str, data: st.DataObject, seed: int) -> None:
+    play(family, data, seed)
+
+
+def play(family: str, data: st.DataObject, seed: int) -> None:
+    """Play a history, and look at the copy during it, after it, and once the Source is right."""
     faults, happens, suffices = FAMILIES[family]
     play = Play(data.draw(faults), seed)
     if play.source.faults.rotates:

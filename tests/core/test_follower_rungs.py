@@ -93,7 +93,7 @@ def test_the_change_dump_is_read_where_the_change_lists_do_not_reach_back(
         "2 changes from the Change Dump " + destination.fetches[4],
         "2 changes from the Change Dump " + destination.fetches[5],
         f"going on with the Change List {EVERYTHING.change_list}",
-        f"1 changes from the Change List {EVERYTHING.change_list}",
+        f"1 change from the Change List {EVERYTHING.change_list}",
     ]
 
 

@@ -32,7 +32,7 @@ def test_a_gap_opens_and_is_closed_by_push() -> None:
     assert not story.open
     assert told(story) == [
         "A gap opens",
-        "The gap is closed after 6.0 s. At most 400 changes were lacking; all came by push",
+        "The gap is closed after 6.0 s. The copy lacked at most 400 changes; all came by push",
     ]
 
 

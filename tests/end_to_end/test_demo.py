@@ -8,12 +8,15 @@ import signal
 import subprocess
 import sys
 
-from tests.running import Running
+import pytest
+
+from tests.running import Running, children_of, wait_for_end
 
 COMMAND = [sys.executable, "-m", "rsnotify", "demo"]
 #: A line after a few seconds: what changed is applied, and how late that is.
 GOES_ON = re.compile(
-    r"Source: ([6-9]\d|\d{3,}) changes +Destination: [1-9]\d* applied, .*lag [\d.]+ ms"
+    r"Source: ([6-9]\d|\d{3,}) changes +Destination: ([1-9]\d*) applied, .*"
+    r"lag [\d.]+ ms \(one flush [\d.]+ ms\)"
 )
 
 
@@ -27,7 +30,24 @@ def test_the_demo_tells_how_it_goes_and_audits_when_it_is_interrupted() -> None:
         demo.stop()
         demo.show()
     assert code == 0
+    told = [tuple(map(int, match.groups())) for match in GOES_ON.finditer(demo.output())]
+    assert all(applied <= changes for changes, applied in told)
     assert demo.output().splitlines()[-1].startswith("in step")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals the death of a parent")
+def test_a_demo_that_is_killed_leaves_no_process_behind() -> None:
+    demo = Running(COMMAND, {**os.environ, "PYTHONUNBUFFERED": "1"})
+    try:
+        demo.says(GOES_ON)
+        children = [os.pidfd_open(pid) for pid in children_of(demo.pid)]
+        assert len(children) == 3
+        demo.ask(signal.SIGKILL)
+        for child in children:
+            wait_for_end(child)
+    finally:
+        demo.stop()
+        demo.show()
 
 
 def test_the_demo_ends_by_itself_and_its_audit_says_in_step() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from rsnotify.commands.processes import free_port
 from rsnotify.writing import Profile
-from rsnotify_subscriber.validation import validate
+from rsnotify_subscriber.validation.walk import validate
 
 OPTIONS = (
     "--rotate=2 changes",

@@ -76,6 +76,7 @@ def test_rotation_takes_nothing_from_a_client_that_polls_now_and_then(
     assert len(process.changes()) < 12
 
 
+@pytest.mark.slow
 def test_fifty_thousand_resources_are_one_list_and_one_more_makes_an_index(
     folder: Path, source: Start, client: ResyncClient
 ) -> None:

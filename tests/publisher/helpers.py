@@ -190,7 +190,7 @@ class SourceProcess:
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
-        self.ready = self._first_line()
+        self.ready = self.next_line()
         self.url = self.ready.split()[3] if self.ready else ""
 
     @property
@@ -201,7 +201,8 @@ class SourceProcess:
     def port(self) -> str:
         return self.url.rstrip("/").rpartition(":")[2]
 
-    def _first_line(self) -> str:
+    def next_line(self) -> str:
+        """Wait for a line that it writes, and return it."""
         assert self._process.stdout is not None
         readable, _, _ = select.select([self._process.stdout], [], [], PATIENCE * 2)
         assert readable, "the source did not become ready"

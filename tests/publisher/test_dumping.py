@@ -184,7 +184,7 @@ def test_a_change_whose_content_is_missing_is_still_in_the_manifest(
     assert (lost[0].uri, lost[0].path) == (BASE + "0", None)
     assert lost[0].hash is not None
     assert kept == (kept[0], (BASE + "1").encode())
-    assert "the content of 1 changes was not kept" in caplog.text
+    assert "the content of 1 change was not kept" in caplog.text
 
 
 def test_a_dump_waits_for_a_source_that_cannot_say_what_it_holds(

@@ -373,7 +373,7 @@ def test_what_cannot_be_captured_costs_no_other_change(
     changes = [change(name, at, b"1") for at, name in enumerate("abc", 1)]
     captured.keep(changes)
     assert [captured.content(change) is not None for change in changes] == [True, False, True]
-    assert "of 1 changes could not be kept" in caplog.text
+    assert "of 1 change could not be kept" in caplog.text
 
 
 def test_nothing_was_captured_and_nothing_is_forgotten(tmp_path: Path) -> None:

@@ -63,7 +63,8 @@ def read(url: str) -> Document:
 def test_a_file_names_several_sets(place: Path, source: Start, unused_tcp_port: int) -> None:
     process = source(None, "--config", str(configure(place)), "--port", str(unused_tcp_port))
     host = f"http://127.0.0.1:{unused_tcp_port}/"
-    assert process.ready == f"rsnotify source serving {host}texts/ (1 resources)"
+    listening = f"listening on {host}"
+    assert process.ready == f"rsnotify source serving {host}texts/ (1 resource), {listening}"
     description = read(host + ".well-known/resourcesync")
     assert description.link("describedby") == "https://about.example/source"
     lists = [entry.uri for entry in description.resources]

@@ -39,7 +39,7 @@ def test_what_they_say_reaches_the_subscriber(
     tmp_path: Path, options: tuple[str, ...], said: str
 ) -> None:
     arguments = ["relay", SOURCE, str(tmp_path / "copy"), "--port", "0", *options]
-    ended = CliRunner().invoke(application(["relay"]), arguments)
+    ended = CliRunner().invoke(application(), arguments)
     assert isinstance(ended.exception, ConfigurationError)
     assert said in str(ended.exception)
 
@@ -51,6 +51,6 @@ def test_a_number_of_ways_reaches_the_subscriber(tmp_path: Path) -> None:
 
 def test_a_value_that_cannot_be_is_refused_by_its_option(tmp_path: Path) -> None:
     arguments = ["relay", SOURCE, str(tmp_path / "copy"), "--rate", "0"]
-    ended = CliRunner().invoke(application(["relay"]), arguments)
+    ended = CliRunner().invoke(application(), arguments)
     assert ended.exit_code == 2
     assert "--rate" in ended.output

@@ -80,3 +80,13 @@ class SmallHub:
         for _, until, text in self.log:
             if until > since:
                 await socket.send_str(text)
+
+
+async def anywhere(host: str | None) -> bool:
+    """Trust every host."""
+    return True
+
+
+async def nowhere(host: str | None) -> bool:
+    """Trust no host."""
+    return False

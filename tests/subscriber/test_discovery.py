@@ -173,6 +173,56 @@ async def test_a_source_that_is_down_is_not_taken_for_one_without_resourcesync(
     assert caught.value.retry_after == 7
 
 
+@pytest.mark.parametrize("code", [401, 403, 405, 500])
+@pytest.mark.parametrize("site", ["", "data/"])
+async def test_a_well_known_uri_is_tried_whatever_the_site_itself_answers(
+    code: int, site: str, source: SmallSource, fetcher: Fetcher
+) -> None:
+    if code == 500:  # a folder that fails may have its own
+        source.answers[f"/{site}.well-known/resourcesync"] = described(source.url)
+    source.answers["/" + site] = status(code)
+    assert (await discover(fetcher, source.site + site)).capability_list == source.url
+
+
+async def test_a_well_known_uri_is_tried_where_the_site_comes_in_a_strange_encoding(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/"] = page("?", **{"Content-Encoding": "br"})
+    assert (await discover(fetcher, source.site)).capability_list == source.url
+
+
+async def test_a_well_known_uri_is_tried_where_the_site_redirects_without_end(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/"] = redirected(302, source.site)
+    assert (await discover(fetcher, source.site)).capability_list == source.url
+
+
+async def test_a_folder_that_fails_is_not_taken_for_what_its_host_describes(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/maps/"] = status(500)
+    with pytest.raises(Unavailable, match="says 500"):
+        await discover(fetcher, source.site + "maps/")
+
+
+async def test_a_document_that_is_refused_is_not_looked_for_elsewhere(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/maps/capabilitylist.xml"] = status(403)
+    with pytest.raises(Unavailable, match=r"maps/capabilitylist\.xml: the server says 403"):
+        await discover(fetcher, source.site + "maps/capabilitylist.xml")
+
+
+async def test_a_site_that_refuses_and_describes_nothing_is_told_with_all_that_was_tried(
+    source: SmallSource, fetcher: Fetcher
+) -> None:
+    source.answers["/.well-known/resourcesync"] = status(404)
+    source.answers["/"] = status(403)
+    with pytest.raises(Unavailable, match=r"403.*well-known/resourcesync.*404.*robots\.txt"):
+        await discover(fetcher, source.site)
+
+
 @pytest.mark.parametrize(
     ("answer", "error"),
     [(status(404), NotFound), (status(500), Unavailable), (body(b"<urlset"), DocumentError)],

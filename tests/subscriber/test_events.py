@@ -85,7 +85,7 @@ def test_what_stays_owed_is_told_once_and_when_it_is_not_any_more() -> None:
     assert watched.events == [Level(EPOCH)]
     watched.look(after=0.2)
     watched.look(after=10)
-    reason = "1 resources have changes that are not applied yet"
+    reason = "1 resource has changes that are not applied yet"
     assert watched.events == [Level(EPOCH), Behind(1, (reason,))]
     watched.applied(work)
     assert watched.events == [Level(EPOCH), Behind(1, (reason,)), Level(EPOCH + STEP)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 from collections.abc import AsyncIterator
@@ -203,3 +204,33 @@ async def test_many_members_of_gzip_are_one_document(source: SmallSource, fetche
     xml = write_document(source.change_list())
     source.answers["/data/x.xml.gz"] = body(gzip.compress(xml[:100]) + gzip.compress(xml[100:]))
     assert await fetcher.document(source.base + "x.xml.gz") == read_document(xml)
+
+
+@pytest.mark.parametrize(
+    ("field", "is_taken"),
+    [
+        ("Transfer-Encoding: chunked", True),
+        ("Transfer-Encoding: gzip, chunked", False),
+        ("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked", False),
+    ],
+)
+async def test_content_in_a_transfer_encoding_that_was_not_asked_for_is_refused(
+    field: str, is_taken: bool, tmp_path: Path
+) -> None:
+    sent = TEXT if is_taken else gzip.compress(TEXT)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\n{field}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(sent), sent))
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    uri = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/a"
+    async with server, Sessions(uri) as sessions:
+        fetcher = Fetcher(sessions, tmp_path)
+        if is_taken:
+            assert written(await fetcher.content(Resource(uri))) == TEXT
+        else:
+            with pytest.raises(Unavailable, match="Transfer-Encoding gzip"):
+                await fetcher.content(Resource(uri))

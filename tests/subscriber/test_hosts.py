@@ -26,7 +26,7 @@ async def test_a_host_that_asks_for_it_is_left_alone_while_others_are_asked(
     busy = status(503, headers={"Retry-After": "3600"})
     source.answers[path_of("a")] = first(1, busy, body(b"a"))
     try:
-        async with Sessions(source.url) as sessions:
+        async with Sessions(source.url, allow_private_addresses=True) as sessions:
             fetcher = Fetcher(sessions, tmp_path)
             for name in ("a", "a", "b"):
                 with pytest.raises(Unavailable) as caught:

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
 from rsnotify_subscriber.mirror import Tree
+from rsnotify_subscriber.state import State
 
 BASE = "http://example.com/data/"
 
@@ -108,6 +111,36 @@ async def test_a_symbolic_link_does_not_lead_out(mirrored: Mirrored, tmp_path: P
     await mirrored.put("a/b", content=b"inside")
     assert list(outside.iterdir()) == []
     assert mirrored.content("a/b") == b"inside"
+
+
+async def test_a_symbolic_link_in_place_of_the_folder_of_fallbacks_is_refused(
+    mirrored: Mirrored, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / quote(BASE + "a", safe="")).write_bytes(b"somebody's")
+    (mirrored.root / "@@@").symlink_to(outside)
+    await mirrored.put("b", content=b"not concerned")
+    for change in (mirrored.put("b/c"), mirrored.delete("b/c")):
+        with pytest.raises(StorageError, match="@@@ is no folder of the copy, but a symbolic link"):
+            await change
+    await mirrored.put("a", content=b"inside")
+    await mirrored.delete("b")  # what was a fallback may now come home
+    assert {path.read_bytes() for path in outside.iterdir()} == {b"somebody's"}
+    assert mirrored.content("a") == b"inside"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only /proc tells which file is flushed")
+def test_the_entries_of_the_mirror_and_of_its_state_are_flushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[str] = set()
+    monkeypatch.setattr(os, "fsync", lambda one: flushed.add(os.readlink(f"/proc/self/fd/{one}")))
+    FolderMirror(tmp_path / "new" / "mirror").prepare(BASE, tmp_path)
+    assert flushed >= {str(tmp_path), str(tmp_path / "new")}
+    flushed.clear()
+    State(tmp_path / "states" / "state").close()
+    assert flushed >= {str(tmp_path), str(tmp_path / "states")}
 
 
 async def test_no_uri_leads_out(mirrored: Mirrored, tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ def duplicate(mirror: SmallSource, name: str, pri: int | None = 1) -> Link:
 async def test_a_mirror_with_a_priority_spares_the_source(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     mirror.contents["a"] = b"content"
     source.put("a", b"content", links=(duplicate(mirror, "a"),))
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     assert destination.equals_source()
     assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (0, 1)
 
@@ -43,12 +43,12 @@ async def test_a_mirror_with_a_priority_spares_the_source(
 async def test_a_mirror_that_has_something_else_is_passed_over(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     mirror.contents |= {"late": b"older", "good": b"content"}
     links = (duplicate(mirror, "none", 1), duplicate(mirror, "late", 2))
     source.put("a", b"content", links=(*links, duplicate(mirror, "good", 3)))
     source.put("b", b"content", links=links)
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     assert destination.equals_source()
     assert (source.gets[path_of("a")], source.gets[path_of("b")]) == (0, 1)
 
@@ -56,11 +56,11 @@ async def test_a_mirror_that_has_something_else_is_passed_over(
 async def test_a_mirror_that_is_away_holds_nothing_up(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     for name in ("a", "b", "c"):
         mirror.answers[path_of(name)] = status(500)
         source.put(name, b"content", links=(duplicate(mirror, name),))
-    await destination.catch_up(pace=ONE_AT_A_TIME)
+    await destination.catch_up(pace=ONE_AT_A_TIME, allow_private_addresses=True)
     assert destination.equals_source()
     assert sum(mirror.gets.values()) == 1
 
@@ -68,21 +68,21 @@ async def test_a_mirror_that_is_away_holds_nothing_up(
 async def test_a_mirror_that_is_down_is_passed_over(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     source.put("a", b"content", links=(duplicate(mirror, "a"),))
     await mirror.server.stop()
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     assert destination.equals_source()
 
 
 async def test_the_last_mirrors_are_asked_when_the_source_fails(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     mirror.contents["a"] = b"content"
     source.answers[path_of("a")] = status(500)
     source.put("a", b"content", links=(duplicate(mirror, "a", None),))
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     assert destination.equals_source()
     assert (source.gets[path_of("a")], mirror.gets[path_of("a")]) == (1, 1)
 
@@ -90,11 +90,11 @@ async def test_the_last_mirrors_are_asked_when_the_source_fails(
 async def test_the_error_is_that_of_the_resource_itself(
     source: SmallSource, mirror: SmallSource, destination: Destination
 ) -> None:
-    await destination.catch_up()
+    await destination.catch_up(allow_private_addresses=True)
     source.answers[path_of("a")] = status(503)
     source.put("a", b"content", links=(duplicate(mirror, "a"), duplicate(mirror, "a", None)))
     with pytest.raises(Unavailable, match="503") as caught:
-        await destination.catch_up()
+        await destination.catch_up(allow_private_addresses=True)
     assert caught.value.uri == source.base + "a"
 
 

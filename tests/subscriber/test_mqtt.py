@@ -20,6 +20,7 @@ from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.conftest import Destination
+from tests.subscriber.hub import anywhere, nowhere
 from tests.subscriber.source import SmallSource, path_of, status
 
 
@@ -59,7 +60,7 @@ async def following(destination: Destination, **options: Any) -> AsyncIterator[S
 async def test_a_certificate_that_is_just_being_replaced_is_no_end(tmp_path: Path) -> None:
     login = Login(ca=str(tmp_path / "ca.pem"))
     broker = parse_broker("mqtts://127.0.0.1")
-    transport = MqttTransport(broker, "topic", Brokered(login=login), trusts=lambda _: True)
+    transport = MqttTransport(broker, "topic", Brokered(login=login), trusts=anywhere)
     with pytest.raises(Unavailable, match="cannot use the certificates"):
         await transport.receive(None, Heard())
 
@@ -144,7 +145,7 @@ class Heard:
 @asynccontextmanager
 async def receiving(broker: Mosquitto, options: Brokered = BROKERED) -> AsyncIterator[Heard]:
     transport = MqttTransport(
-        parse_broker(broker.url), "http://a.example/c", options, trusts=lambda _: True
+        parse_broker(broker.url), "http://a.example/c", options, trusts=anywhere
     )
     heard = Heard()
     task = asyncio.create_task(transport.receive(None, heard))
@@ -214,7 +215,7 @@ async def test_a_broker_at_a_private_address_is_not_dialled_for_a_source(
 ) -> None:
     elsewhere = mosquitto.url.replace("127.0.0.1", "localhost")
     transport = MqttTransport(
-        parse_broker(elsewhere), "http://a.example/c", BROKERED, trusts=lambda _: False
+        parse_broker(elsewhere), "http://a.example/c", BROKERED, trusts=nowhere
     )
     with pytest.raises(RefusedAddress, match="not public"):
         await transport.receive(None, Heard())
@@ -236,7 +237,7 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
         async with following(destination, mqtt=Brokered(url=broker.url, login=login)):
             pass
         transport = MqttTransport(
-            parse_broker(broker.url), "http://a.example/c", BROKERED, trusts=lambda _: True
+            parse_broker(broker.url), "http://a.example/c", BROKERED, trusts=anywhere
         )
         with pytest.raises(FetchError, match="it lets nobody in"):
             await transport.receive(None, Heard())

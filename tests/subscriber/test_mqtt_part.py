@@ -18,6 +18,7 @@ from rsnotify.selective import Select
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
+from tests.subscriber.hub import anywhere
 from tests.subscriber.test_mqtt import Heard
 
 TOPIC = "http://a.example/c"
@@ -70,7 +71,7 @@ async def receiving(
         parse_broker(broker.url),
         TOPIC,
         options,
-        trusts=lambda _: True,
+        trusts=anywhere,
         select=select,
         unasked=unasked,
     )
@@ -190,7 +191,7 @@ async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
         parse_broker(mosquitto.url),
         TOPIC,
         BROKERED,
-        trusts=lambda _: True,
+        trusts=anywhere,
         select=MAPS,
         unasked=unasked,
     )

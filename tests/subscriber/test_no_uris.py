@@ -15,8 +15,8 @@ from rsnotify.writing import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.inspection import inspect
-from rsnotify_subscriber.validation import validate
+from rsnotify_subscriber.inspection.walk import inspect
+from rsnotify_subscriber.validation.walk import validate
 from tests.subscriber.conftest import Destination
 from tests.subscriber.source import SmallSource, body, path_of, status
 

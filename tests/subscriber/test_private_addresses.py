@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -9,6 +12,8 @@ from msgspec.structs import replace
 from rsnotify.errors import RefusedAddress, RsnotifyError
 from rsnotify.writing import write_document
 from rsnotify_subscriber import PushState
+from rsnotify_subscriber.fetching.fetcher import Fetcher
+from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.conftest import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import Answer, SmallSource, body, path_of
@@ -98,3 +103,57 @@ async def test_a_hub_at_a_private_address_is_not_dialled(
     async with destination.subscriber(allow_private_addresses=True) as subscriber:
         async with asyncio.timeout(30):
             await hub.subscribed()
+
+
+def resolved(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
+    """Let the name source.example have these addresses, one after the other; the last one stays."""
+    remaining = list(answers)
+    resolve = socket.getaddrinfo
+
+    def answer(host: Any, *arguments: Any, **options: Any) -> Any:
+        if host != "source.example":
+            return resolve(host, *arguments, **options)
+        address = remaining.pop(0) if len(remaining) > 1 else remaining[0]
+        return resolve(address, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+
+async def test_a_host_that_the_user_named_may_be_at_a_private_address_from_the_start(
+    source: SmallSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.put("a", b"1")
+    resolved(monkeypatch, "127.0.0.1")
+    url = source.url.replace("127.0.0.1", "source.example")
+    async with Sessions(url) as sessions:
+        assert (await Fetcher(sessions, tmp_path).document(url)).resources
+
+
+async def test_a_host_that_the_user_named_may_not_turn_to_a_private_address_later(
+    source: SmallSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved(monkeypatch, "9.9.9.9", "127.0.0.1")
+    url = source.url.replace("127.0.0.1", "source.example")
+    async with Sessions(url) as sessions:
+        with pytest.raises(RefusedAddress, match="not public"):
+            await Fetcher(sessions, tmp_path).document(url)
+        assert not await sessions.trusts("source.example")
+    assert not source.gets
+
+
+async def test_a_private_host_that_the_user_named_is_not_dialled_at_another_port(
+    source: SmallSource, destination: Destination
+) -> None:
+    other = SmallSource()
+    await other.server.start()
+    try:
+        other.contents["a"] = b"secret"
+        source.put("a", b"secret")
+        source.answers[path_of("a")] = redirect(other.base + "a")
+        with pytest.raises(RsnotifyError, match="not public"):
+            await destination.catch_up()
+        assert not other.gets
+        await destination.catch_up(allow_private_addresses=True)
+        assert destination.equals_source()
+    finally:
+        await other.server.stop()

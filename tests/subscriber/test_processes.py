@@ -40,6 +40,7 @@ async def test_follow_once_ends_with_how_it_is(
     assert (code, errors) == (0, "")
     final = json.loads(output.splitlines()[-1])
     assert (final["level"], final["resources"], final["pending"]) == (True, 30, 0)
+    assert (final["applied"], final["copied"]) == (30, 30)
     source.put("out of reach", b"")
     source.answers[path_of("out of reach")] = status(403)
     code, output, _ = await outcome(await rsnotify(*arguments))
@@ -137,7 +138,7 @@ async def test_once_and_stopped_before_it_is_level_is_no_success(
         process.send_signal(signal.SIGTERM)
         code, _, errors = await outcome(process)
     assert code == 1
-    assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resources")
+    assert errors.startswith("rsnotify: it was stopped before the copy was level: 1 resource has")
 
 
 async def test_via_poll_follows(source: SmallSource, destination: Destination) -> None:
@@ -187,3 +188,20 @@ async def test_after_kill_9_in_the_middle_the_next_run_ends_equal(
     assert done[0] == 0, done
     assert destination.equals_source()
     assert (await outcome(await rsnotify("audit", source.url, destination.folder)))[0] == 0
+
+
+async def test_follow_says_that_a_pattern_matches_nothing(
+    source: SmallSource, destination: Destination
+) -> None:
+    arguments = ("follow", source.url, destination.folder, "--once", "--only", "*.tll")
+    code, _, errors = await outcome(await rsnotify(*arguments))
+    assert code == 0
+    assert "no resource that the Source lists is selected by only *.tll" in errors
+
+
+async def test_audit_does_not_compare_with_a_folder_that_is_not_there(
+    source: SmallSource, destination: Destination
+) -> None:
+    code, output, errors = await outcome(await rsnotify("audit", source.url, destination.folder))
+    assert (code, output) == (2, "")
+    assert f"there is no folder {destination.folder} to compare with the Source" in errors

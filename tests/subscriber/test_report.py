@@ -5,12 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rsnotify_subscriber import Status
+import pytest
+from msgspec.structs import replace
+
+from rsnotify_subscriber import PushState, Status
 from rsnotify_subscriber.command_how import How
-from rsnotify_subscriber.command_report import sentence
+from rsnotify_subscriber.command_report import LineReport, outcome, sentence
 from rsnotify_subscriber.fleet.parsing import parse
 from tests.subscriber.conftest import Destination
-from tests.subscriber.processes import outcome, rsnotify
+from tests.subscriber.processes import outcome as outcome_of
+from tests.subscriber.processes import rsnotify
 from tests.subscriber.source import SmallSource, status
 
 COMPARED = datetime(2026, 1, 2, 3, 4, 5, 600, tzinfo=UTC)
@@ -38,19 +42,48 @@ def test_how_often_everything_is_compared_is_an_option_and_a_setting(tmp_path: P
     assert found.sources[0].compare == 60
 
 
+def test_a_line_is_written_when_something_changes_and_else_none(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = LineReport()
+    level = Status(resources=5_000, applied=5_000, level=True, push=PushState.UP)
+    for _ in range(100):
+        report.show(level)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("5,000 resources, 5,000 changes applied, in step, ")
+    for applied in range(5_001, 5_101):
+        report.show(replace(level, applied=applied))
+    assert len(capsys.readouterr().out.splitlines()) == 10
+    report.show(replace(level, push=PushState.DOWN))
+    assert "push down" in capsys.readouterr().out
+
+
+def test_the_last_sentence_says_what_was_compared_and_when() -> None:
+    level = Status(resources=5_000, level=True, through=COMPARED, compared=COMPARED)
+    at = "2026-01-02T03:04:05"
+    assert outcome(level) == (
+        f"in step: 5,000 resources, synced through {at}.000600Z, compared with the whole set at "
+        f"{at}Z"
+    )
+    assert outcome(replace(level, resources=1)).startswith("in step: 1 resource, ")
+    other = replace(level, in_step=False, difference="one differs")
+    assert outcome(other).startswith("other than the Source says: 5,000 resources, ")
+    assert outcome(other).endswith("; one differs")
+    assert outcome(Status()) == sentence(Status())
+
+
 async def test_a_run_that_catches_up_ends_with_how_the_copy_stands(
     source: SmallSource, destination: Destination
 ) -> None:
     source.put("a", b"1")
     arguments = ("follow", source.url, destination.folder, "--once")
-    code, output, errors = await outcome(await rsnotify(*arguments))
+    code, output, errors = await outcome_of(await rsnotify(*arguments))
     assert (code, errors) == (0, "")
     last = output.splitlines()[-1]
-    assert last.startswith("1 resources, 1 changes applied, ")
-    assert ", in step, " in last
+    assert last.startswith("in step: 1 resource, synced through 20")
     assert "compared with the whole set at 20" in last
     source.answers["/data/capabilitylist.xml"] = status(503)
-    code, output, errors = await outcome(await rsnotify(*arguments))
+    code, output, errors = await outcome_of(await rsnotify(*arguments))
     assert code == 1
     assert ", not in step, " in output.splitlines()[-1]
     assert "capabilitylist.xml: the server says 503" in errors

@@ -201,4 +201,21 @@ def test_no_type_of_change_that_there_is_not_is_selected(
 def follow(source: SmallSource, destination: Destination, *options: str) -> Any:
     """Run the command, which refuses its options before it does anything."""
     arguments = ["follow", source.url, str(destination.folder), *options]
-    return CliRunner().invoke(application(["follow"]), arguments)
+    return CliRunner().invoke(application(), arguments)
+
+
+async def test_a_selection_that_nothing_matches_is_told(
+    source: SmallSource, destination: Destination, caplog: pytest.LogCaptureFixture
+) -> None:
+    source.put("a.txt", b"1")
+    told = "no resource that the Source lists is selected by only *.tll"
+    nothing = Selection(only=("*.tll",))
+    for _ in range(2):  # also in a run that finds nothing new
+        caplog.clear()
+        await destination.catch_up(selection=nothing)
+        assert told in caplog.text
+    caplog.clear()
+    await destination.catch_up(selection=Selection(only=("*.txt",)))
+    source.put("b.txt", b"2")
+    await destination.catch_up(selection=Selection(only=("*.txt",)))
+    assert told not in caplog.text

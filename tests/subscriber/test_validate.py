@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from rsnotify.cli import application
 from rsnotify.errors import NotFound
 from rsnotify.validation import RULES, Severity
-from rsnotify_subscriber.validation import validate, walk
+from rsnotify_subscriber.validation import walk
 from rsnotify_subscriber.validation.verdicts import Validation
+from rsnotify_subscriber.validation.walk import validate
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import Server
 from tests.subscriber.tree import Tree, package
@@ -281,7 +282,7 @@ def test_the_command_holds_a_document_against_the_version_that_is_asked_for(
 ) -> None:
     file = tmp_path / "changes.xml"
     file.write_text(CHANGE_LIST.replace('"made"', '"updated"'))
-    command = application(["validate"])
+    command = application()
     assert CliRunner().invoke(command, ["validate", str(file)]).exit_code == 0
     done = CliRunner().invoke(command, ["validate", str(file), "--spec", "1.0"])
     assert done.exit_code == 1

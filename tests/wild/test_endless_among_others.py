@@ -48,7 +48,12 @@ def _peak(pid: int) -> int:
     return int(line.split()[1]) // 1024
 
 
-@pytest.mark.parametrize("what", ["entries", "blanks", "links"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "what", ["entries", *(pytest.param(what, marks=SLOW) for what in ("blanks", "links"))]
+)
 async def test_the_others_are_followed_as_before(
     what: str, source: WildSource, others: list[WildSource], tmp_path: Path
 ) -> None:

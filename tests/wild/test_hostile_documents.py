@@ -76,7 +76,19 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    ("what", "packed"), [*((what, False) for what in ENDLESS), ("entries", True), ("blanks", True)]
+    ("what", "packed"),
+    [
+        ("entries", False),
+        ("links", False),
+        ("blanks", True),
+        *(
+            pytest.param(what, packed, marks=pytest.mark.slow)
+            for what, packed in [
+                *((what, False) for what in ("a location", "attributes", "references", "blanks")),
+                ("entries", True),
+            ]
+        ),
+    ],
 )
 async def test_what_does_not_end_is_refused_in_a_sentence(
     what: str, packed: bool, source: WildSource, folder: Path

@@ -22,6 +22,10 @@ from tests.wild.running import (
 )
 from tests.wild.source import Answer, WildSource, moved
 
+#: The new place is another port of loopback, which the user did not name.
+PRIVATE = "--allow-private-addresses"
+ANYWHERE = {"allow_private_addresses": True}
+
 
 @pytest.fixture
 async def new() -> AsyncIterator[WildSource]:
@@ -66,19 +70,19 @@ async def test_a_copy_follows_to_where_its_source_moved(
     code: int, source: WildSource, new: WildSource, copied: Path
 ) -> None:
     right = move(source, new, code)
-    outcome = await command_follow_once(source, copied)
+    outcome = await command_follow_once(source, copied, PRIVATE)
     assert_honest(copied, right, outcome)
     assert outcome.claims, outcome
-    assert (await command_audit(source, copied)).code == 0
+    assert (await command_audit(source, copied, PRIVATE)).code == 0
     await source.server.stop()
     content = new.file("c", b"4", new.t(60))
     updated = entry(new.uri("c"), "updated", datetime=new.t(60), content=content)
     new.put("changelist.xml", change_list([updated], from_=new.t(5)))
     right = {name: new.resources[name[-1]] for name in right}
-    outcome = await follow_once(source, copied)
+    outcome = await follow_once(source, copied, **ANYWHERE)
     assert_honest(copied, right, outcome)
     assert outcome.claims, outcome
-    outcome = await follow_once(new, copied)  # the user has heard of it, too
+    outcome = await follow_once(new, copied, **ANYWHERE)  # the user has heard of it, too
     assert_honest(copied, right, outcome)
     assert outcome.claims, outcome
 
@@ -87,7 +91,7 @@ async def test_the_new_place_may_be_named_as_long_as_the_old_one_leads_there(
     source: WildSource, new: WildSource, copied: Path
 ) -> None:
     right = move(source, new)
-    outcome = await follow_once(new, copied)
+    outcome = await follow_once(new, copied, **ANYWHERE)
     assert_honest(copied, right, outcome)
     assert outcome.claims, outcome
 
@@ -99,9 +103,9 @@ async def test_what_is_moved_for_a_while_is_asked_for_at_its_place(
     describe(new)
     source.put("capabilitylist.xml", moved(source.uri("other.xml"), 307), before)
     source.put("other.xml", before)
-    assert (await follow_once(source, copied)).claims
+    assert (await follow_once(source, copied, **ANYWHERE)).claims
     source.put("other.xml", Answer(status=404))
-    outcome = await follow_once(source, copied)
+    outcome = await follow_once(source, copied, **ANYWHERE)
     assert_honest(copied, source, outcome)
     assert outcome.claims, outcome
 
@@ -126,6 +130,6 @@ async def test_a_follower_compares_all_where_its_source_moved(
     source: WildSource, new: WildSource, copied: Path
 ) -> None:
     right = move(source, new)
-    async with following(source, copied) as one:
+    async with following(source, copied, **ANYWHERE) as one:
         await until(one, lambda status: status.level and status.resources == len(right))
         assert {path.name for path in copied.rglob("*") if path.is_file()} == {"a", "c"}

@@ -6,27 +6,35 @@ import asyncio
 import secrets
 import sys
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from rsnotify.commands import printable
+from rsnotify.commands.command_line import Command, Group
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.admin import questions, shapes, tables
-from rsnotify_hub.admin.remote import Remote
 from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivering.delivery import State
 
-commands = typer.Typer(rich_markup_mode=None, add_completion=False)
+if TYPE_CHECKING:
+    from rsnotify_hub.admin.remote import Remote
+
+commands = typer.Typer(cls=Group, rich_markup_mode=None)
+_command = partial(commands.command, cls=Command)
 
 _DEFAULT_URL = "http://127.0.0.1:8080/"
 
-_Url = Annotated[str, typer.Option("--url", envvar="RSNOTIFY_HUB_URL", help="The hub.")]
+_Url = Annotated[
+    str, typer.Option("--url", metavar="URL", envvar="RSNOTIFY_HUB_URL", help="The hub.")
+]
 _Token = Annotated[
     str | None,
     typer.Option(
         "--token",
+        metavar="TOKEN",
         envvar="RSNOTIFY_ADMIN_TOKEN",
         help="An admin's token; in the environment other users cannot see it.",
     ),
@@ -34,8 +42,14 @@ _Token = Annotated[
 _Json = Annotated[
     bool, typer.Option("--json", envvar="RSNOTIFY_JSON", help="Print JSON, for programs.")
 ]
-_Limit = Annotated[int, typer.Option("--limit", min=1, help="How many rows at most.")]
+_Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How many rows at most.")]
 _Id = Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")]
+
+
+def _remote(url: str, token: str | None) -> Remote:
+    from rsnotify_hub.admin.remote import Remote
+
+    return Remote(url, token)
 
 
 def _show(
@@ -54,89 +68,141 @@ def _row(subscription: shapes.Subscription) -> Iterable[str]:
     return tables.subscriptions(shapes.Subscriptions((subscription,), 1, None))
 
 
-@commands.command("status")
+@_command("status")
 def status(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Tell of a hub as a whole."""
-    _show(Remote(url, token).ask("status"), tables.status, json)
+    """Show the state of a hub.
+
+    Examples:
+        rsnotify hub status
+        rsnotify hub status --url https://hub.example/ --json
+    """
+    _show(_remote(url, token).ask("status"), tables.status, json)
 
 
-@commands.command("topics")
+@_command("topics")
 def topics(
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
     json: _Json = False,
     limit: _Limit = 100,
     sort: Annotated[
-        questions.TopicOrder, typer.Option(help="The order.")
+        questions.TopicOrder, typer.Option(metavar="topic|received", help="The order.")
     ] = questions.TopicOrder.TOPIC,
 ) -> None:
-    """List the topics of a hub, and who listens."""
-    asking = Remote(url, token).collect("topics", limit=limit, sort=sort.value)
+    """List the topics of a hub, with their subscribers.
+
+    Examples:
+        rsnotify hub topics
+        rsnotify hub topics --sort received --limit 10
+    """
+    asking = _remote(url, token).collect("topics", limit=limit, sort=sort.value)
     _show(asking, tables.topics, json)
 
 
-@commands.command("subscriptions")
+@_command("subscriptions")
 def subscriptions(
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
     json: _Json = False,
     limit: _Limit = 100,
-    topic: Annotated[str | None, typer.Option(help="Only those of this topic.")] = None,
-    state: Annotated[State | None, typer.Option(help="Only those that stand so.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(metavar="URI", help="Only those of this topic.")
+    ] = None,
+    state: Annotated[
+        State | None,
+        typer.Option(
+            metavar="active|retrying|given-up|suspended", help="Only those in this state."
+        ),
+    ] = None,
     sort: Annotated[
-        questions.SubscriptionOrder, typer.Option(help="The order.")
+        questions.SubscriptionOrder, typer.Option(metavar="topic|trouble", help="The order.")
     ] = questions.SubscriptionOrder.TROUBLE,
 ) -> None:
-    """List the WebSub subscriptions of a hub, those in trouble first."""
-    asking = Remote(url, token).collect(
+    """List the WebSub subscriptions, those in trouble first.
+
+    Examples:
+        rsnotify hub subscriptions --state given-up
+        rsnotify hub subscriptions --topic https://source.example/channel
+    """
+    asking = _remote(url, token).collect(
         "subscriptions", limit=limit, topic=topic, state=state, sort=sort.value
     )
     _show(asking, tables.subscriptions, json)
 
 
-@commands.command("failures")
+@_command("failures")
 def failures(url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """List the last deliveries that failed, newest first."""
-    _show(Remote(url, token).ask("failures"), tables.failures, json)
+    """List the last failed deliveries, newest first.
+
+    Examples:
+        rsnotify hub failures
+        rsnotify hub failures --json
+    """
+    _show(_remote(url, token).ask("failures"), tables.failures, json)
 
 
-@commands.command("dead-letters")
+@_command("dead-letters")
 def dead_letters(
     url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False, limit: _Limit = 100
 ) -> None:
-    """List what is not delivered any more until its topic changes."""
-    _show(Remote(url, token).collect("deadLetters", limit=limit), tables.dead_letters, json)
+    """List deliveries given up until their topic changes.
+
+    Examples:
+        rsnotify hub dead-letters
+        rsnotify hub dead-letters --limit 10 --json
+    """
+    _show(_remote(url, token).collect("deadLetters", limit=limit), tables.dead_letters, json)
 
 
-@commands.command("redeliver")
+@_command("redeliver")
 def redeliver(
     id: _Id,
     since: Annotated[
         str | None,
-        typer.Option(help="Go back in the log: deliver all that changed after this W3C Datetime."),
+        typer.Option(
+            metavar="DATETIME",
+            help="Go back in the log: deliver all that changed after this W3C Datetime.",
+        ),
     ] = None,
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
     json: _Json = False,
 ) -> None:
-    """Deliver now what waits for a subscription, or again from an instant on."""
+    """Deliver now what is pending for a subscription.
+
+    With --since: deliver again everything after that datetime.
+
+    Examples:
+        rsnotify hub redeliver 0123456789abcdef0123456789abcdef
+        rsnotify hub redeliver 0123456789abcdef0123456789abcdef --since 2026-03-01T00:00:00Z
+    """
     body = questions.Redelivery(since=since)
-    _show(Remote(url, token).ask("redeliver", id, body), _row, json)
+    _show(_remote(url, token).ask("redeliver", id, body), _row, json)
 
 
-@commands.command("suspend")
+@_command("suspend")
 def suspend(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Hold back the deliveries of a subscription until `resume`."""
-    _show(Remote(url, token).ask("suspend", id), _row, json)
+    """Hold back the deliveries of a subscription until `resume`.
+
+    Examples:
+        rsnotify hub suspend 0123456789abcdef0123456789abcdef
+        rsnotify hub suspend 0123456789abcdef0123456789abcdef --url https://hub.example/
+    """
+    _show(_remote(url, token).ask("suspend", id), _row, json)
 
 
-@commands.command("resume")
+@_command("resume")
 def resume(id: _Id, url: _Url = _DEFAULT_URL, token: _Token = None, json: _Json = False) -> None:
-    """Deliver again to a suspended subscription, from where it stopped."""
-    _show(Remote(url, token).ask("resume", id), _row, json)
+    """Deliver again to a suspended subscription, without a gap.
+
+    Examples:
+        rsnotify hub resume 0123456789abcdef0123456789abcdef
+        rsnotify hub resume 0123456789abcdef0123456789abcdef --url https://hub.example/
+    """
+    _show(_remote(url, token).ask("resume", id), _row, json)
 
 
-@commands.command("drop")
+@_command("drop")
 def drop(
     id: Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")],
     topic: Annotated[
@@ -146,18 +212,28 @@ def drop(
     url: _Url = _DEFAULT_URL,
     token: _Token = None,
 ) -> None:
-    """End a subscription; its callback is told why."""
-    _show(Remote(url, token).ask("dropTopic" if topic else "drop", id), lambda _: (), False)
+    """End a subscription, and tell its callback why.
+
+    Examples:
+        rsnotify hub drop 0123456789abcdef0123456789abcdef
+        rsnotify hub drop 0123456789abcdef0123456789abcdef --topic
+    """
+    _show(_remote(url, token).ask("dropTopic" if topic else "drop", id), lambda _: (), False)
 
 
-@commands.command("token")
+@_command("token")
 def make_token(
     existing: Annotated[
         bool, typer.Option("--existing", help="Take the token from standard input instead.")
     ] = False,
     json: _Json = False,
 ) -> None:
-    """Make a token, and the SHA-256 of it that the hub's configuration keeps."""
+    """Generate a token, and its SHA-256 for the configuration.
+
+    Examples:
+        rsnotify hub token
+        rsnotify hub token --existing
+    """
     token = sys.stdin.readline().strip() if existing else secrets.token_urlsafe(32)
     if len(token) < MIN_TOKEN:
         raise ConfigurationError(f"a token has at least {MIN_TOKEN} characters")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.plural import counted
 from rsnotify_hub.admin import shapes
 
 
@@ -23,8 +24,11 @@ def status(value: shapes.Status) -> Iterator[str]:
         ("topics", str(value.topics)),
         ("subscriptions", str(value.subscriptions)),
         ("websockets", str(value.websockets)),
-        ("accepted", f"{value.accepted} fragments, {value.accepted_bytes} bytes"),
-        ("log", f"{value.log_bytes} bytes"),
+        (
+            "accepted",
+            f"{counted(value.accepted, 'fragment')}, {counted(value.accepted_bytes, 'byte')}",
+        ),
+        ("log", counted(value.log_bytes, "byte")),
         *counts,
     ]
     yield from aligned(facts)

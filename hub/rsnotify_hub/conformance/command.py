@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rsnotify.commands import complain, printable
+from rsnotify.commands.command_line import Command
 from rsnotify_hub.conformance.asking import Settings, Way
 from rsnotify_hub.conformance.ends import serve_ends
 from rsnotify_hub.conformance.outcomes import Broken, Result
@@ -16,50 +17,101 @@ from rsnotify_hub.conformance.registry import Check
 from rsnotify_hub.conformance.report import as_json, conforms, line, summary
 from rsnotify_hub.conformance.run import ALL, run_checks
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+#: The groups of options in the help.
+_PUBLISHING = "Publishing"
+_TIMES = "Times"
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=Command, context_settings={"help_option_names": ["--help", "-h"]})
 def check(
     url: Annotated[str, typer.Argument(help="The hub's URL, as topics advertise it.")],
     listen: Annotated[
-        str, typer.Option(help="Where to listen for the hub: HOST:PORT; port 0 takes a free one.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to listen for the hub: HOST:PORT; port 0 takes a free one.",
+        ),
     ] = "127.0.0.1:0",
     base_url: Annotated[
         str | None,
-        typer.Option(help="How the hub reaches that.", show_default="http://HOST:PORT"),
+        typer.Option(
+            metavar="URL", help="How the hub reaches that.", show_default="http://HOST:PORT"
+        ),
     ] = None,
     publish: Annotated[
         Way,
         typer.Option(
-            help="How to publish: a ping by hub.url and hub.topic, by one of them, or the content."
+            metavar="ping|url|topic|content",
+            rich_help_panel=_PUBLISHING,
+            help="How to publish: a ping by hub.url and hub.topic, by one of them, or the content.",
         ),
     ] = Way.PING,
     publish_url: Annotated[
-        str | None, typer.Option(help="Where to publish.", show_default="the hub's URL")
+        str | None,
+        typer.Option(
+            metavar="URL",
+            rich_help_panel=_PUBLISHING,
+            help="Where to publish.",
+            show_default="the hub's URL",
+        ),
     ] = None,
     token: Annotated[
         str | None,
-        typer.Option(help="A bearer token for publishing.", envvar="RSNOTIFY_HUB_CHECK_TOKEN"),
+        typer.Option(
+            metavar="TOKEN",
+            rich_help_panel=_PUBLISHING,
+            help="A bearer token for publishing.",
+            envvar="RSNOTIFY_HUB_CHECK_TOKEN",
+        ),
     ] = None,
     denied_topic: Annotated[
-        str | None, typer.Option(help="A topic for which the hub denies subscriptions.")
+        str | None,
+        typer.Option(metavar="URL", help="A topic for which the hub denies subscriptions."),
     ] = None,
     patience: Annotated[
-        float, typer.Option(help="Seconds to wait for what must come.", min=0.1)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds to wait for what must come.",
+            min=0.1,
+        ),
     ] = 10.0,
     quiet: Annotated[
-        float, typer.Option(help="Seconds without anything that count as nothing.", min=0.1)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds without anything that count as nothing.",
+            min=0.1,
+        ),
     ] = 2.0,
     settle: Annotated[
-        float, typer.Option(help="Seconds that the hub may need after a verification.", min=0.05)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds that the hub may need after a verification.",
+            min=0.05,
+        ),
     ] = 1.0,
     retry: Annotated[
-        float, typer.Option(help="Seconds to wait for a delivery to be tried again.", min=0.1)
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds to wait for a delivery to be tried again.",
+            min=0.1,
+        ),
     ] = 60.0,
-    at_once: Annotated[int, typer.Option(help="How many checks run at a time.", min=1)] = 4,
+    at_once: Annotated[
+        int, typer.Option(metavar="N", help="How many checks run at a time.", min=1)
+    ] = 4,
     only: Annotated[
-        list[str] | None, typer.Option(help="A check's name, or a part of it; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A check's name, or a part of it; may be repeated."),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail also for what a hub only should do.")
@@ -69,6 +121,10 @@ def check(
     """Check a WebSub hub against the W3C Recommendation, from outside.
 
     Exit code 0: it does all that it must. 1: it does not. 2: it could not be tried.
+
+    Examples:
+        rsnotify-hub-check https://hub.example/
+        rsnotify-hub-check https://hub.example/ --publish content --only signature
     """
     if not url.startswith(("http://", "https://")):
         raise complain(f"{url!r} is not an http or https URL", 2)

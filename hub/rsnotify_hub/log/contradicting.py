@@ -19,7 +19,7 @@ _Told = set[tuple[Instant, Key]]
 
 
 def overlaps(state: LogState, fragment: Fragment) -> bool:
-    """Tell whether a fragment covers an interval of which the log may have changes."""
+    """Return whether a fragment covers an interval in which the log may have changes."""
     if state.whole or fragment.whole or fragment.from_ is None:
         return False
     # The first change after a heartbeat covers what the heartbeat covered, and nothing before it.
@@ -28,7 +28,7 @@ def overlaps(state: LogState, fragment: Fragment) -> bool:
 
 
 async def contradicts(fragment: Fragment, topic: str, store: Store) -> bool:
-    """Tell whether the log of a topic has a change that the fragment should have and lacks.
+    """Return whether the log of a topic has a change that the fragment should have and lacks.
 
     Raises:
         StorageError: The log cannot be read.

@@ -133,7 +133,7 @@ class TopicLog:
         self._statistics.duplicates += max(0, len(fragments) - added)
 
     async def _check(self, fragment: Fragment) -> None:
-        """Begin the log anew if a fragment contradicts it, so that nobody is sent both."""
+        """Delete the log if a fragment contradicts it, so that no subscriber receives both."""
         if await contradicts(fragment, self._topic, self._store):
             log.warning(
                 "the Source of %s does not know changes any more that it had published; it was "

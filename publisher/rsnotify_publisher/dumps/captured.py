@@ -16,6 +16,7 @@ from pathlib import Path
 from rsnotify.datetimes import Instant, to_microseconds
 from rsnotify.errors import StorageError
 from rsnotify.model import Resource
+from rsnotify.plural import counted
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher.dumps.supply import Bitstream, chunks, opened
 from rsnotify_publisher.hashes import Digests
@@ -65,8 +66,8 @@ class Captured:
                 failed.append(error)
         if failed:
             _log.error(
-                "the content of %d changes could not be kept for the Change Dump; the first: %s",
-                *(len(failed), failed[0]),
+                "the content of %s could not be kept for the Change Dump; the first: %s",
+                *(counted(len(failed), "change"), failed[0]),
             )
 
     def _keep(self, change: Resource) -> None:

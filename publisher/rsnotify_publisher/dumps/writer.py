@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rsnotify.datetimes import Instant
 from rsnotify.model import Document, Link, Resource
+from rsnotify.plural import counted
 from rsnotify.vocabulary import MAX_ENTRIES, Capability, Rel
 from rsnotify.writing import Profile
 from rsnotify_publisher.dumps.dumpdocument import DumpDocument
@@ -119,8 +120,8 @@ class DumpWriter:
         written = self._packages.write(stem, entries, changes, supply)
         if entries.missing:
             log.warning(
-                "%s: the content of %d changes was not kept; these entries have no path",
-                *(stem, entries.missing),
+                "%s: the content of %s was not kept; these entries have no path",
+                *(stem, counted(entries.missing, "change")),
             )
         return written
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 from rsnotify.host.lanes import Lane
+from rsnotify.plural import counted
 from rsnotify_publisher.folder.listening import Listening
 from rsnotify_publisher.folder.serve import Folder
 from rsnotify_publisher.folder.sets import load
@@ -31,12 +32,16 @@ class Publishing:
 
     Args:
         folders: All that are sets of the Source.
+        listening: The URL at which this process serves them.
     """
 
-    def __init__(self, folders: Sequence[Folder]) -> None:
+    def __init__(self, folders: Sequence[Folder], listening: str) -> None:
         self._folders = folders
+        self._listening = listening
         self._compared = {folder.prefix: asyncio.Event() for folder in folders}
         self._is_stopping = False
+        #: Set when all folders are published.
+        self.published = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, say: _Say) -> None:
         """Publish until told to stop, and end in order.
@@ -105,7 +110,11 @@ class Publishing:
             await folder.ready.wait()
             await self._compared[folder.prefix].wait()
             count = await asyncio.to_thread(_count, folder.publisher)
-            say(f"rsnotify source serving {folder.names.base_url} ({count} resources)")
+            say(
+                f"rsnotify source serving {folder.names.base_url} ({counted(count, 'resource')}), "
+                f"listening on {self._listening}"
+            )
+        self.published.set()
 
 
 def _count(publisher: Publisher) -> int:

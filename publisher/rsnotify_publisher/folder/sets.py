@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.plural import counted
 from rsnotify_publisher.configuration import Configuration
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.folder.names import Names
@@ -157,7 +158,7 @@ def load(folder: Folder, on_file: Callable[[], None], *, is_alone: bool) -> None
 
         count = publisher.load(scanner.baseline(advance))
     if progress.disable:
-        typer.echo(f"rsnotify source scanned {names.root} ({count} files)", err=True)
+        typer.echo(f"rsnotify source scanned {names.root} ({counted(count, 'file')})", err=True)
 
 
 def _progress(is_alone: bool) -> Progress:

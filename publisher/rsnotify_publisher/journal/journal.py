@@ -121,6 +121,12 @@ class Journal(Notices, CurrentSet):
         )
         return [replace(decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
 
+    def count_changes(self, after: int, limit: int = -1) -> int:
+        """Count the changes later than `after`, up to `limit` if that is not negative."""
+        query = "SELECT count(*) FROM (SELECT 1 FROM changes WHERE at > ? LIMIT ?)"
+        count: int = self._db.execute(query, (after, limit)).fetchone()[0]
+        return count
+
     def last_change_at(self, instant: int) -> int:
         """Return the datetime of the last change at or before an instant.
 

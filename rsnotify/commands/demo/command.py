@@ -8,17 +8,21 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
 from rsnotify.commands import run
-from rsnotify.commands.demo.destination import Destination, Status
-from rsnotify.commands.demo.link import open_link
-from rsnotify.commands.demo.observations import SENSORS, Observations
-from rsnotify.commands.demo.page import Facts, serve_page
-from rsnotify.commands.demo.scene import Scene
 from rsnotify.commands.processes import Process, ProcessError
+from rsnotify.plural import counted
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from rsnotify.commands.demo.destination import Destination, Status
+    from rsnotify.commands.demo.disk import Disk
+    from rsnotify.commands.demo.observations import Observations
+    from rsnotify.commands.demo.scene import Scene
 
 #: Seconds that the Destination gets at the end to become level.
 _LEVEL_SECONDS = 60
@@ -26,12 +30,20 @@ _LEVEL_SECONDS = 60
 
 def demo(
     seconds: Annotated[
-        float | None, typer.Option(min=1, help="Stop after so many seconds; else at Ctrl-C.")
+        float | None,
+        typer.Option(min=1, metavar="SECONDS", help="Stop after so many seconds; else at Ctrl-C."),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0.1, help="Changes a second.")] = 25.0,
-    port: Annotated[int, typer.Option(help="Port of the page; 0 takes a free one.")] = 0,
+    rate: Annotated[float, typer.Option(min=0.1, metavar="N", help="Changes a second.")] = 25.0,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", help="Port of the page; 0 takes a free one.")
+    ] = 0,
 ) -> None:
-    """Show a Source changing, the hub, and a Destination in step, on this machine."""
+    """Run a Source, a hub and a Destination on this machine.
+
+    Examples:
+        rsnotify demo
+        rsnotify demo --seconds 20 --rate 100
+    """
     with tempfile.TemporaryDirectory(prefix="rsnotify-demo-") as folder:
         raise typer.Exit(run(lambda stop: _demo(stop, Path(folder), seconds, rate, port)))
 
@@ -39,22 +51,30 @@ def demo(
 async def _demo(
     stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
 ) -> int:
+    from rsnotify.commands.demo.destination import Destination
+    from rsnotify.commands.demo.disk import Disk
+    from rsnotify.commands.demo.link import open_link
+    from rsnotify.commands.demo.observations import SENSORS, Observations
+    from rsnotify.commands.demo.page import Facts, serve_page
+    from rsnotify.commands.demo.scene import Scene
+
     observations = Observations(root / "source")
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
         hub = await enter(_hub(root))
         link, linked = await enter(open_link(hub))
         source = await enter(_source(root, hub, linked))
-        teller = _Teller(observations)
+        disk = Disk(root)
+        teller = stack.enter_context(_Teller(observations, disk))
         destination = Destination(source, root / "destination", teller.tell)
-        scene = Scene(observations, link, destination, hub=hub, rate=rate)
+        scene = Scene(observations, link, destination, disk, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
         page = await enter(serve_page(scene, facts, port))
         typer.echo(f"Source       {source}  {SENSORS} Turtle files, {rate:g} changes a second")
         typer.echo(f"hub          {hub}  <- a page to watch")
         typer.echo(f"Destination  {destination.folder}")
         typer.echo(f"page         {page}  <- all three, and buttons to break something")
-        await enter(_running(destination, scene))
+        await enter(_running(destination, scene, disk))
         await _watch(stop, seconds, rate, observations)
         teller.end()
         typer.echo("the Source rests. Audit of the Destination against it:")
@@ -88,11 +108,11 @@ async def _source(root: Path, hub: str, linked: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _running(destination: Destination, scene: Scene) -> AsyncIterator[None]:
+async def _running(destination: Destination, scene: Scene, disk: Disk) -> AsyncIterator[None]:
     """Let the Destination run, and look at it; if one fails, what is within ends with it."""
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(one.run()) for one in (destination, scene)]
+            running = [tasks.create_task(one.run()) for one in (destination, scene, disk)]
             yield
             for task in running:
                 task.cancel()
@@ -123,38 +143,54 @@ async def _keep_changing(observations: Observations, rate: float) -> None:
 
 
 class _Teller:
-    """Tells in the terminal how it goes: in a line that renews itself, or line by line."""
+    """Shows how it goes: in a line that renews itself in a terminal, else line by line."""
 
-    def __init__(self, observations: Observations) -> None:
+    def __init__(self, observations: Observations, disk: Disk) -> None:
         self._observations = observations
+        self._disk = disk
         self._started = asyncio.get_running_loop().time()
         self._ended = False
+        self._live: Live | None = None
+        if sys.stdout.isatty():
+            from rsnotify.commands.display import live
+
+            self._live = live("")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def tell(self, status: Status) -> None:
-        """Tell of a second."""
+        """Show a status; about each second there is one."""
         if self._ended:
             return
         passed = asyncio.get_running_loop().time() - self._started
         lag = "-" if status.lag_ms is None else f"{status.lag_ms:.1f} ms"
+        flush = "" if self._disk.flush_ms is None else f" (one flush {self._disk.flush_ms:.1f} ms)"
+        # What the first copy brought was there before the first change.
         text = (
-            f"{passed:5.0f} s   Source: {self._observations.changes} changes   Destination: "
-            f"{status.applied} applied, {_place(status)}, lag {lag}, push {status.push or 'away'}"
+            f"{passed:5.0f} s   Source: {counted(self._observations.changes, 'change')}   "
+            f"Destination: {status.applied - status.copied:,} applied, {_place(status)}, "
+            f"lag {lag}{flush}, push {status.push or 'away'}"
         )
-        if sys.stdout.isatty():
-            typer.echo(f"\r\x1b[2K{text}", nl=False)
-        else:
+        if self._live is None:
             typer.echo(text)
+        else:
+            self._live.start()
+            self._live.update(text)
 
     def end(self) -> None:
-        """Tell no more."""
+        """Show no more."""
         self._ended = True
-        if sys.stdout.isatty():
-            typer.echo()
+        if self._live is not None:
+            self._live.stop()
 
 
 def _place(status: Status) -> str:
     if not status.level:
-        return f"{status.pending} on the way"
+        return f"{status.pending:,} on the way"
     # Without push a Destination knows what its last poll told, and no more.
     return "in step" if status.push == "up" else "level at its last poll"
 

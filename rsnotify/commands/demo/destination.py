@@ -14,7 +14,7 @@ from rsnotify.commands.processes import Process, ProcessError
 from rsnotify.datetimes import Instant
 
 #: A line of the log: when, how important, who, what.
-_LINE = re.compile(r"^\S+ \S+ (?:INFO|WARNING) rsnotify\.subscriber: (.*)$")
+_LINE = re.compile(r"^\S+ (?:INFO|WARNING) rsnotify\.subscriber: (.*)$")
 
 
 class Life(StrEnum):
@@ -31,6 +31,7 @@ class Status(msgspec.Struct):
 
     resources: int = 0
     applied: int = 0
+    copied: int = 0
     pending: int = 0
     through: Instant | None = None
     lag_ms: float | None = None

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from rsnotify.commands.demo.comparison import Comparison, Difference
 from rsnotify.commands.demo.destination import Destination, Life, Status
+from rsnotify.commands.demo.disk import Disk
 from rsnotify.commands.demo.link import Link
 from rsnotify.commands.demo.observations import STATIONS, Observations
 from rsnotify.commands.demo.story import Sentence, Story
@@ -65,6 +66,7 @@ class Frame(Struct, frozen=True):
     age: float | None
     copy: Difference
     gap: bool
+    flush_ms: float | None
     pulled: int
     point: Point
 
@@ -76,6 +78,7 @@ class Scene:
         observations: The Source's folder.
         link: The push link.
         destination: The Destination.
+        disk: The disk that all three write to.
         hub: The hub's URL.
         rate: Changes a second.
 
@@ -90,6 +93,7 @@ class Scene:
         observations: Observations,
         link: Link,
         destination: Destination,
+        disk: Disk,
         *,
         hub: str,
         rate: float,
@@ -97,6 +101,7 @@ class Scene:
         self._observations = observations
         self._link = link
         self._destination = destination
+        self._disk = disk
         self._hub = hub
         self._hub_facts = HubFacts()
         self._comparison = Comparison(observations.resources, destination.folder)
@@ -197,6 +202,7 @@ class Scene:
             age=None if through is None else max(0.0, (now - through).total_seconds()),
             copy=difference,
             gap=self.story.open,
+            flush_ms=self._disk.flush_ms,
             pulled=self.story.pulled,
             point=Point(difference.behind, self._link.whole, running),
         )

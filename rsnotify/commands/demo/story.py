@@ -9,8 +9,9 @@ from datetime import timedelta
 from msgspec import Struct
 
 from rsnotify.datetimes import Instant
+from rsnotify.plural import counted
 
-_PULLED = re.compile(r"^(\d+) changes from the (.+) \S+$")
+_PULLED = re.compile(r"^([\d,]+) changes? from the (.+) \S+$")
 #: What the Destination writes that is told otherwise, or that only a resource that has changed
 #: again meanwhile has brought about.
 _UNTOLD = ("push is away", "could not apply")
@@ -82,7 +83,7 @@ class Story:
         """Take what the Destination has written into its log."""
         match = _PULLED.match(text)
         if match is not None:
-            count, document = int(match.group(1)), match.group(2)
+            count, document = int(match.group(1).replace(",", "")), match.group(2)
             self.pulled += count
             self._in_gap.add(document)
             self._untold[document] += count
@@ -114,7 +115,9 @@ class Story:
 
     def _tell_pulls(self, at: Instant) -> None:
         if self._untold and self._told_pulls and at - self._told_pulls >= _PULLS_EVERY:
-            read = (f"{count} changes in the {name}" for name, count in self._untold.items())
+            read = (
+                f"{counted(count, 'change')} in the {name}" for name, count in self._untold.items()
+            )
             self.tell(at, "pull", f"The Destination reads of {' and '.join(read)}")
             self._untold.clear()
             self._told_pulls = at
@@ -126,6 +129,6 @@ class Story:
         self.tell(
             at,
             "level",
-            f"The gap is closed after {seconds:.1f} s. At most {self._deepest} changes were "
-            f"lacking; {by if self._in_gap else 'all came by push'}",
+            f"The gap is closed after {seconds:.1f} s. The copy lacked at most "
+            f"{counted(self._deepest, 'change')}; {by if self._in_gap else 'all came by push'}",
         )

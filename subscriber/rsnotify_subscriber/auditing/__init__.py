@@ -1,5 +1,1 @@
-"""Is a copy what the Source says?"""
-
-from rsnotify_subscriber.auditing.auditor import Audit, audit
-
-__all__ = ["Audit", "audit"]
+"""Comparing a copy with what the Source lists, and `rsnotify audit`."""

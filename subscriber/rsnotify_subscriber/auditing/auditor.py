@@ -22,6 +22,11 @@ from rsnotify.ways import described, wanted
 from rsnotify_subscriber.auditing.expected import Expectation, Expected
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.discovery import Offers, base_of, discover
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
 from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -71,11 +76,12 @@ class Audit(Struct, frozen=True):
 
 async def audit(
     url: str,
-    folder: Path,
+    folder: str | os.PathLike[str],
     *,
-    state: Path | None = None,
+    state: str | os.PathLike[str] | None = None,
     pause: float = 1.0,
     allow_private_addresses: bool = False,
+    credentials: Credentials = NO_CREDENTIALS,
 ) -> Audit:
     """Compare a mirror with its Source, content against hash.
 
@@ -85,12 +91,19 @@ async def audit(
         state: Where its state is kept; None for the place where `rsnotify follow` keeps it.
         pause: Seconds until what differs is looked at again.
         allow_private_addresses: Whether documents may name hosts at private addresses.
+        credentials: What is sent to the origin of `url`, as by a `Subscriber`.
 
     Raises:
+        ConfigurationError: There is no such folder.
         RsnotifyError: The Source could not be read.
     """
-    identity = read_identity(state or default_state(folder))
-    sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
+    folder = Path(folder)
+    _check_there(folder)
+    identity = read_identity(default_state(folder) if state is None else Path(state))
+    sessions = Sessions(
+        url, allow_private_addresses=allow_private_addresses, credentials=credentials
+    )
+    url = without_login(url)
     with TemporaryDirectory(prefix="rsnotify-audit-") as temporary:
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
@@ -106,6 +119,11 @@ async def audit(
             return found
 
 
+def _check_there(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigurationError(f"there is no folder {folder} to compare with the Source")
+
+
 async def _identified(
     fetcher: Fetcher, url: str, folder: Path, known: Identity | None
 ) -> tuple[Offer, Identity]:
@@ -114,7 +132,7 @@ async def _identified(
         offer = await discover(fetcher, url)
         return offer, Identity(url, base_of(offer), offer)
     offers = Offers(Descriptions(fetcher, known.memory), url)
-    if known.url == url:
+    if without_login(known.url) == url:
         return await offers.revalidate(known.offer), known
     now = await same_set(offers, known, await offers.find())
     if now is None:

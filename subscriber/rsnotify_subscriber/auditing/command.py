@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 import typer
 
 from rsnotify.commands import printable, run_until_stopped
-from rsnotify_subscriber.auditing.auditor import Audit
-from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
-from rsnotify_subscriber.command_options import Dest, Json, Private, State, Url
+from rsnotify.plural import counted
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Dest,
+    Header,
+    Json,
+    Login,
+    Private,
+    State,
+    Url,
+    credentials_of,
+)
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.auditing.auditor import Audit
 
 
 def audit(
@@ -17,11 +31,28 @@ def audit(
     state: State = None,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
-    """Tell whether DEST is in step with the Source at URL: exit 0 if so, 1 if not, 2 if unknown."""
+    """Compare DEST with what the Source at URL lists.
+
+    Exit code 0: in step. 1: not in step. 2: this cannot be known.
+
+    Examples:
+        rsnotify audit https://source.example/ copy
+        rsnotify audit https://source.example/ copy --json
+    """
+    from rsnotify_subscriber.auditing.auditor import audit as audit_mirror
+
+    credentials = credentials_of(login, bearer, header)
     result = run_until_stopped(
         lambda: audit_mirror(
-            url, dest, state=state, allow_private_addresses=allow_private_addresses
+            url,
+            dest,
+            state=state,
+            allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
         )
     )
     if result is None:
@@ -41,4 +72,4 @@ def _print_audit(result: Audit) -> None:
     for doubt in result.doubts:
         typer.echo(f"doubt  {printable(doubt)}")
     verdict = {True: "in step", False: "not in step", None: "could not tell"}[result.in_step]
-    typer.echo(f"{verdict}: {result.resources} resources at the Source")
+    typer.echo(f"{verdict}: {counted(result.resources, 'resource')} at the Source")

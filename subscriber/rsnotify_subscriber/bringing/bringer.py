@@ -146,7 +146,7 @@ class Bringer:
         return await self._freshness.checked(answer, wanted, held)
 
     async def current(self, wanted: Wanted, held: Held | None) -> Content:
-        """Bring what a resource is now, from its own place and past caches.
+        """Fetch the current content of a resource from its own URI, past caches.
 
         Args:
             wanted: What is announced of it.

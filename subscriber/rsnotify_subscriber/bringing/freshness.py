@@ -36,14 +36,14 @@ _MOST = 10_000
 
 
 def is_older(answer: Content | Unchanged, wanted: Wanted) -> bool:
-    """Tell whether an answer is, by its dates, of before what was announced without a hash."""
+    """Return whether an answer is, by its dates, older than a change announced without a hash."""
     entry, link = wanted.entry, wanted.alternate
     announced = entry.lastmod or entry.datetime
     if answer.modified is None or announced is None or entry.hash is not None:
         return False
     if link is not None and link.modified is None:
         return False  # the dates are those of another representation
-    # A day of which no time is told may be one of any time zone.
+    # A date without a time may be of any time zone.
     slack = max(_ROUNDED, ends(announced) - announced)
     return postponed(answer.modified, slack) < announced
 

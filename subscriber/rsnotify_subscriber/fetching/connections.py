@@ -34,8 +34,8 @@ class NotPublic(OSError):
         # The same text for each address of a host: aiohttp then hands this very error on.
         super().__init__(
             errno.EACCES,
-            "it is at a loopback, private or otherwise not public address, which is not dialled "
-            "unless private addresses are allowed",
+            "it is at a loopback, private or otherwise not public address, which is dialled only "
+            "for the host and port of the Source's URL, unless --allow-private-addresses is given",
         )
 
 

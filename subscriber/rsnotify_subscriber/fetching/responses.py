@@ -41,7 +41,28 @@ def check_status(uri: str, response: aiohttp.ClientResponse) -> None:
         return
     if status in (404, 410):
         raise (Gone if status == 410 else NotFound)(uri, f"the server says {status}")
-    raise Unavailable(uri, f"the server says {status}", retry_after(response))
+    reason = f"the server says {status}"
+    if "Authorization" in response.request_info.headers:
+        reason += " to the credentials that were sent" if status in (401, 403) else ""
+    elif status == 401:
+        reason += (
+            ": it asks for credentials, and none were sent; give some with --login, --bearer, "
+            "--header or a netrc file (they go to the scheme, host and port of the Source's URL)"
+        )
+    raise Unavailable(uri, reason, retry_after(response), status=status)
+
+
+def check_transfer(uri: str, response: aiohttp.ClientResponse) -> None:
+    """Refuse a Transfer-Encoding that would be taken for the content (RFC 9112 §6.1).
+
+    Raises:
+        Unavailable: The response has another one than `chunked`.
+    """
+    codings = ",".join(response.headers.getall("Transfer-Encoding", [])).lower().split(",")
+    for coding in map(str.strip, codings):
+        if coding not in ("", "chunked", "identity"):
+            reason = f"it comes in Transfer-Encoding {coding}, which was not asked for"
+            raise Unavailable(uri, reason, status=response.status)
 
 
 def retry_after(response: aiohttp.ClientResponse) -> float | None:
@@ -118,7 +139,8 @@ async def body(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[byte
         return
     encoding = response.headers["Content-Encoding"].strip().lower()
     if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise Unavailable(uri, f"it comes in Content-Encoding {encoding}, which was not asked for")
+        reason = f"it comes in Content-Encoding {encoding}, which was not asked for"
+        raise Unavailable(uri, reason, status=response.status)
     try:
         async for piece in inflated(chunks):
             yield piece

@@ -1,9 +1,12 @@
 """HTTP for one subscriber: what a document names may not lead into a private network.
 
-The host that the user named himself is dialled wherever it is; any other is dialled only at
-public addresses. The address *dialled* is checked, not the name, since a name may change its
-answer and an IP literal is never resolved. Redirects are followed by hand, few, and checked
-anew at each step.
+Only public addresses are dialled, whatever a document names. The exception is the Source's host, if
+it was at a private address when its name was first resolved: then it may be at any address, but
+only at the port of the Source's URL, or as a hub. The address *dialled* is checked, not the name,
+since a name may change its answer and an IP literal is never resolved. Redirects are followed here,
+few, and checked anew at each step.
+
+Credentials are sent to the origin of the Source's URL only, and not after a redirect from another.
 """
 
 from __future__ import annotations
@@ -19,11 +22,19 @@ from contextlib import asynccontextmanager
 import aiohttp
 from yarl import URL
 
+from rsnotify.addresses import refusal
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.links import resolve
 from rsnotify_subscriber.fetching.connections import MOST, PER_HOST, Connections, NotPublic
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    basic,
+    from_netrc,
+    split_login,
+)
 from rsnotify_subscriber.fetching.origin import Origin
-from rsnotify_subscriber.fetching.responses import retry_after
+from rsnotify_subscriber.fetching.responses import check_transfer, retry_after
 
 REDIRECTS = 5
 _AS_WRITTEN = re.compile(r"[\x21-\x7e]+")
@@ -35,24 +46,34 @@ class Sessions:
     """What one subscriber asks for over HTTP; an async context manager.
 
     Args:
-        named: The URI that the user gave, or ""; its host may be anywhere.
-        allow_private_addresses: Whether documents, too, may name any address.
+        named: The URI that the user gave, or "". It may have a user and a password.
+        credentials: What is sent to the origin of that URI. Without any, the netrc file is read.
+        allow_private_addresses: Whether documents may name hosts at any address.
         per_host: Connections to one host at a time; with `shared`, requests to all hosts.
         shared: The connections, if others use them too: somebody else opens and closes them.
 
     Raises:
         FetchError: What the user gave is no http or https URI.
+        ConfigurationError: The credentials cannot be sent.
     """
 
     def __init__(
         self,
         named: str,
         *,
+        credentials: Credentials = NO_CREDENTIALS,
         allow_private_addresses: bool = False,
         per_host: int = PER_HOST,
         shared: Connections | None = None,
     ) -> None:
-        self._named_host = _url(named, named).host if named else None
+        self._named, login = split_login(named)
+        self._origin = _url(self._named, self._named).origin() if named else None
+        self._credentials = credentials.fields()
+        if self._origin is not None and not _authorizes(self._credentials):
+            login = login or from_netrc(self._origin.host or "")
+            if login is not None:
+                self._credentials["Authorization"] = basic(login)
+        self._was_private: bool | None = None
         self._allow_private_addresses = allow_private_addresses
         self._most = per_host if shared is not None else MOST
         self._shared = shared
@@ -74,9 +95,29 @@ class Sessions:
         """What is held while a large document is read."""
         return self._connections.large
 
-    def trusts(self, host: str | None) -> bool:
-        """Tell whether this host may be dialled at any address."""
-        return self._allow_private_addresses or (host is not None and host == self._named_host)
+    async def trusts(self, host: str | None, port: int | None = None) -> bool:
+        """Return whether a host may be dialled at any address.
+
+        Args:
+            host: The host.
+            port: The port; None for that of a hub, which may be beside a Source on its host.
+        """
+        if self._allow_private_addresses:
+            return True
+        named = self._origin
+        if named is None or host != named.host or port not in (None, named.port):
+            return False
+        if self._was_private is None:
+            self._was_private = await _is_private(named)
+        return bool(self._was_private)
+
+    def credentials_for(self, uri: str) -> Mapping[str, str]:
+        """Return the header fields that are sent with a request for a URI, for a `ws` one too."""
+        try:
+            url = _url(uri, re.sub(r"^ws", "http", uri))
+        except RefusedAddress:
+            return {}
+        return self._credentials if url.origin() == self._origin else {}
 
     @asynccontextmanager
     async def get(
@@ -132,19 +173,27 @@ class Sessions:
         form: Mapping[str, str] | None = None,
         origin: Origin | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        target = uri
+        target, status = uri, 0
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})
+        asked: URL | None = None
+        has_crossed = False
         for _ in range(REDIRECTS + 1):
+            target, login = split_login(target)
             url = _url(uri, target)
+            asked = asked or url.origin()
+            has_crossed = has_crossed or url.origin() != asked
+            fields = {} if has_crossed else self._fields(url, login)
             if form is not None and uri.startswith("https:") and url.scheme == "http":
                 raise RefusedAddress(uri, "it redirects a form from https to http")
             self._leave_alone(uri, url)
+            anywhere = await self.trusts(url.host, url.port if form is None else None)
             async with self._connections.request(
-                method, url, anywhere=self.trusts(url.host), headers=headers, data=form
+                method, url, anywhere=anywhere, headers={**fields, **(headers or {})}, data=form
             ) as response:
                 self._note_rest(url, response)
                 location = response.headers.get("Location")
                 if response.status not in moved or location is None:
+                    check_transfer(uri, response)
                     if origin is not None:
                         origin.answered(response)
                     yield response
@@ -153,7 +202,13 @@ class Sessions:
             target = resolve(target, location)
             if origin is not None:
                 origin.redirected(status, target)
-        raise Unavailable(uri, f"more than {REDIRECTS} redirects")
+        raise Unavailable(uri, f"more than {REDIRECTS} redirects", status=status)
+
+    def _fields(self, url: URL, login: str | None) -> Mapping[str, str]:
+        """Return the credentials for a request; a URI may bring its own for another host."""
+        if url.origin() == self._origin and self._credentials:
+            return self._credentials
+        return {} if login is None else {"Authorization": basic(login)}
 
     def _leave_alone(self, asked: str, url: URL) -> None:
         """Ask no host that asked to be left alone; others are asked meanwhile."""
@@ -165,6 +220,21 @@ class Sessions:
         wish = retry_after(response) if response.status in _BUSY_STATUSES else None
         if wish is not None:
             self._connections.let_rest(url, wish)
+
+
+def _authorizes(fields: Mapping[str, str]) -> bool:
+    return any(name.lower() == "authorization" for name in fields)
+
+
+async def _is_private(origin: URL) -> bool | None:
+    """Return whether a host is at an address that is not public; None if it has none now."""
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            origin.host, origin.port, type=socket.SOCK_STREAM
+        )
+    except OSError:
+        return None
+    return any(refusal(str(address[0])) is not None for *_, address in found)
 
 
 def _unreachable(error: aiohttp.ClientConnectorError) -> str:

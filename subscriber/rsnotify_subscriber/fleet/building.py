@@ -7,6 +7,7 @@ from pathlib import Path
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.pace import Pace
 from rsnotify_subscriber.command_how import brokered, selection
+from rsnotify_subscriber.command_options import credentials_of
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
@@ -66,6 +67,7 @@ def _subscriber(
         per_host=shared.limits.per_source,
         largest=source.largest,
         allow_private_addresses=source.allow_private_addresses,
+        credentials=credentials_of(source.login, source.bearer, source.header),
         callbacks=callbacks,
         mqtt=brokered(
             source.mqtt_url,

@@ -16,6 +16,7 @@ import typer
 from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.openfiles import allow_files
+from rsnotify.plural import counted
 from rsnotify_subscriber.command_options import Hearing
 from rsnotify_subscriber.command_report import not_level
 from rsnotify_subscriber.command_running import follow_and_show, report_for
@@ -34,7 +35,7 @@ _FROM_THE_USER = ("COMMANDLINE", "ENVIRONMENT")
 #: Options that say how the command works, and not how a Source is followed.
 _OF_THE_COMMAND = ("config", "once", "json")
 #: What is said of each Source, and cannot be of all.
-_OF_ONE_SOURCE = ("url", "dest", "state")
+_OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
 _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key"}
 
 
@@ -51,7 +52,9 @@ def given(context: typer.Context) -> dict[str, Any]:
     }
     for name in _OF_ONE_SOURCE:
         if name in found:
-            raise ConfigurationError(f"{name.upper()} stands in the file, for each Source another")
+            raise ConfigurationError(
+                f"with --config, {name} is set in the file, in the [[source]] that it is for"
+            )
     for name in _FILES & found.keys():
         found[name] = os.path.abspath(found[name])  # and not from the folder of the file
     if "excluded" in found:
@@ -104,8 +107,8 @@ def _allow_files(configuration: Configuration) -> None:
     allowed = allow_files(wanted)
     if allowed < wanted:
         complain(
-            f"{sources} Sources may need {wanted} files and connections at once, and the system "
-            f"allows {allowed}; raise that (ulimit -n)",
+            f"{counted(sources, 'Source')} may need {wanted:,} files and connections at once, "
+            f"and the system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
 

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 import typer
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from rsnotify.commands import printable
+from rsnotify.commands.display import live
+from rsnotify.plural import counted
 from rsnotify_subscriber.command_report import Quiet
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
 
-#: Calls of `show`, one about each second, between two plain lines while nothing changes.
+#: Calls of `show`, one about each second, between two plain lines while only counts change.
 _LINE_EVERY = 10
 #: How many Sources a terminal shows at most.
 _ROWS = 15
@@ -29,8 +30,10 @@ def sentence(statuses: Statuses) -> str:
     sums = totals(statuses)
     wrong = f", {sums.wrong} in trouble" if sums.wrong else ""
     return (
-        f"{sums.level} of {sums.sources} Sources in step{wrong}, pushed to by {sums.pushed}, "
-        f"{sums.resources} resources, {sums.applied} changes applied, {sums.pending} pending"
+        f"{sums.level:,} of {counted(sums.sources, 'Source')} in step{wrong}, "
+        f"pushed to by {sums.pushed:,}, "
+        f"{counted(sums.resources, 'resource')}, {counted(sums.applied, 'change')} applied, "
+        f"{sums.pending:,} pending"
     )
 
 
@@ -62,6 +65,7 @@ class LineReport(Quiet):
     def __init__(self) -> None:
         self._wrong: dict[str, str] = {}
         self._last: tuple[int, ...] = ()
+        self._counts: tuple[int, ...] = ()
         self._quiet_for = 0
 
     def show(self, statuses: Statuses) -> None:
@@ -79,17 +83,19 @@ class LineReport(Quiet):
     def _show_all(self, statuses: Statuses) -> None:
         sums = totals(statuses)
         facts = (sums.sources, sums.level, sums.pushed, sums.wrong)
+        counts = (sums.resources, sums.applied, sums.pending)
         self._quiet_for += 1
-        if facts != self._last or self._quiet_for >= _LINE_EVERY:
+        is_due = counts != self._counts and self._quiet_for >= _LINE_EVERY
+        if facts != self._last or is_due:
             typer.echo(sentence(statuses))
-            self._last, self._quiet_for = facts, 0
+            self._last, self._counts, self._quiet_for = facts, counts, 0
 
 
 class TerminalReport:
     """A line for all, and a table of those that most need to be looked at."""
 
     def __init__(self) -> None:
-        self._live = Live("", refresh_per_second=4)
+        self._live = live("")
 
     def __enter__(self) -> None:
         self._live.start()

@@ -117,10 +117,16 @@ class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Args:
         url: The Source, as `rsnotify follow` takes it.
         name: What it is called; by default that URL, without the password that it may have.
+        login: A user and password for the Source, as `user:password`.
+        bearer: A bearer token for it.
+        header: Header fields for it, each as `NAME: VALUE`.
     """
 
     url: _Text
     name: Name | None = None
+    login: _Text | None = None
+    bearer: _Text | None = None
+    header: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:

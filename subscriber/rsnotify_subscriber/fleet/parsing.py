@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, shown
+from rsnotify.errors import ConfigurationError, WrongOption, shown
 from rsnotify.settings.lines import line_of
 from rsnotify.settings.wrong import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source
@@ -62,7 +62,7 @@ class Text:
         table, *rest = wrong.path
         option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
         if table in ("defaults", "websub") and option in self._options:
-            return ConfigurationError(f"--{option.replace('_', '-')}: {wrong.reason}")
+            return WrongOption(option, wrong.reason)
         line = line_of(self._text, wrong.path)
         place = self._path if line is None else f"{self._path}, line {line}"
         names = [_table(table, rest, sources), *map(str, rest[1:] if table == "source" else rest)]

@@ -5,21 +5,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.filesize import decimal
-from rich.text import Text
-from rich.tree import Tree
 
 from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
+from rsnotify.plural import counted
 from rsnotify.vocabulary import Capability
-from rsnotify_subscriber.command_options import Json, Private, Url
-from rsnotify_subscriber.inspection import inspect as inspect_source
-from rsnotify_subscriber.inspection.findings import Finding
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Header,
+    Json,
+    Login,
+    Private,
+    Url,
+    credentials_of,
+)
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from rsnotify_subscriber.inspection.findings import Finding
 
 #: For each capability, what people call the document and what its entries are.
 _WORDS = {
@@ -47,11 +57,26 @@ def inspect(
     url: Url,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
-    """Show what the Source at URL offers; exit 1 if it cannot be inspected at all."""
+    """Show what the Source at URL offers.
+
+    Exit code 1: it cannot be inspected at all.
+
+    Examples:
+        rsnotify inspect https://source.example/
+        rsnotify inspect https://source.example/changelist.xml --json
+    """
+    from rsnotify_subscriber.inspection.walk import inspect as inspect_source
+
+    credentials = credentials_of(login, bearer, header)
     try:
         found = run_until_stopped(
-            lambda: inspect_source(url, allow_private_addresses=allow_private_addresses)
+            lambda: inspect_source(
+                url, allow_private_addresses=allow_private_addresses, credentials=credentials
+            )
         )
     except RsnotifyError as error:
         raise complain(error, 1) from None
@@ -60,6 +85,8 @@ def inspect(
     if json:
         typer.echo(msgspec.json.encode(found).decode())
     elif sys.stdout.isatty():
+        from rich.console import Console
+
         Console().print(_tree(found, datetime.now(UTC)))
     else:
         for line in plain_lines(found, datetime.now(UTC)):
@@ -77,6 +104,9 @@ def plain_lines(found: Finding, now: Instant, depth: int = 0) -> Iterator[str]:
 
 
 def _tree(found: Finding, now: Instant) -> Tree:
+    from rich.text import Text
+    from rich.tree import Tree
+
     label = Text.assemble((_title(found), "bold"), "  ", (printable(found.uri), "cyan"))
     for line in _details(found, now):
         wrong = line.startswith("!")
@@ -117,7 +147,7 @@ def _counts(found: Finding) -> Iterator[str]:
     if found.index:
         one, many = "part", "parts"
     count = found.entries or 0
-    yield f"{count:,} {one if count == 1 else many}"
+    yield counted(count, one, many)
     if found.changes:
         yield " ".join(f"{number:,} {change}" for change, number in found.changes.items())
     if found.listed_bytes:
@@ -160,6 +190,6 @@ def age(instant: Instant, now: Instant) -> str:
     seconds = int((now - instant).total_seconds())
     for unit, size in _UNITS:
         if count := abs(seconds) // size:
-            span = f"{count} {unit}" if count == 1 else f"{count} {unit}s"
+            span = counted(count, unit)
             return f"{span} ago" if seconds > 0 else f"in {span}"
     return "just now"

@@ -16,6 +16,11 @@ from rsnotify.model import Document, Link, Resource
 from rsnotify.reading import SitemapReader
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify_subscriber.discovery import find
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import check_status
@@ -33,12 +38,18 @@ _PARENTS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 _DUMPS = frozenset({Capability.RESOURCE_DUMP, Capability.CHANGE_DUMP})
 
 
-async def inspect(url: str, *, allow_private_addresses: bool = False) -> Finding:
+async def inspect(
+    url: str,
+    *,
+    allow_private_addresses: bool = False,
+    credentials: Credentials = NO_CREDENTIALS,
+) -> Finding:
     """Find out what a Source offers.
 
     Args:
         url: Any URI that leads to the Source, as it would be followed.
         allow_private_addresses: Whether documents may name hosts at private addresses.
+        credentials: What is sent to the origin of `url`, as by a `Subscriber`.
 
     Returns:
         The topmost document there is, and below it all the others.
@@ -46,7 +57,10 @@ async def inspect(url: str, *, allow_private_addresses: bool = False) -> Finding
     Raises:
         RsnotifyError: The URI leads to nothing that can be inspected.
     """
-    sessions = Sessions(url, allow_private_addresses=allow_private_addresses)
+    sessions = Sessions(
+        url, allow_private_addresses=allow_private_addresses, credentials=credentials
+    )
+    url = without_login(url)
     with TemporaryDirectory(prefix="rsnotify-inspect-") as temporary:
         async with sessions:
             walk = _Walk(sessions)
@@ -136,7 +150,7 @@ class _Walk:
             await self._look_at_pages(found, head)
 
     async def _look_at_pages(self, found: Finding, head: Document) -> None:
-        """Look at the other pages of a list, as some write it that is long."""
+        """Examine the other pages of a list that is split by `rel="next"`."""
         page = found
         while (link := head.link(Rel.NEXT)) is not None:
             uri = resolve(page.uri, link)

@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from rsnotify.arguments import require
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_subscriber.folders import flush, make_durably
 from rsnotify_subscriber.mirror.tree import Tree
 from rsnotify_subscriber.received import Received
 
@@ -19,9 +21,9 @@ from rsnotify_subscriber.received import Received
 _FLUSHES = 8
 
 
-def default_state(folder: Path) -> Path:
+def default_state(folder: str | os.PathLike[str]) -> Path:
     """Return where the state of a mirror is kept: beside it, so that `diff -r` sees only it."""
-    folder = folder.absolute()
+    folder = Path(folder).absolute()
     return folder.with_name(folder.name + ".rsnotify")
 
 
@@ -35,8 +37,9 @@ class FolderMirror:
         folder: The root of the mirror; made if it is not there.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder.absolute()
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        require("folder", folder, str | os.PathLike, "the path of a folder")
+        self._root = Path(folder).absolute()
         self._tree: Tree | None = None
         self._place = ""
 
@@ -77,7 +80,7 @@ class FolderMirror:
         """Make the folder, and a file in it that nobody sees: better no now than at midnight."""
         done = "made"
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            make_durably(self._root)
             done = "written"
             with TemporaryFile(dir=self._root):
                 pass
@@ -164,22 +167,12 @@ def _flush_all(paths: Iterable[Path]) -> None:
     todo = list(paths)
     if len(todo) < 2:
         for path in todo:
-            _flush(path)
+            flush(path)
         return
-    list(_flushers(os.getpid()).map(_flush, todo))
+    list(_flushers(os.getpid()).map(flush, todo))
 
 
 @cache
 def _flushers(process: int) -> ThreadPoolExecutor:
     """Return the threads that flush for all mirrors of a process; a fork has none of them."""
     return ThreadPoolExecutor(_FLUSHES, "rsnotify-flush")
-
-
-def _flush(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and needs not
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

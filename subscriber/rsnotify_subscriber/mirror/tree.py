@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from rsnotify.errors import StorageError
 from rsnotify_subscriber.mirror.paths import FALLBACKS, Layout, Names
 
 
@@ -21,7 +22,7 @@ def ignores_case(folder: Path) -> bool:
 
 
 def _ignores_case_inside(folder: Path) -> bool:
-    """Look at what is inside: another file system may be mounted at the folder."""
+    """Examine the content, as another file system may be mounted at the folder."""
     try:
         for path in folder.iterdir():
             if (found := _is_met_by_both(path)) is not None:
@@ -58,16 +59,27 @@ class Tree:
         self._layout = Layout(base, portable=ignores_case(self.root))
 
     def find(self, uri: str) -> Path:
-        """Return where a resource is, or has to be put."""
+        """Return where a resource is, or has to be put.
+
+        Raises:
+            StorageError: That is behind a symbolic link.
+        """
         fallback = self.root.joinpath(*self._layout.fallback(uri))
-        if os.path.lexists(fallback):
+        has_fallbacks = _is_folder(fallback.parent)
+        if has_fallbacks and os.path.lexists(fallback):
             return fallback
-        return self._natural(uri) or fallback
+        natural = self._natural(uri)
+        if natural is None and not has_fallbacks and os.path.lexists(fallback.parent):
+            raise StorageError(
+                f"{fallback.parent} is no folder of the copy, but a symbolic link or a file; "
+                "remove it"
+            )
+        return natural or fallback
 
     def homecoming(self) -> Iterator[tuple[Path, Path]]:
-        """Give (fallback, natural) paths of resources whose natural path has become free."""
+        """Yield (fallback, natural) paths of resources whose natural path has become free."""
         folder = self.root / FALLBACKS
-        for name in os.listdir(folder) if folder.is_dir() else ():
+        for name in os.listdir(folder) if _is_folder(folder) else ():
             uri = self._layout.uri_of_fallback(name)
             natural = None if uri is None else self._natural(uri)
             if natural is not None:
@@ -94,6 +106,12 @@ class Tree:
         for folder, _, names in os.walk(self.root):
             for name in names:
                 yield Path(folder, name)
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder, and no symbolic link to one."""
+    mode = _mode(path)
+    return mode is not None and stat.S_ISDIR(mode)
 
 
 def _mode(path: Path) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from random import Random
 
@@ -94,7 +94,7 @@ class MqttTransport:
         broker: The broker.
         topic: The URI of the channel.
         options: Who one is there, and what it keeps.
-        trusts: Tells whether a host may be at any address.
+        trusts: Returns whether a host may be at any address.
         select: What is of interest.
         unasked: The brokers that are not to be asked for a part of a topic.
     """
@@ -105,7 +105,7 @@ class MqttTransport:
         topic: str,
         options: Brokered,
         *,
-        trusts: Callable[[str | None], bool],
+        trusts: Callable[[str | None], Awaitable[bool]],
         select: Select = EVERYTHING,
         unasked: set[str] | None = None,
     ) -> None:
@@ -198,7 +198,7 @@ class MqttTransport:
         )
 
     async def _dial(self, host: str, port: int) -> socket.socket:
-        trusted = self._options.url is not None or self._trusts(host)
+        trusted = self._options.url is not None or await self._trusts(host)
         try:
             return await dial(host, port, trusted=trusted)
         except NotPublic as error:

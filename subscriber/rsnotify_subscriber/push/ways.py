@@ -148,8 +148,13 @@ class Ways:
         return [Way(Via.WEBSUB, topic, named, self._websub)]
 
     def _websocket(self, way: Way) -> Transport:
-        trusts = self._sessions.trusts
-        return WebSocketTransport(way.hub, way.topic, trusts=trusts, select=way.select)
+        return WebSocketTransport(
+            way.hub,
+            way.topic,
+            trusts=self._sessions.trusts,
+            select=way.select,
+            credentials=self._sessions.credentials_for(way.hub),
+        )
 
     def _mqtt(self, way: Way) -> Transport:
         return self._by_broker(way, self._brokered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -40,8 +40,9 @@ class WebSocketTransport:
     Args:
         hub: The hub's `ws:` or `wss:` URI.
         topic: The URI of the channel.
-        trusts: Tells whether a host may be at any address.
+        trusts: Returns whether a host may be at any address.
         select: What is asked for; a hub may send more.
+        credentials: Header fields of the request.
     """
 
     def __init__(
@@ -49,13 +50,15 @@ class WebSocketTransport:
         hub: str,
         topic: str,
         *,
-        trusts: Callable[[str | None], bool],
+        trusts: Callable[[str | None], Awaitable[bool]],
         select: Select = EVERYTHING,
+        credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._hub = hub
         self._topic = topic
         self._select = select
         self._trusts = trusts
+        self._credentials = credentials or {}
 
     async def receive(self, since: Instant | None, listener: Listener) -> None:
         """Subscribe, and tell the listener what arrives until the connection is lost."""
@@ -64,6 +67,7 @@ class WebSocketTransport:
             async with connect(
                 self._hub,
                 sock=sock,
+                additional_headers=self._credentials,
                 # Small frames gain nothing, and a bomb could hide in it.
                 compression=None,
                 max_size=MAX_BYTES,
@@ -88,7 +92,7 @@ class WebSocketTransport:
     async def _dial(self) -> socket.socket:
         parts = urlsplit(self._hub)
         port = parts.port or (443 if parts.scheme == "wss" else 80)
-        return await dial(parts.hostname, port, trusted=self._trusts(parts.hostname))
+        return await dial(parts.hostname, port, trusted=await self._trusts(parts.hostname))
 
     def _subscription(self, since: Instant | None) -> str:
         frame: dict[str, object] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 Row = tuple[Any, ...]
 
@@ -89,6 +89,7 @@ class Database(Protocol):
         """Let others use the database."""
 
 
+@runtime_checkable
 class Place(Protocol):
     """Where a state is kept."""
 

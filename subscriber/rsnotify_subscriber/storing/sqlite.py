@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify_subscriber.folders import flush, make_durably
 from rsnotify_subscriber.storing.database import Row, Rows
 
 _SCHEMA = """
@@ -44,7 +45,7 @@ class SQLiteFolder:
         # Whoever closes the state may do so in another thread.
         lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
         try:
-            self._path.mkdir(parents=True, exist_ok=True)
+            make_durably(self._path)
             lock.acquire()
         except Timeout:
             raise ConfigurationError(
@@ -136,6 +137,7 @@ class SQLiteDatabase:
         """
         if self._intent is None:
             self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
+            flush(self._folder)
         self._intent.seek(0)
         self._intent.write(_LENGTH.pack(len(record)) + record)
         if durably:

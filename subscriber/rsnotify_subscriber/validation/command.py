@@ -5,20 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import nullcontext
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from rsnotify.commands import complain, printable, run_until_stopped
-from rsnotify.errors import RsnotifyError
-from rsnotify.validation import Severity
+from rsnotify.errors import RsnotifyError, shown
+from rsnotify.plural import counted
 from rsnotify.writing import Profile
-from rsnotify_subscriber.command_options import Json, Private
-from rsnotify_subscriber.validation import validate as validate_target
-from rsnotify_subscriber.validation.verdicts import Checked, Validation
+from rsnotify_subscriber.command_options import (
+    Bearer,
+    Header,
+    Json,
+    Login,
+    Private,
+    credentials_of,
+)
+
+if TYPE_CHECKING:
+    from rsnotify_subscriber.validation.verdicts import Checked, Validation
 
 
 def validate(
@@ -28,12 +34,30 @@ def validate(
     deep: Annotated[
         bool, typer.Option("--deep", help="Follow what it leads to, and compare.")
     ] = False,
-    spec: Annotated[Profile, typer.Option(help="The version of ResourceSync.")] = Profile.V1_1,
+    spec: Annotated[
+        Profile, typer.Option(metavar="1.1|1.0", help="The version of ResourceSync.")
+    ] = Profile.V1_1,
     json: Json = False,
     allow_private_addresses: Private = False,
+    login: Login = None,
+    bearer: Bearer = None,
+    header: Header = None,
 ) -> None:
-    """Tell every rule that FILE or URL breaks; exit 0 if valid, 1 if not, 2 if not to be had."""
-    status = Console(stderr=True).status(Text(printable(target)))
+    """Report every rule that a document or a package breaks.
+
+    Exit code 0: valid. 1: not valid. 2: it cannot be read.
+
+    Examples:
+        rsnotify validate resourcelist.xml
+        rsnotify validate https://source.example/ --deep
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from rsnotify_subscriber.validation.walk import validate as validate_target
+
+    credentials = credentials_of(login, bearer, header)
+    status = Console(stderr=True).status(Text(printable(shown(target))))
 
     def work() -> Coroutine[None, None, Validation]:
         return validate_target(
@@ -41,6 +65,7 @@ def validate(
             deep=deep,
             spec=spec,
             allow_private_addresses=allow_private_addresses,
+            credentials=credentials,
             progress=lambda name: status.update(Text(printable(name))),
         )
 
@@ -64,6 +89,8 @@ def validate(
 
 def plain_lines(result: Validation) -> Iterator[str]:
     """Write the outcome of a validation, a finding on each line."""
+    from rsnotify.validation import Severity
+
     for document in result.documents:
         for line in _lines(document):
             yield printable(line)
@@ -72,7 +99,7 @@ def plain_lines(result: Validation) -> Iterator[str]:
         (result.count(Severity.ERROR), "error"),
         (result.count(Severity.WARNING), "warning"),
     )
-    told = ", ".join(f"{count:,} {what if count == 1 else what + 's'}" for count, what in counts)
+    told = ", ".join(counted(count, what) for count, what in counts)
     yield f"{'valid' if result.valid else 'not valid'}: {told}"
 
 

@@ -34,6 +34,11 @@ from rsnotify.validation.tree import (
 )
 from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify.writing import Profile
+from rsnotify_subscriber.fetching.credentials import (
+    NO_CREDENTIALS,
+    Credentials,
+    without_login,
+)
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.validation.examiner import Examiner
 from rsnotify_subscriber.validation.verdicts import Validation
@@ -48,6 +53,7 @@ async def validate(
     deep: bool = False,
     spec: Profile = Profile.V1_1,
     allow_private_addresses: bool = False,
+    credentials: Credentials = NO_CREDENTIALS,
     progress: Callable[[str], None] = lambda name: None,
 ) -> Validation:
     """Validate a document, or with it the tree that it leads to.
@@ -57,16 +63,21 @@ async def validate(
         deep: Whether to follow what it leads to, and to check each against the other.
         spec: The version of the specification to hold it against.
         allow_private_addresses: Whether documents may name hosts at private addresses.
+        credentials: What is sent to the origin of a URI, as by a `Subscriber`.
         progress: Is told the name of each document or package when it was read.
 
     Raises:
         FetchError: The document could not be had.
         OSError: The file could not be read.
     """
-    uri = target if _is_uri(target) else ""
-    result = Validation(target, str(spec))
+    named = target if _is_uri(target) else ""
+    uri = without_login(named)
+    sessions = Sessions(
+        named, allow_private_addresses=allow_private_addresses, credentials=credentials
+    )
+    result = Validation(uri or target, str(spec))
     with TemporaryDirectory(prefix="rsnotify-validate-") as temporary:
-        async with Sessions(uri, allow_private_addresses=allow_private_addresses) as sessions:
+        async with sessions:
             examiner = Examiner(sessions, Path(temporary), result, spec, progress)
             root = await (examiner.fetch(uri) if uri else examiner.file(Path(target)))
             if deep:

@@ -147,7 +147,7 @@ async def test_once_and_stopped_before_all_are_level_is_no_success(many: Many) -
     assert code == 1
     assert errors.splitlines() == [
         "rsnotify: 1 of 2 Sources are not in step:",
-        "  s1: it was stopped before the copy was level: 1 resources have changes that are not "
+        "  s1: it was stopped before the copy was level: 1 resource has changes that are not "
         "applied yet",
     ]
 
@@ -207,7 +207,7 @@ async def test_a_path_that_is_given_to_the_command_begins_from_where_one_is(
     monkeypatch.chdir(many.folder / "here")
     file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
     arguments = ["follow", "--config", str(file), "--mqtt-url", "mqtts://b.example"]
-    ended = CliRunner().invoke(application(["follow"]), [*arguments, "--mqtt-ca", "ca.pem"])
+    ended = CliRunner().invoke(application(), [*arguments, "--mqtt-ca", "ca.pem"])
     assert isinstance(ended.exception, ConfigurationError)
     assert str(many.folder / "here" / "ca.pem") in str(ended.exception)
 
@@ -217,8 +217,8 @@ async def test_a_path_that_is_given_to_the_command_begins_from_where_one_is(
     [
         ((), "name the Source and the folder of its mirror, or --config FILE"),
         ((URL,), "name the Source and the folder of its mirror"),
-        ((URL, "--config", "FILE"), "URL stands in the file"),
-        (("--state", "x", "--config", "FILE"), "STATE stands in the file"),
+        ((URL, "--config", "FILE"), "url is set in the file"),
+        (("--state", "x", "--config", "FILE"), "state is set in the file"),
         (
             (*("--config", "FILE", "--callback-url"), URL, "--callback-signature", "md5"),
             "signatures are made by",
@@ -236,7 +236,7 @@ async def test_what_cannot_work_is_told_before_anything_is_followed(
     await many.start(1)
     file = write(many, '[defaults]\ndest = "{name}"', source(many, "s0"))
     named = [str(file) if one == "FILE" else one for one in arguments]
-    ended = CliRunner().invoke(application(["follow"]), ["follow", *named])
+    ended = CliRunner().invoke(application(), ["follow", *named])
     assert isinstance(ended.exception, ConfigurationError)
     assert told in str(ended.exception)
     assert "\n" not in str(ended.exception)

@@ -13,7 +13,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.host.settings import decode_settings
 from rsnotify.vocabulary import ChangeType
 from rsnotify_subscriber import Via
-from rsnotify_subscriber.fleet.configuration import Configuration, Source, Terms
+from rsnotify_subscriber.fleet.configuration import Configuration, Source
 from rsnotify_subscriber.fleet.keeping import difference
 from rsnotify_subscriber.fleet.loading import load
 from rsnotify_subscriber.fleet.parsing import parse
@@ -345,4 +345,4 @@ def test_every_setting_of_the_command_is_one_of_the_file() -> None:
     assert {name.removeprefix("callback_") for name in websub} == set(
         msgspec.structs.asdict(configuration(f'{SOURCE}dest = "x"').websub)
     )
-    assert options - websub <= set(Terms.__struct_fields__)
+    assert options - websub <= set(Source.__struct_fields__)

@@ -17,8 +17,8 @@ from yarl import URL
 
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.signatures import signature
-from rsnotify_subscriber import FolderMirror, Subscriber, Via
-from rsnotify_subscriber.push.websub import Callbacks, WebSubTerms, callbacks, listener, listening
+from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, WebSubTerms, listening
+from rsnotify_subscriber.push.websub import callbacks, listener
 from rsnotify_subscriber.push.websub.inbox import Inbox, Silence
 from rsnotify_subscriber.push.websub.subscription import Mode
 from tests.subscriber.websub.blog import Blog

@@ -54,17 +54,19 @@ function showDestination({ life, status, gap }) {
   const text = !running ? life : gap ? "catching up" : "in step";
   setText(find(".figure", part), text);
   setText(find(".note", part), `${count(status.resources, "resource")} held, ${
-    number(status.applied)} applied`);
+    number(status.applied - status.copied)} ${
+    status.applied - status.copied === 1 ? "change" : "changes"} applied`);
   const stopped = life === "stopped" || life === "stopping";
   turn(find("button", part), stopped ? ["start", "Start"] : ["stop", "Stop"]);
 }
 
-function showGap({ copy, status, age, gap }) {
+function showGap({ copy, status, age, gap, flush_ms }) {
   setData(find("#gap"), "open", gap ? "" : null);
   setText(find("#behind"), number(copy.behind));
   setText(find("#through"), status.through === null ? "not yet" : precise(status.through));
   setText(find("#age"), age === null ? "-" : `${decimal(age)} s ago`);
   setText(find("#lag"), status.lag_ms === null ? "-" : `${decimal(status.lag_ms)} ms`);
+  setText(find("#flush"), flush_ms === null ? "-" : `${decimal(flush_ms)} ms`);
 }
 
 /** Let the way over the documents light up for a moment. */

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
+from rsnotify.arguments import require, require_struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.signatures import METHODS
 from rsnotify.vocabulary import MAX_BYTES
@@ -75,6 +76,8 @@ class Callbacks:
     """
 
     def __init__(self, url: str, terms: WebSubTerms = DEFAULT_TERMS) -> None:
+        require("url", url, str, "a callback URL as a str")
+        require_struct("terms", terms, WebSubTerms)
         self.url = _checked(url)
         self.terms = terms
         self._open: dict[str, Callback] = {}

@@ -13,7 +13,7 @@ from rsnotify_subscriber.events import (
 )
 from rsnotify_subscriber.push import preference, websocket
 from tests.subscriber.conftest import PACE, Destination
-from tests.subscriber.hub import SmallHub
+from tests.subscriber.hub import SmallHub, anywhere
 from tests.subscriber.push.failing_over.scene import (
     LIST,
     followed,
@@ -88,7 +88,7 @@ async def test_a_hub_that_never_confirms_a_subscription_is_given_up(
 
     monkeypatch.setattr(hub, "_subscribe", ignore)
     monkeypatch.setattr(websocket, "TIMEOUT", 0.1)
-    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=anywhere)
     with pytest.raises(Unavailable, match="no answer in time"):
         await lost.receive(None, Nobody())
 
@@ -110,7 +110,7 @@ async def test_a_hub_that_says_what_cannot_be_is_given_up(
         await socket.send_str(frame)
 
     monkeypatch.setattr(hub, "_subscribe", babble)
-    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=anywhere)
     with pytest.raises(Unavailable):
         await lost.receive(None, Nobody())
 
@@ -122,7 +122,7 @@ async def test_of_what_a_hub_says_only_the_beginning_is_told(
         await socket.send_json({"type": "error", "code": "no", "message": "because " * 1000})
 
     monkeypatch.setattr(hub, "_subscribe", refuse)
-    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=lambda _: True)
+    lost = websocket.WebSocketTransport(hub.url, "topic", trusts=anywhere)
     with pytest.raises(Unavailable, match="'no': 'because because") as error:
         await lost.receive(None, Nobody())
     assert len(str(error.value)) < 500

@@ -1,0 +1,131 @@
+"""How a Source is doing: what it has recorded, and how far each hub is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from rsnotify.datetimes import Instant, from_microseconds
+from rsnotify.digest import SetSum
+from rsnotify_publisher.journal import Journal
+from rsnotify_publisher.publisher import Publisher
+
+#: More changes than these are not counted for a hub that lacks them.
+MOST_COUNTED = 10_000
+#: A hub that works accepts a heartbeat after each of its intervals, and this many seconds later.
+_LATE = 5.0
+
+
+class HubStatus(Struct, frozen=True):
+    """How far a hub is.
+
+    Args:
+        uri: The hub.
+        waiting: Changes that it lacks, `MOST_COUNTED` at most.
+        through: It has everything up to this instant.
+        reached: Whether it accepts what it is sent; None while that is not known yet.
+        reached_before: Whether it has accepted anything since the start.
+    """
+
+    uri: str
+    waiting: int
+    through: Instant
+    reached: bool | None
+    reached_before: bool
+
+
+class SourceStatus(Struct, frozen=True):
+    """How a Source is doing.
+
+    Args:
+        resources: How many it publishes.
+        changes: Changes recorded since the start.
+        hubs: Each hub, all sets of resources together.
+    """
+
+    resources: int
+    changes: int
+    hubs: tuple[HubStatus, ...]
+
+
+class _Set:
+    """One set of resources, by its journal."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._source = publisher.source
+        self._journal: Journal | None = None
+        self._seen = 0
+        self._started = 0
+        self._first: dict[str, int] = {}
+        self.changes = 0
+        self.resources = 0
+
+    def read(self) -> list[HubStatus]:
+        if self._journal is None:
+            self._journal = self._source.open_journal()
+            self._seen = self._journal.state().last_change
+            self._started = self._source.clock()
+        with self._journal.snapshot() as state:
+            self.changes += self._journal.count_changes(self._seen)
+            self._seen = state.last_change
+            self.resources = 0 if state.sum is None else SetSum.parse(state.sum).count
+            return [self._hub(self._journal, hub.uri) for hub in self._source.hubs]
+
+    def _hub(self, journal: Journal, uri: str) -> HubStatus:
+        through, now = journal.cursor(uri), self._source.clock()
+        patience = (2 * self._source.options.heartbeat + _LATE) * 1_000_000
+        reached_before = through > self._first.setdefault(uri, through)
+        reached: bool | None = reached_before and now - through <= patience
+        if not reached and now - self._started <= patience:
+            reached = None
+        waiting = journal.count_changes(through, MOST_COUNTED)
+        return HubStatus(uri, waiting, from_microseconds(through), reached, reached_before)
+
+    def close(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
+
+
+class StatusReader:
+    """Reads the status of a Source from its journals; always in the same thread.
+
+    Args:
+        publishers: Of each set of resources; they have started before the first `read`.
+    """
+
+    def __init__(self, publishers: Sequence[Publisher]) -> None:
+        self._sets = [_Set(publisher) for publisher in publishers]
+
+    def read(self) -> SourceStatus:
+        """Return the status of now.
+
+        Raises:
+            StorageError: A journal cannot be read.
+        """
+        hubs: dict[str, HubStatus] = {}
+        for one in self._sets:
+            for hub in one.read():
+                before = hubs.get(hub.uri)
+                hubs[hub.uri] = hub if before is None else _worse(before, hub)
+        resources = sum(one.resources for one in self._sets)
+        changes = sum(one.changes for one in self._sets)
+        return SourceStatus(resources, changes, tuple(hubs.values()))
+
+    def close(self) -> None:
+        """Close the journals."""
+        for one in self._sets:
+            one.close()
+
+
+def _worse(one: HubStatus, other: HubStatus) -> HubStatus:
+    """Return the status of a hub that two sets push to."""
+    states = (one.reached, other.reached)
+    reached = False if False in states else None if None in states else True
+    return HubStatus(
+        one.uri,
+        min(one.waiting + other.waiting, MOST_COUNTED),
+        min(one.through, other.through),
+        reached,
+        one.reached_before and other.reached_before,
+    )

@@ -1,0 +1,144 @@
+"""What a constructor is given is checked there, with one sentence, and not an hour later."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.errors import ConfigurationError
+from rsnotify.pace import Pace
+from rsnotify.selection import Selection
+from rsnotify_subscriber import (
+    Callbacks,
+    FolderMirror,
+    Received,
+    Subscriber,
+    Via,
+    WebSubTerms,
+    default_state,
+)
+from rsnotify_subscriber.received import as_handler
+
+SOURCE = "http://source.example/"
+
+
+async def ignore(_: Received) -> None: ...
+
+
+def plain(_: Received) -> None: ...
+
+
+class Indexer:
+    async def apply(self, changes: Sequence[Received]) -> None: ...
+
+    async def one(self, change: Received) -> None: ...
+
+    def one_at_once(self, change: Received) -> None: ...
+
+
+class PlainApply:
+    def apply(self, changes: Sequence[Received]) -> None: ...
+
+
+class AsyncWithin:
+    async def apply_within(self, connection: Any, changes: Sequence[Received]) -> None: ...
+
+
+class AsyncBlocking(Indexer):
+    async def apply_blocking(self, changes: Sequence[Received]) -> None: ...
+
+
+def refused(**given: Any) -> str:
+    arguments = {"url": SOURCE, "handler": ignore, "state": "state"} | given
+    with pytest.raises(ConfigurationError) as caught:
+        Subscriber(arguments.pop("url"), arguments.pop("handler"), **arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (plain, "the handler plain is not async; write it with `async def`"),
+        (functools.partial(plain), "is not async"),
+        (Indexer().one_at_once, "the handler one_at_once is not async"),
+        (print, "the handler print is not async"),
+        (PlainApply(), "PlainApply.apply is not async"),
+        (AsyncWithin(), "AsyncWithin.apply_within is called in a thread and not awaited"),
+        (AsyncBlocking(), "AsyncBlocking.apply_blocking is called in a thread and not awaited"),
+        (Indexer, "the handler Indexer is a class; give an instance"),
+        (FolderMirror, "the handler FolderMirror is a class; give an instance"),
+        ("copy", "the handler is of type str; give an object with `apply`"),
+        (None, "the handler is of type NoneType"),
+    ],
+)
+def test_a_handler_that_cannot_work_is_refused(handler: object, said: str) -> None:
+    assert said in refused(handler=handler)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [ignore, functools.partial(ignore), Indexer(), Indexer().one, lambda one: ignore(one)],
+)
+def test_a_handler_that_can_be_awaited_is_taken(handler: Any) -> None:
+    Subscriber(SOURCE, handler, state="state")
+
+
+async def test_a_callable_with_nothing_to_await_fails_with_the_sentence() -> None:
+    change: Any = None
+    handler: Any = as_handler(lambda _: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="write it with `async def`"):
+        await handler.apply([change])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"url": Path("source")}, "url is of type PosixPath; give the URL"),
+        ({"state": 5}, "state is of type int; give the path of a folder"),
+        ({"via": "carrier pigeon"}, "via is 'carrier pigeon'; give one of auto, websocket"),
+        ({"pace": {"poll": 5}}, "pace is of type dict; give a Pace"),
+        ({"pace": Pace(poll="5")}, "pace: poll: it has to be a number"),  # type: ignore[arg-type]
+        ({"selection": "*.ttl"}, "selection is of type str; give a Selection"),
+        ({"selection": Selection(only="*.ttl")}, "selection: only: "),  # type: ignore[arg-type]
+        ({"selection": Selection(changes=("made",))}, "selection: changes: "),  # type: ignore[arg-type]
+        ({"selection": Selection(only=(Path("a"),))}, "selection: "),  # type: ignore[arg-type]
+        ({"prefer": 5}, "prefer is of type int"),
+        ({"patches": [1]}, "patches is of type list"),
+        ({"callbacks": "https://me.example/"}, "callbacks is of type str; give Callbacks"),
+        ({"mqtt": "mqtt://broker.example"}, "mqtt is of type str; give a Brokered"),
+        ({"hubs": "2"}, "hubs is of type str; give a number"),
+        ({"on_event": 5}, "on_event is of type int; give a function"),
+        ({"on_committed": ignore}, "on_committed is an async function, and is not awaited"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], said: str) -> None:
+    assert said in refused(**given)
+
+
+def test_folders_may_be_texts_and_ways_too(tmp_path: Path) -> None:
+    mirror = FolderMirror(str(tmp_path / "copy"))
+    Subscriber(SOURCE, mirror, state=str(tmp_path / "state"), via="poll")  # type: ignore[arg-type]
+    Subscriber(SOURCE, mirror, state=tmp_path / "state", via=Via.POLL)
+    assert default_state(str(tmp_path / "copy")) == tmp_path / "copy.rsnotify"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("https://me.example/", {"lease": 60}), "terms is of type dict; give a WebSubTerms"),
+        (("https://me.example/", WebSubTerms(signatures="sha256")), "terms: signatures: "),  # type: ignore[arg-type]
+        ((5,), "url is of type int"),
+    ],
+)
+def test_so_are_those_of_callbacks(given: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Callbacks(*given)
+
+
+def test_a_folder_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="folder is of type int"):
+        FolderMirror(5)  # type: ignore[arg-type]

@@ -1,0 +1,114 @@
+"""A disk that is full or fails for a while ends nothing: it is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsnotify.errors import StorageError
+from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber.storing.sqlite import SQLiteDatabase, SQLiteFolder
+from tests.subscriber.conftest import PACE, PATIENCE
+from tests.subscriber.source import SmallSource
+
+
+class FailingFolder:
+    """A folder of a state in which the next commits fail; a `Place`."""
+
+    def __init__(self, folder: Path, error: Exception, failures: int) -> None:
+        self._folder = SQLiteFolder(folder)
+        self._error = error
+        self.failures = failures
+
+    def open(self) -> SQLiteDatabase:
+        database = self._folder.open()
+        execute = database.execute
+
+        def failing(sql: str, parameters: Sequence[object] = ()) -> Any:
+            if sql == "COMMIT" and self.failures:
+                self.failures -= 1
+                raise self._error
+            return execute(sql, parameters)
+
+        database.execute = failing  # type: ignore[method-assign,assignment]
+        return database
+
+
+def of_sqlite(code: int) -> sqlite3.Error:
+    error = sqlite3.OperationalError("the database says no")
+    error.sqlite_errorcode = code
+    return error
+
+
+@pytest.fixture
+def held() -> dict[str, bytes]:
+    return {}
+
+
+def follow(source: SmallSource, place: FailingFolder, held: dict[str, bytes]) -> Subscriber:
+    async def hold(received: Received) -> None:
+        assert received.content is not None
+        held[received.uri.removeprefix(source.base)] = received.content.read_bytes()
+
+    return Subscriber(source.url, hold, state=place, pace=PACE)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.EDQUOT, "Disk quota exceeded"),
+        of_sqlite(sqlite3.SQLITE_FULL),
+        of_sqlite(sqlite3.SQLITE_IOERR_FSYNC),
+    ],
+    ids=str,
+)
+async def test_following_goes_on_once_the_disk_can_be_written_again(
+    error: Exception,
+    source: SmallSource,
+    held: dict[str, bytes],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source.put("a", b"1")
+    place = FailingFolder(tmp_path, error, failures=3)
+    async with asyncio.timeout(PATIENCE), follow(source, place, held) as subscriber:
+        assert await subscriber.until(lambda status: status.level)
+        source.put("b", b"2")
+        assert await subscriber.until(lambda _: held == source.contents)
+    assert place.failures == 0
+    assert "waiting for the disk" in caplog.text
+
+
+async def test_following_ends_in_order_while_it_waits_for_the_disk(
+    source: SmallSource, held: dict[str, bytes], tmp_path: Path
+) -> None:
+    place = FailingFolder(tmp_path, OSError(errno.ENOSPC, "No space left"), failures=10**6)
+    async with asyncio.timeout(PATIENCE), follow(source, place, held) as subscriber:
+        assert await subscriber.until(lambda status: "No space left" in str(status.error))
+        assert not subscriber.status.level
+
+
+async def test_a_damaged_state_ends_it_at_once(
+    source: SmallSource, held: dict[str, bytes], tmp_path: Path
+) -> None:
+    place = FailingFolder(tmp_path, of_sqlite(sqlite3.SQLITE_CORRUPT), failures=1)
+    with pytest.raises(StorageError, match="the database says no"):
+        async with asyncio.timeout(PATIENCE):
+            await follow(source, place, held).run()
+
+
+async def test_a_run_that_only_catches_up_tells_of_a_full_disk(
+    source: SmallSource, held: dict[str, bytes], tmp_path: Path
+) -> None:
+    place = FailingFolder(tmp_path, OSError(errno.ENOSPC, "No space left"), failures=1)
+    with pytest.raises(StorageError, match="No space left"):
+        async with asyncio.timeout(PATIENCE):
+            await follow(source, place, held).catch_up()

@@ -1,0 +1,191 @@
+"""The command line in the first minute: help, version, completion, and wrong values."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from rsnotify.cli import application
+from rsnotify.errors import ConfigurationError
+from rsnotify_hub.conformance.command import app as hub_check
+
+#: What takes long to import, and no help needs.
+HEAVY = {
+    "aiohttp", "apscheduler", "cryptography", "httptools", "jsonpatch", "jwt", "lxml", "paho",
+    "prometheus_client", "rich.console", "sqlite3", "uvloop", "watchfiles", "websockets",
+}  # fmt: skip
+#: The options that one list of the help may have, besides --help.
+MOST_OPTIONS = 12
+
+
+def commands(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield a command and all below it, with what one types for each."""
+    yield path, command
+    if hasattr(command, "list_commands"):
+        context = typer.Context(command)
+        for name in command.list_commands(context):
+            yield from commands(command.get_command(context, name), (*path, name))
+
+
+COMMANDS = {
+    " ".join(path): command
+    for app, name in ((application(), "rsnotify"), (hub_check, "rsnotify-hub-check"))
+    for path, command in commands(typer.main.get_command(app), (name,))
+}
+each_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def help_of(name: str, option: str = "--help") -> str:
+    program, *path = name.split()
+    app = application() if program == "rsnotify" else hub_check
+    ended = CliRunner().invoke(app, [*path, option], prog_name=program, env={"COLUMNS": "80"})
+    assert ended.exit_code == 0, ended.output
+    return ended.output
+
+
+def loaded_by(*runs: list[str]) -> set[str]:
+    """Return the modules that a process has loaded after these runs of `rsnotify`."""
+    program = """
+import contextlib, io, json, sys
+from rsnotify.cli import application
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+        application()(arguments)
+print(json.dumps(sorted(sys.modules)))
+"""
+    command = [sys.executable, "-c", program, json.dumps(runs)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return set(json.loads(ended.stdout))
+
+
+def test_help_version_and_token_import_nothing_that_is_slow_to_import() -> None:
+    helps = [[*name.split()[1:], "--help"] for name in COMMANDS if name.startswith("rsnotify ")]
+    assert loaded_by(["--help"], *helps, ["--version"], ["hub", "token"]) & HEAVY == set()
+
+
+def test_what_is_slow_to_import_is_known_by_its_name() -> None:
+    for name in HEAVY:
+        import_module(name)
+
+
+@pytest.mark.parametrize("package", ["rsnotify_publisher", "rsnotify_relay", "rsnotify_subscriber"])
+def test_packages_offer_all_their_names_though_they_import_none(package: str) -> None:
+    module = import_module(package)
+    assert set(module.__all__) <= set(dir(module))
+    assert all(getattr(module, name) for name in module.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = module.no_such_name
+
+
+def test_it_tells_its_version() -> None:
+    assert re.fullmatch(r"rsnotify \d+\.\d+\.\d+\S*\n", help_of("rsnotify", "--version"))
+
+
+@each_command
+def test_a_short_option_shows_the_help_too(name: str) -> None:
+    assert help_of(name, "-h") == help_of(name)
+
+
+@each_command
+def test_help_has_two_examples_that_the_command_understands(name: str) -> None:
+    examples = re.search(r"\nExamples:\n((?:  .*\n)+)", help_of(name))
+    assert examples is not None
+    lines = [shlex.split(line) for line in examples[1].splitlines()]
+    assert len(lines) >= 2
+    for words in lines:
+        assert " ".join(words).startswith(name)
+        below = COMMANDS[name]
+        rest = words[len(name.split()) :]
+        if name == "rsnotify":  # its examples are of its commands
+            rest = [word for word in rest if word != "--verbose"]
+            below = COMMANDS[f"rsnotify {rest.pop(0)}"]
+        below.make_context(name, rest)
+
+
+@each_command
+def test_help_names_values_by_what_they_mean_and_not_by_their_type(name: str) -> None:
+    assert re.findall(r"^  (?:-\S, )?(?:--\S+|[A-Z]+) <.*", help_of(name), re.MULTILINE) == []
+
+
+@each_command
+def test_help_has_no_list_of_options_that_is_too_long_to_read(name: str) -> None:
+    for title, group in re.findall(r"^(\S.*):\n((?:  .*\n)+)", help_of(name), re.MULTILINE):
+        options = re.findall(r"^  (?:-\S, )?--(?!help)", group, re.MULTILINE)
+        assert len(options) <= MOST_OPTIONS, title
+
+
+@each_command
+def test_help_says_what_each_command_does_without_breaking_off(name: str) -> None:
+    assert re.findall(r".*\.\.\.$", help_of(name).partition("\nCommands:")[2], re.MULTILINE) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("rsnotify fol", "follow"), ("rsnotify follow --callb", "--callback-url")],
+)
+def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> None:
+    words = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)}
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from rsnotify.cli import application as a; a()(prog_name='rsnotify')",
+        ],
+        env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert completed in ended.stdout.split()
+
+
+def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it() -> None:
+    follow = ["follow", "http://127.0.0.1:9/", "copy"]
+    for arguments, variables, blamed in (
+        (follow, {"RSNOTIFY_POLL": "soon"}, "the environment variable RSNOTIFY_POLL: "),
+        (follow, {"RSNOTIFY_RATE": "0"}, "the environment variable RSNOTIFY_RATE: "),
+        ([*follow, "--poll", "soon"], {"RSNOTIFY_POLL": "1"}, "'--poll': "),
+        (
+            ["hub", "topics"],
+            {"RSNOTIFY_TOPICS_LIMIT": "0"},
+            "the environment variable RSNOTIFY_TOPICS_LIMIT: ",
+        ),
+        (["hub", "status"], {"RSNOTIFY_JSON": "maybe"}, "the environment variable RSNOTIFY_JSON: "),
+    ):
+        ended = CliRunner().invoke(application(), arguments, env=variables)
+        assert ended.exit_code == 2
+        assert f"Invalid value for {blamed}" in ended.output
+
+
+@pytest.mark.parametrize("command", ["source", "hub"])
+def test_so_is_a_value_that_only_the_command_itself_finds_wrong(
+    command: str, tmp_path: Path
+) -> None:
+    arguments = [command, *([str(tmp_path)] if command == "source" else [])]
+    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_PORT": "99999"})
+    assert isinstance(ended.exception, ConfigurationError)
+    assert "variable RSNOTIFY_PORT: " in str(ended.exception)
+    ended = CliRunner().invoke(application(), [*arguments, "--port", "99999"])
+    assert "--port: " in str(ended.exception)
+
+
+def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None:
+    source = f"[[source]]\nurl = 'http://127.0.0.1:9/'\ndest = '{tmp_path / 'copy'}'\n"
+    (tmp_path / "fleet.toml").write_text(source)
+    arguments = ["follow", "--config", str(tmp_path / "fleet.toml")]
+    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_POLL": "1e9"})
+    assert isinstance(ended.exception, ConfigurationError)
+    assert str(ended.exception).startswith("the environment variable RSNOTIFY_POLL: ")

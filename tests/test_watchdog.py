@@ -1,0 +1,80 @@
+"""A test run that ends in any way leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.reader import ROOT
+from tests.running import children_of, wait_for_end
+
+PATIENCE = 60.0
+#: What a run may start: processes of its own session, with children; a child that is orphaned; and
+#: one that is asyncio's. Each holds the write end of a pipe, so the test sees when all have ended.
+RUN = """
+import asyncio, os, subprocess, sys
+from tests import watchdog
+
+watchdog.start()
+own = sys.stdout.fileno()
+sleep = "import time; time.sleep(600)"
+parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {sleep!r}])"
+orphan = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}])"
+
+async def main():
+    subprocess.Popen([sys.executable, "-c", parent], start_new_session=True)
+    subprocess.run([sys.executable, "-c", orphan], start_new_session=True)
+    await asyncio.create_subprocess_exec(sys.executable, "-c", sleep)
+    print("started", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+CHROMIUM = """
+import time
+from tests import watchdog
+from tests.chromium import running_chromium
+
+watchdog.start()
+with running_chromium():
+    print("started", flush=True)
+    time.sleep(600)
+"""
+
+
+def run(program: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_all_that_it_started_ends_with_it(how: signal.Signals) -> None:
+    with run(RUN) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"started\n"
+            process.send_signal(how)
+            # The pipe ends when nobody holds it any more.
+            process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+
+
+@pytest.mark.usefixtures("chromium")  # or it is skipped
+def test_a_browser_ends_with_it() -> None:
+    with run(CHROMIUM) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == b"started\n"
+            browsers = [os.pidfd_open(pid) for pid in children_of(process.pid)]
+            assert len(browsers) == 2  # and the watchdog
+            process.kill()
+            for browser in browsers:
+                wait_for_end(browser)
+        finally:
+            process.kill()
