@@ -120,7 +120,7 @@ class Run:
 def measure(folder: Path, stack: ExitStack) -> dict[str, float]:
     """Return the microseconds of a delivery, the median of some runs, by sender."""
     receivers = [Receivers(folder, stack), Receivers(folder, stack)]
-    os.environ["RSNOTIFY_ALLOW_PRIVATE_ADDRESSES"] = "1"  # the callbacks are on this machine
+    os.environ["RSNOTIFY_HUB_ALLOW_PRIVATE_ADDRESSES"] = "1"  # the callbacks are on this machine
     hub = Hub(folder, stack)
     subscribe(hub, receivers[0])
     runs = {

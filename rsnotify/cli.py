@@ -18,6 +18,7 @@ import typer
 
 from rsnotify.commands import complain, printable
 from rsnotify.commands.command_line import Command, Group
+from rsnotify.commands.variables import Variables
 from rsnotify.errors import RsnotifyError
 
 _HELP = """Push-extended ResourceSync: keep copies of web resources in step.
@@ -45,6 +46,10 @@ def application() -> typer.Typer:
     return app
 
 
+class _Command(Variables, Command):
+    """A subcommand."""
+
+
 class _Subcommands(Group):
     """The subcommands, each loaded at its first use."""
 
@@ -62,14 +67,14 @@ class _Subcommands(Group):
 
 
 def _load(point: EntryPoint) -> Any:
-    # Each option is an environment variable too: --base-url is RSNOTIFY_BASE_URL.
-    settings = {**_SETTINGS, "auto_envvar_prefix": "RSNOTIFY"}
+    # Each option is an environment variable too: --port of source is RSNOTIFY_SOURCE_PORT.
+    settings = {**_SETTINGS, "auto_envvar_prefix": f"RSNOTIFY_{point.name.upper()}"}
     loaded = point.load()
     app = typer.Typer(rich_markup_mode=None)
     if isinstance(loaded, typer.Typer):
         app.add_typer(loaded, name=point.name, context_settings=settings)
     else:
-        app.command(point.name, cls=Command, context_settings=settings)(loaded)
+        app.command(point.name, cls=_Command, context_settings=settings)(loaded)
     return typer.main.get_group(app).commands[point.name]
 
 

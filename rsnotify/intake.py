@@ -27,7 +27,7 @@ from rsnotify.knowledge import Knowledge
 from rsnotify.model import Resource
 from rsnotify.pace import Pace
 from rsnotify.prefix import Prefix, prefix_of
-from rsnotify.provisional import Provisional
+from rsnotify.provisional import Denied, Provisional
 from rsnotify.reduction import reduce
 from rsnotify.worklist import Worklist
 
@@ -101,7 +101,7 @@ class Intake:
             self._worklist.add(
                 self._checked(_unless_old(change, before)), reduced.since[uri], parked=parked
             )
-        self.verify(self._provisional.confirm(coverage, reduced.latest, before))
+        self._verify(self._provisional.confirm(coverage, reduced.latest, before))
         self._push(knowledge.join_held(), now)
         if asked.package is not None:
             self._note_read(asked.uri, asked.package)
@@ -115,7 +115,7 @@ class Intake:
 
     def end(self, now: float) -> None:
         """Verify what the lists should have confirmed, now that they are read to their end."""
-        self.verify(self._provisional.lists_end(self._knowledge.confirmed, self._asked, now))
+        self._verify(self._provisional.lists_end(self._knowledge.confirmed, self._asked, now))
 
     def compared(self, at: Instant, now: float) -> None:
         """Note that the whole set as of an instant was compared."""
@@ -124,10 +124,10 @@ class Intake:
         self._provisional.compared(at)
         self._push(self._knowledge.join_held(), now)
 
-    def verify(self, changes: list[Change]) -> None:
-        """Fetch the resources of changes that contradict each other."""
-        for change in changes:
-            self._worklist.add(change)
+    def _verify(self, denied: list[Denied]) -> None:
+        """Fetch the resources of changes that no list has confirmed."""
+        for change, pushed_at in denied:
+            self._worklist.add(change, since=min(change.at, pushed_at))
 
     def _push(self, changes: list[Change], now: float) -> None:
         self._provisional.add(changes, now)

@@ -19,6 +19,10 @@ from rsnotify.digest import agree
 from rsnotify.model import Resource
 from rsnotify.vocabulary import ChangeType, Rel
 
+#: A change that makes a Destination fetch a resource, and the datetime of the change that was
+#: pushed: after a crash, the next run has to verify it.
+Denied = tuple[Change, Instant]
+
 
 class Pushed(Struct, frozen=True):
     """What push announced of one resource.
@@ -57,7 +61,7 @@ class Provisional:
 
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
-    ) -> list[Change]:
+    ) -> list[Denied]:
         """Remove what a list repeats, and return what it should repeat and does not.
 
         Args:
@@ -66,7 +70,7 @@ class Provisional:
             before: Through here earlier lists had said everything.
 
         Returns:
-            Changes that make a Destination fetch the resources.
+            Changes that make a Destination fetch the resources, and when these had changed by push.
         """
         until = coverage.until
         if not self._pushed or until is None:
@@ -79,11 +83,12 @@ class Provisional:
                 del self._pushed[uri]
             elif is_covered:
                 del self._pushed[uri]
-                denied.append(
+                verified = (
                     verification(change, until)
                     if listed is None
                     else structs.replace(listed, check=Check.FETCH)
                 )
+                denied.append((verified, change.at))
         return denied
 
     def compared(self, at: Instant) -> None:
@@ -92,7 +97,7 @@ class Provisional:
             uri: pushed for uri, pushed in self._pushed.items() if pushed.change.at > at
         }
 
-    def lists_end(self, confirmed: Instant, asked: float, now: float) -> list[Change]:
+    def lists_end(self, confirmed: Instant, asked: float, now: float) -> list[Denied]:
         """Count what the lists still lack now that they are read to their end.
 
         Args:
@@ -101,14 +106,14 @@ class Provisional:
             now: The time.
 
         Returns:
-            Changes that make a Destination fetch what the lists have lacked for too long.
+            The same for what the lists have lacked for too long.
         """
         self.overdue = 0
         denied = []
         for uri, pushed in list(self._pushed.items()):
             if pushed.change.at < confirmed or now - pushed.received > self._patience:
                 del self._pushed[uri]
-                denied.append(verification(pushed.change, confirmed))
+                denied.append((verification(pushed.change, confirmed), pushed.change.at))
             elif self._is_overdue(pushed, asked):
                 self.overdue += 1
         return denied

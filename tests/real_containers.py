@@ -82,13 +82,15 @@ def image() -> str:
 
 
 @pytest.fixture(scope="session")
-def previous(tmp_path_factory: pytest.TempPathFactory) -> str:
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the previous image, and return the checkout that it is of."""
     folder = tmp_path_factory.mktemp("previous")
     archive = folder.with_suffix(".tar")
     done = run("git", "archive", "--output", str(archive), _previous_commit())
     assert done.returncode == 0, done.stderr
     shutil.unpack_archive(archive, folder, filter="data")
-    return _build(folder, PREVIOUS)
+    _build(folder, PREVIOUS)
+    return folder
 
 
 def _previous_commit() -> str:
@@ -121,8 +123,9 @@ class Compose:
         self.url = f"http://127.0.0.1:{self._port}/"
         (folder / "settings").write_text("".join(f"{k}={v}\n" for k, v in SETTINGS.items()))
 
-    def use(self, image: str) -> None:
-        """Start this image from now on."""
+    def use(self, image: str, root: Path = ROOT) -> None:
+        """Start this image from now on, by the file of this checkout."""
+        self._file = root / "docker-compose.yml"
         text = "services:\n"
         for name in ("hub", "source", "destination"):
             text += f"  {name}:\n    image: {image}\n"
@@ -135,7 +138,7 @@ class Compose:
         """Run `docker compose`."""
         return run(
             *("docker", "compose", "--project-name", PROJECT),
-            *("--file", str(ROOT / "docker-compose.yml")),
+            *("--file", str(self._file)),
             *("--file", str(self._folder / "override.yml")),
             *("--env-file", str(settings or self._folder / "settings")),
             *("--profile", "demo"),
@@ -226,7 +229,7 @@ def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_
 
 
 def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(image: str) -> None:
-    variables = ("--env", "RSNOTIFY_PUBLIC_URL=https://hub.example/")
+    variables = ("--env", "RSNOTIFY_HUB_PUBLIC_URL=https://hub.example/")
     done = run("docker", "run", "--rm", "--read-only", *variables, image)
     assert done.returncode == 2
     assert "publish" in done.stdout + done.stderr
@@ -284,9 +287,9 @@ def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose) -> None:
 
 
 def test_a_volume_of_the_previous_image_is_taken_over(
-    compose: Compose, image: str, previous: str
+    compose: Compose, image: str, previous: Path
 ) -> None:
-    compose.use(previous)
+    compose.use(PREVIOUS, previous)
     compose.start("hub", "mosquitto")
     assert [compose.publish(second) for second in (1, 2)] == [202, 202]
     compose("down")
@@ -304,10 +307,10 @@ def small(image: str) -> Iterator[str]:
     publisher = {"token": SETTINGS["SOURCE_TOKEN"], "topics": [SETTINGS["SOURCE_TOPICS"]]}
     docker(
         *("run", "--detach", "--name", SMALL, "--read-only", "--tmpfs", "/tmp"),
-        *("--tmpfs", "/small:size=8m,mode=1777", "--env", "RSNOTIFY_DATA=/small/hub"),
+        *("--tmpfs", "/small:size=8m,mode=1777", "--env", "RSNOTIFY_HUB_DATA=/small/hub"),
         *("--cap-drop", "ALL"),
-        *("--env", "RSNOTIFY_PUBLIC_URL=http://127.0.0.1:8080/"),
-        *("--env", f"RSNOTIFY_PUBLISHERS={json.dumps([publisher])}"),
+        *("--env", "RSNOTIFY_HUB_PUBLIC_URL=http://127.0.0.1:8080/"),
+        *("--env", f"RSNOTIFY_HUB_PUBLISHERS={json.dumps([publisher])}"),
         image,
     )
     yield SMALL

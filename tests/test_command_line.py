@@ -160,8 +160,8 @@ def test_a_wrong_value_is_blamed_on_the_environment_variable_that_has_it() -> No
         ([*follow, "--poll", "soon"], {"RSNOTIFY_POLL": "1"}, "'--poll': "),
         (
             ["hub", "topics"],
-            {"RSNOTIFY_TOPICS_LIMIT": "0"},
-            "the environment variable RSNOTIFY_TOPICS_LIMIT: ",
+            {"RSNOTIFY_HUB_TOPICS_LIMIT": "0"},
+            "the environment variable RSNOTIFY_HUB_TOPICS_LIMIT: ",
         ),
         (["hub", "status"], {"RSNOTIFY_JSON": "maybe"}, "the environment variable RSNOTIFY_JSON: "),
     ):

@@ -176,7 +176,7 @@ def test_the_hub_of_the_image_runs_and_keeps_what_it_accepted(installed: Install
 def test_the_hub_of_the_image_does_not_start_in_the_open_without_grants(
     installed: Installed,
 ) -> None:
-    settings = {"RSNOTIFY_PUBLIC_URL": "https://hub.example/"}
+    settings = {"RSNOTIFY_HUB_PUBLIC_URL": "https://hub.example/"}
     process = installed.machine.start(installed.image, {"environment": settings})
     assert process.ends() == 2
     assert "publish" in process.output()
@@ -192,7 +192,7 @@ def test_more_sources_stand_in_a_file_as_the_readme_says(installed: Installed) -
     folder = installed.machine.folder / Path(here).name
     folder.mkdir()
     installed.machine.places[there] = str(folder)
-    tokens = folder / Path(more["environment"]["RSNOTIFY_TOKENS_FILE"]).name
+    tokens = folder / Path(more["environment"]["RSNOTIFY_HUB_TOKENS_FILE"]).name
     digest = sha256(b"the token of another").hexdigest()
     tokens.write_text(
         f'[[publishers]]\ntoken_sha256 = "{digest}"\ntopics = ["http://other.example/"]\n'
@@ -207,10 +207,20 @@ def test_more_sources_stand_in_a_file_as_the_readme_says(installed: Installed) -
 def test_the_demo_of_compose_keeps_a_copy_of_the_docs(installed: Installed) -> None:
     every = services(SETTINGS)
     machine, image = installed.machine, installed.image
-    machine.start(image, every["hub"]).says("listening on")
-    machine.start(image, every["source"]).says("serving")
-    machine.start(image, every["destination"]).says(re.compile("in step.*push up"))
-    copy = installed.data / "copy/protocol.md"
+    data = machine.places["/data"]
+    for name, expected in (
+        ("hub", "listening on"),
+        ("source", "serving"),
+        ("destination", re.compile("in step.*push up")),
+    ):
+        # Each has a volume of its own, with the mode and the owner that the image gives it.
+        volume = machine.places["/data"] = f"{data}-{name}"
+        like = Path(data).stat()
+        Path(volume).mkdir(mode=like.st_mode & 0o777)
+        os.chown(volume, like.st_uid, like.st_gid)
+        machine.start(image, every[name]).says(expected)
+    machine.places["/data"] = data
+    copy = Path(f"{data}-destination/copy/protocol.md")
     assert copy.read_text() == (ROOT / "docs/protocol.md").read_text()
 
 

@@ -12,12 +12,14 @@ import typer
 
 from rsnotify.commands import run
 from rsnotify.commands.command_line import from_environment
+from rsnotify.host.variables import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
 
 __all__ = ["hub"]
 
 log = logging.getLogger("rsnotify.hub")
 
+_FORMER_CONFIG = "RSNOTIFY_CONFIG"
 #: How many objects more than before there are when Python looks for cycles.
 COLLECT_AFTER = 50_000
 
@@ -51,7 +53,12 @@ def run_hub(
         ),
     ] = None,
     config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A file with settings, .toml or .json.")
+        str | None,
+        typer.Option(
+            envvar=["RSNOTIFY_HUB_CONFIG", _FORMER_CONFIG],
+            metavar="FILE",
+            help="A file with settings, .toml or .json.",
+        ),
     ] = None,
     public_url: Annotated[
         str | None,
@@ -94,6 +101,10 @@ def run_hub(
     configuration = source.load()
     if configuration.log_format == "json":
         write_json(logging.getLogger())
+    for former, present in source.former().items():
+        warn_of_former(former, present)
+    if config and config == os.environ.get(_FORMER_CONFIG):
+        warn_of_former(_FORMER_CONFIG, "RSNOTIFY_HUB_CONFIG")
     for variable, meant in source.misspelt().items():
         log.warning("the variable %s is no setting of the hub; is it %s?", variable, meant)
 

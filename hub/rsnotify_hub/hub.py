@@ -168,7 +168,9 @@ class Hub:
             StorageError: It cannot be read.
         """
         self._topics.start(await self.store.logs())
-        self._callbacks.start(self._topics, await self.store.subscriptions())
+        self._callbacks.start(
+            self._topics, await self.store.subscriptions(), await self.store.troubles()
+        )
         if self._bridge is not None:
             await self._bridge.start(self._topics, self._intake)
 

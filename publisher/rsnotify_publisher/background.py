@@ -11,7 +11,7 @@ from contextlib import suppress
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import RsnotifyError
-from rsnotify_publisher.documents import RESOURCE_LIST
+from rsnotify_publisher.documents import DESCRIPTION, RESOURCE_LIST
 from rsnotify_publisher.leader import Leader
 from rsnotify_publisher.sharing import Shared
 from rsnotify_publisher.source import Source
@@ -70,21 +70,27 @@ class Background:
             self.published.set_result(None)
 
     async def _main(self) -> None:
-        await self._try()  # also if it is to end already: what was recorded is to be published
-        while not self._stop.is_set():
-            await self._try()
+        ends = led = False
+        while not ends and not led:
+            # Once more after it was stopped: who led may have ended before our last change.
+            ends = self._stop.is_set()
+            led = await self._try()
 
-    async def _try(self) -> None:
+    async def _try(self) -> bool:
+        """Lead until stopped; return False if another process leads, or something failed."""
         try:
             with self._lock.acquire(blocking=False):
                 await self._lead()
+            return True
         except Timeout:
             self._look_for_documents()
             await self._pause(_TAKE_OVER_WITHIN)
         except Exception as error:  # a Source that runs must go on publishing, or try to
             expected = isinstance(error, RsnotifyError | OSError)
-            _log.error("publishing stopped and is tried again: %s", error, exc_info=not expected)
+            then = "the next start continues" if self._stop.is_set() else "trying again"
+            _log.error("publishing failed; %s: %s", then, error, exc_info=not expected)
             await self._pause(_TRY_AGAIN_AFTER)
+        return False
 
     async def _lead(self) -> None:
         self._leader = self._make_leader()
@@ -95,7 +101,8 @@ class Background:
 
     def _look_for_documents(self) -> None:
         """Another process leads; what it has written is published for us as well."""
-        if (self._source.documents_folder / RESOURCE_LIST).exists():
+        folder = self._source.documents_folder
+        if all((folder / name).exists() for name in (RESOURCE_LIST, DESCRIPTION)):
             self.note_published()
 
     async def _pause(self, seconds: float) -> None:

@@ -298,7 +298,7 @@ def _publish(root: Path | None, settings: Configuration) -> None:
     from rsnotify_publisher.command_report import show_status
     from rsnotify_publisher.folder.publishing import Publishing
     from rsnotify_publisher.folder.serve import server
-    from rsnotify_publisher.folder.sets import one_folder, several_folders
+    from rsnotify_publisher.folder.sets import claim, one_folder, several_folders
 
     with listen(settings.host, settings.port) as listening:
         base_url = settings.base_url or address(settings.host, listening)
@@ -307,22 +307,23 @@ def _publish(root: Path | None, settings: Configuration) -> None:
             published, folders = several_folders(base_url, settings)
         else:
             published, folders = one_folder(root, base_url, settings)
-        _allow_files(len(folders))
-        app = server(published, folders)
-        leaving = Leaving(lambda: _LEFT, _TO_END)
-        at = address(settings.host, listening)
-        publishers = [folder.publisher for folder in folders]
+        with claim(folders):
+            _allow_files(len(folders))
+            app = server(published, folders)
+            leaving = Leaving(lambda: _LEFT, _TO_END)
+            at = address(settings.host, listening)
+            publishers = [folder.publisher for folder in folders]
 
-        async def main(stop: asyncio.Event) -> None:
-            publishing = Publishing(folders, at)
-            showing = asyncio.create_task(show_status(publishers, publishing.published))
-            try:
-                await _serve(app, publishing, listening, stop)
-            finally:
-                showing.cancel()
-                await asyncio.gather(showing, return_exceptions=True)
+            async def main(stop: asyncio.Event) -> None:
+                publishing = Publishing(folders, at)
+                showing = asyncio.create_task(show_status(publishers, publishing.published))
+                try:
+                    await _serve(app, publishing, listening, stop)
+                finally:
+                    showing.cancel()
+                    await asyncio.gather(showing, return_exceptions=True)
 
-        run(main, leaving)
+            run(main, leaving)
 
 
 def _allow_files(sets: int) -> None:

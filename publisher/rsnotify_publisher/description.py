@@ -14,7 +14,7 @@ from rsnotify.model import Document, Link
 from rsnotify.vocabulary import Capability, Rel
 from rsnotify.writing import write_document
 from rsnotify_publisher.changes import check_uri
-from rsnotify_publisher.documents import DESCRIPTION
+from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.publisher import Publisher, close_all
 from rsnotify_publisher.running import Running
@@ -101,8 +101,15 @@ class SourceDescription(Running):
         """Write the Source Description, for any web server to serve at `uri`.
 
         Raises:
+            ConfigurationError: The documents of a set, which it names, are not written yet.
             OSError: The file cannot be written.
         """
+        for publisher in self.sets:
+            if not (publisher.source.documents_folder / CAPABILITY_LIST).exists():
+                raise ConfigurationError(
+                    f"the set {publisher.source.base_url} has no documents yet; start it, and "
+                    "write the Source Description when `wait_published` has returned"
+                )
         write_atomically(Path(file), [write_document(self.document())])
 
     def start(self) -> None:

@@ -74,8 +74,10 @@ class Leader:
             try:
                 async with self._working(journal, feeding):
                     await stop.wait()
+                    with suppress(RsnotifyError, OSError):  # reported when the last are written
+                        await self._write_change_lists(journal)  # for hubs that fetch them
                     await feeding.drain()
-                await self._write_change_lists(journal)
+                await self._write_last(journal)
             finally:
                 # Whoever leads next must not meet a thread of ours that still writes.
                 await self._shared.in_thread(Work.CHANGES, self._library.close)
@@ -174,6 +176,17 @@ class Leader:
             return
         if await self._in_thread(Work.CHANGES, self._library.write_change_lists):
             self._shown, self._looks = shown, 0
+            if self._feeding is not None:
+                changes, _, notices = shown
+                self._feeding.show(changes, notices)
+
+    async def _write_last(self, journal: Journal) -> None:
+        """Write the newest changes, and the first Resource List if it is not there yet."""
+        await self._write_change_lists(journal)
+        if not self._library.is_complete:
+            if await self._in_thread(Work.RESOURCES, self._library.complete):
+                self._on_published()
+            await self._write_change_lists(journal)
 
     async def _tidy(self) -> None:
         await self._in_thread(Work.CHANGES, self._library.tidy)

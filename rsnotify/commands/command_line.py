@@ -56,6 +56,8 @@ class _Layout:
             parameter: Any = error.param
             if parameter is not None and from_environment(ctx, parameter.name):
                 error.param_hint = f"the environment variable {_variable(ctx, parameter)}"
+            elif parameter is not None and parameter.param_type_name == "option":
+                error.param_hint = [*parameter.opts]  # without its variable
             raise
 
     def invoke(self, ctx: Any) -> Any:

@@ -184,12 +184,22 @@ Private = Annotated[
 Login = Annotated[
     str | None,
     typer.Option(
-        metavar="USER:PASSWORD", rich_help_panel=_NETWORK, help="User and password for the Source."
+        metavar="USER:PASSWORD",
+        envvar="RSNOTIFY_LOGIN",
+        allow_from_autoenv=False,
+        rich_help_panel=_NETWORK,
+        help="User and password for the Source.",
     ),
 ]
 Bearer = Annotated[
     str | None,
-    typer.Option(metavar="TOKEN", rich_help_panel=_NETWORK, help="Bearer token for the Source."),
+    typer.Option(
+        metavar="TOKEN",
+        envvar="RSNOTIFY_BEARER",
+        allow_from_autoenv=False,
+        rich_help_panel=_NETWORK,
+        help="Bearer token for the Source.",
+    ),
 ]
 #: Its environment variable has one header field on each line, so that typer does not split it.
 Header = Annotated[

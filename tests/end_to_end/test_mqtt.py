@@ -85,11 +85,11 @@ class Place:
         name, *arguments = shlex.split(self.adapt(line))
         assert name == "rsnotify"
         if "--via websocket" not in line:
-            environ |= {"RSNOTIFY_MQTT_PASSWORD": PASSWORDS[user]}
+            environ |= {f"RSNOTIFY_{arguments[0].upper()}_MQTT_PASSWORD": PASSWORDS[user]}
         if arguments[0] == "source":
-            environ["RSNOTIFY_PORT"] = str(self.port)
+            environ["RSNOTIFY_SOURCE_PORT"] = str(self.port)
         if arguments[0] == "follow":
-            environ["RSNOTIFY_POLL"] = "600"  # so that polling brings nothing
+            environ["RSNOTIFY_FOLLOW_POLL"] = "600"  # so that polling brings nothing
         return self.run(sys.executable, "-m", "rsnotify", *arguments, **environ)
 
     async def arrives(self, content: str) -> None:
@@ -113,9 +113,9 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 async def test_a_source_and_a_destination_need_a_broker_and_no_hub(place: Place) -> None:
     environ = {
-        "RSNOTIFY_MQTT_URL": place.adapt("mqtts://broker.example"),
-        "RSNOTIFY_MQTT_USER": "subscriber",
-        "RSNOTIFY_MQTT_CA": "ca.pem",
+        "RSNOTIFY_FOLLOW_MQTT_URL": place.adapt("mqtts://broker.example"),
+        "RSNOTIFY_FOLLOW_MQTT_USER": "subscriber",
+        "RSNOTIFY_FOLLOW_MQTT_CA": "ca.pem",
     }
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(place.rsnotify(command(0), "source"))

@@ -99,7 +99,7 @@ async def opened_channel(
         )
         topics = Topics(store, (channel,), statistics)
         topics.start(await store.logs())
-        channel.start(topics, await store.subscriptions())
+        channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
         verification = Verification(channel, topics, questions, configuration, clock)

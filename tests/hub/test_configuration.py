@@ -52,7 +52,8 @@ def test_a_file_is_toml_or_json_and_options_win(tmp_path: Path):
 
 def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: Path):
     path = file(tmp_path, "port = 1\nlog_bytes = 1\nmax_links = 1")
-    environ = {"RSNOTIFY_PORT": "2", "RSNOTIFY_LOG_BYTES": "2", "RSNOTIFY_MAX_LINKS": ""}
+    environ = {"RSNOTIFY_HUB_PORT": "2", "RSNOTIFY_HUB_LOG_BYTES": "2"}
+    environ["RSNOTIFY_HUB_MAX_LINKS"] = ""
     configuration = load_configuration(path, environ=environ, port=3)
     assert (configuration.port, configuration.log_bytes, configuration.max_links) == (3, 2, 1)
 
@@ -73,7 +74,7 @@ def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: 
     ],
 )
 def test_every_kind_of_setting_can_stand_in_the_environment(name: str, text: str, value: Any):
-    configuration = load_configuration(None, environ={f"RSNOTIFY_{name.upper()}": text})
+    configuration = load_configuration(None, environ={f"RSNOTIFY_HUB_{name.upper()}": text})
     assert getattr(configuration, name) == (value if value is not None else (PUBLISHER,))
 
 
@@ -82,7 +83,7 @@ def test_every_setting_can_stand_in_the_environment(name: str):
     value = example().get(name, "the key")
     text = value if isinstance(value, str) else json.dumps(value)
     types = get_type_hints(Configuration, include_extras=True)
-    found = Environment({f"RSNOTIFY_{name.upper()}": text}, types).settings
+    found = Environment({f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
     assert set(found) == {name}
     assert msgspec.convert(found[name], types[name]) == msgspec.convert(value, types[name])
 
@@ -95,12 +96,32 @@ def example() -> dict[str, Any]:
 
 
 def test_a_variable_that_is_nearly_a_setting_is_told():
-    environ = {"RSNOTIFY_LOG_BYTE": "1", "RSNOTIFY_PUBLISHER": "x", "RSNOTIFY_PORT": "1"}
+    environ = {"RSNOTIFY_HUB_LOG_BYTE": "1", "RSNOTIFY_PUBLISHER": "x", "RSNOTIFY_PORT": "1"}
     environ |= {"RSNOTIFY_TOKEN": "x", "RSNOTIFY_HUB": "x", "LOG_BYTE": "x"}
+    environ |= {"RSNOTIFY_SOURCE_PORT": "x", "RSNOTIFY_HUB_URL": "x"}
     assert ConfigurationSource(None, environ, {}).misspelt() == {
-        "RSNOTIFY_LOG_BYTE": "RSNOTIFY_LOG_BYTES",
-        "RSNOTIFY_PUBLISHER": "RSNOTIFY_PUBLISHERS",
+        "RSNOTIFY_HUB_LOG_BYTE": "RSNOTIFY_HUB_LOG_BYTES",
+        "RSNOTIFY_PUBLISHER": "RSNOTIFY_HUB_PUBLISHERS",
     }
+
+
+def test_a_variable_by_its_former_name_is_read_and_told_with_the_present_one():
+    environ = {"RSNOTIFY_LOG_BYTES": "1", "RSNOTIFY_PORT": "2"}
+    source = ConfigurationSource(None, environ, {"port": 3})
+    assert (source.load().log_bytes, source.load().port) == (1, 3)
+    assert source.former() == {"RSNOTIFY_LOG_BYTES": "RSNOTIFY_HUB_LOG_BYTES"}
+
+
+def test_the_present_name_of_a_variable_wins_over_the_former():
+    environ = {"RSNOTIFY_PORT": "2", "RSNOTIFY_HUB_PORT": "3"}
+    source = ConfigurationSource(None, environ, {})
+    assert source.load().port == 3
+    assert source.former() == {"RSNOTIFY_PORT": "RSNOTIFY_HUB_PORT"}
+
+
+def test_a_wrong_value_is_told_with_the_variable_that_holds_it():
+    with pytest.raises(ConfigurationError, match="the variable RSNOTIFY_PORT: port"):
+        load_configuration(None, environ={"RSNOTIFY_PORT": "x"})
 
 
 def test_variables_of_other_commands_do_not_matter():
@@ -173,8 +194,8 @@ def test_a_wrong_setting_is_told_with_its_line_and_without_its_secret(
 )
 def test_a_wrong_variable_is_named_and_not_repeated(variable: str, text: str, reason: str):
     with pytest.raises(ConfigurationError, match=reason) as caught:
-        load_configuration(None, environ={f"RSNOTIFY_{variable}": text})
-    assert str(caught.value).startswith(f"the variable RSNOTIFY_{variable}: ")
+        load_configuration(None, environ={f"RSNOTIFY_HUB_{variable}": text})
+    assert str(caught.value).startswith(f"the variable RSNOTIFY_HUB_{variable}: ")
     assert "canary" not in str(caught.value)
 
 

@@ -81,7 +81,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
 async def test_a_hub_as_it_runs_waits_no_longer(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setenv("RSNOTIFY_HEADER_SECONDS", "0.3")
+    monkeypatch.setenv("RSNOTIFY_HUB_HEADER_SECONDS", "0.3")
     async with hub_process(tmp_path) as (hub, _):  # it has another event loop
         reader, writer = await connect(hub.url)
         writer.write(HEAD)

@@ -81,14 +81,14 @@ class Run:
 async def running(folder: Path, log_format: str) -> AsyncIterator[Run]:
     environ = {
         **os.environ,
-        "RSNOTIFY_PUBLISHERS": json.dumps([{"token": SOURCE, "topics": [TOPIC]}]),
-        "RSNOTIFY_ADMINS": json.dumps([{"token": ADMIN}]),
-        "RSNOTIFY_JWT_KEY": JWT_KEY,
-        "RSNOTIFY_JWT_ALGORITHMS": '["HS256"]',
-        "RSNOTIFY_JWT_AUDIENCE": AUDIENCE,
-        "RSNOTIFY_LOG_FORMAT": log_format,
-        "RSNOTIFY_RETRY_SECONDS": "0.01",
-        "RSNOTIFY_TOKENS_FILE": str(folder / "tokens.toml"),
+        "RSNOTIFY_HUB_PUBLISHERS": json.dumps([{"token": SOURCE, "topics": [TOPIC]}]),
+        "RSNOTIFY_HUB_ADMINS": json.dumps([{"token": ADMIN}]),
+        "RSNOTIFY_HUB_JWT_KEY": JWT_KEY,
+        "RSNOTIFY_HUB_JWT_ALGORITHMS": '["HS256"]',
+        "RSNOTIFY_HUB_JWT_AUDIENCE": AUDIENCE,
+        "RSNOTIFY_HUB_LOG_FORMAT": log_format,
+        "RSNOTIFY_HUB_RETRY_SECONDS": "0.01",
+        "RSNOTIFY_HUB_TOKENS_FILE": str(folder / "tokens.toml"),
     }
     (folder / "tokens.toml").write_text("")
     process = await asyncio.create_subprocess_exec(

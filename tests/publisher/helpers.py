@@ -120,8 +120,10 @@ class FakeHub:
         await self.keep(body)
         return web.Response(status=202)
 
-    async def _ws(self, request: web.Request) -> web.WebSocketResponse:
+    async def _ws(self, request: web.Request) -> web.StreamResponse:
         await self._note(request)
+        if self.refuse_with is not None:
+            return web.Response(status=self.refuse_with)
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self._sockets.add(socket)

@@ -18,7 +18,7 @@ from rsnotify.reading import read_document
 from rsnotify.retry import Retry
 from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from tests.publisher.helpers import BASE, eventually
+from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.published import QUIET, Published, join, names, read
 from tests.publisher.test_dumps_changes import sha256
 
@@ -217,6 +217,7 @@ def test_each_version_is_packed_of_resources_that_change_again_at_once(tmp_path:
     publisher = Publisher(tmp_path, BASE, options=options, content=now.get)
     told: list[bytes] = []
     with publisher:
+        assert publisher.wait_published(PATIENCE)
         for number in range(20):
             now[BASE + "asked"] = b"version %d" % number
             publisher.updated(BASE + "asked", hash=sha256(now[BASE + "asked"]))

@@ -119,7 +119,12 @@ def test_a_set_alone_has_a_source_description_of_its_own(make: Make, tmp_path: P
 def test_the_source_description_can_be_written_for_any_web_server(
     make: Make, tmp_path: Path
 ) -> None:
-    source = SourceDescription(HOST, [make("a"), make("b")])
+    sets = [make("a"), make("b")]
+    source = SourceDescription(HOST, sets)
+    with pytest.raises(ConfigurationError, match="a/ has no documents yet; start it"):
+        source.write(tmp_path / "www/.well-known/resourcesync")
+    with source:
+        assert all(publisher.wait_published(PATIENCE) for publisher in sets)
     source.write(tmp_path / "www/.well-known/resourcesync")
     written = (tmp_path / "www/.well-known/resourcesync").read_bytes()
     assert read_document(written) == source.document()

@@ -220,7 +220,7 @@ def test_a_token_is_not_told(place: Path) -> None:
 def test_the_options_of_one_folder_are_options_of_the_command(
     place: Path, source: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RSNOTIFY_DESCRIBED_BY", "https://about.example/")
+    monkeypatch.setenv("RSNOTIFY_SOURCE_DESCRIBED_BY", "https://about.example/")
     process = source(place / "t", "--port", "0", "--rotate", "4 changes", "--gzip")
     offered = read(process.url + "capabilitylist.xml")
     assert offered.link("describedby") == "https://about.example/"

@@ -33,6 +33,19 @@ def refused(folder: Path, **options: Any) -> str:
     return str(raised.value)
 
 
+def test_a_second_process_for_the_same_folder_is_refused(folder: Path, source: Start) -> None:
+    base = ("--base-url", "https://source.example/")
+    first = source(folder, *PORT, *base)
+    code, errors = source(folder, *PORT, *base).end()
+    assert code == 2
+    assert errors == (
+        f"rsnotify: {folder} is being published by another rsnotify source, whose state is in "
+        f"{folder}.rsnotify/source; stop that one first\n"
+    )
+    first.kill()
+    assert source(folder, *PORT, *base).ready, "the next one was refused after a crash"
+
+
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_a_name_that_a_document_has_is_refused(name: str, folder: Path) -> None:
     (folder / name).mkdir()

@@ -40,7 +40,7 @@ async def publish(broker: Mosquitto, channel: str, fragment: bytes) -> None:
 async def test_a_relay_hears_through_a_broker_that_wants_a_password(
     source: SmallSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("RSNOTIFY_MQTT_PASSWORD", PASSWORDS["relay"])
+    monkeypatch.setenv("RSNOTIFY_RELAY_MQTT_PASSWORD", PASSWORDS["relay"])
     copy = tmp_path / "copy"
     copy.mkdir()
     async with Mosquitto(tmp_path / "broker", users=PASSWORDS) as broker:

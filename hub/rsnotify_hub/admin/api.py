@@ -76,7 +76,8 @@ def _note(operation: Operation, request: web.Request) -> None:
         "id": request.match_info.get("id", ""),
         "client": request.remote or "",
     }
-    log.info("an administrator at %(client)s did %(operation)s of %(id)s", facts, extra=facts)
+    # Rare, and as important as a failure: so it is logged at the default level.
+    log.warning("an administrator at %(client)s did %(operation)s of %(id)s", facts, extra=facts)
 
 
 async def _asked(operation: Operation, request: web.Request) -> Asked:

@@ -1,4 +1,4 @@
-"""Where subscriptions, and brokers, are in their logs: written soon, many together.
+"""Where subscriptions and brokers are in their logs, and what fails: written soon, many together.
 
 A flush of its own for each would make publishers wait behind it. What cannot be written waits
 for the next try; losing it in a crash only makes the hub deliver once more.
@@ -19,10 +19,16 @@ CURSOR_DELAY = 0.25
 #: How long cursors wait that could not be written.
 RETRY_DELAY = 5.0
 
-_Cursors = dict[tuple[str, str], int]
+_Cursors = dict[tuple[str, str], int | bytes | None]
 
 #: Moves the cursor of a subscription, by topic and callback.
 SUBSCRIPTION = "UPDATE subscription SET position = ? WHERE topic = ? AND callback = ?"
+#: Stores how the deliveries of a subscription fail, by topic and callback.
+TROUBLE = (
+    "INSERT INTO trouble (state, topic, callback)"
+    " SELECT ?, topic, callback FROM subscription WHERE topic = ? AND callback = ?"
+    " ON CONFLICT (topic, callback) DO UPDATE SET state = excluded.state"
+)
 #: Moves the cursor of a topic at a broker, by broker and topic.
 BRIDGED = (
     "INSERT INTO bridged (position, broker, topic) VALUES (?, ?, ?)"
@@ -47,8 +53,8 @@ class Cursors:
         self._flush: asyncio.TimerHandle | None = None
         self._is_writing = False
 
-    def move(self, one: str, other: str, position: int) -> None:
-        """Note how far something was delivered, by the two parts of its key."""
+    def move(self, one: str, other: str, position: int | bytes | None) -> None:
+        """Note how far something was delivered, or its state, by the two parts of its key."""
         self._moved[one, other] = position
         self._flush_in(CURSOR_DELAY)
 

@@ -27,11 +27,17 @@ CREATE TABLE IF NOT EXISTS bridged (
     position INTEGER NOT NULL,
     PRIMARY KEY (broker, topic)
 );
+CREATE TABLE IF NOT EXISTS trouble (
+    topic TEXT NOT NULL,
+    callback TEXT NOT NULL,
+    state BLOB,
+    PRIMARY KEY (topic, callback)
+);
 CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times INTEGER);
 """
 )
-# Format 2 knew no brokers, format 3 no order of topics.
-_VERSION = 4
+# Format 2 had no brokers, format 3 no order of topics, format 4 no failing deliveries.
+_VERSION = 5
 # Format 1 knew neither who had asked for a subscription nor suspended ones, nor whole contents.
 _FROM_1 = f"""
 {sqlite_log.FROM_1_TO_2}
@@ -71,7 +77,7 @@ def prepare(database: sqlite3.Connection) -> None:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == _VERSION:
         return  # a hub whose disk is full starts too
-    if version not in (0, 1, 2, 3):
+    if version not in range(_VERSION):
         raise ConfigurationError(f"the hub's data has format {version}, this hub reads {_VERSION}")
     changes = (_FROM_1 if version == 1 else "") + _SCHEMA
     # In one transaction: a hub that is killed meanwhile begins again.

@@ -14,8 +14,9 @@ from filelock import FileLock, Timeout
 
 from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.host.roles import check_role
 from rsnotify_hub.log import sqlite_log, sqlite_reading
-from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, Cursors
+from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, Cursors
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
 from rsnotify_hub.log.sqlite_database import connect, prepare
@@ -51,6 +52,7 @@ class SqliteStore:
         self._retention = retention
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        check_role(folder / "hub.sqlite")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = FileLock(folder / "hub.lock")
@@ -76,6 +78,7 @@ class SqliteStore:
             stack.pop_all()
         self._writer = GroupCommit(writer)
         self._cursors = Cursors(self._writer, SUBSCRIPTION)
+        self._troubles = Cursors(self._writer, TROUBLE)
         self._bridged = Cursors(self._writer, BRIDGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
@@ -169,9 +172,15 @@ class SqliteStore:
 
     async def delete(self, topic: str, callback: str) -> None:
         """Forget a subscription."""
-        await self._execute(
-            "DELETE FROM subscription WHERE topic = ? AND callback = ?", topic, callback
-        )
+        self._troubles.forget(topic, callback)
+
+        def forget(database: sqlite3.Connection) -> None:
+            for table in ("subscription", "trouble"):
+                database.execute(
+                    f"DELETE FROM {table} WHERE topic = ? AND callback = ?", (topic, callback)
+                )
+
+        await self._writer.submit(forget)
 
     def queued(self) -> int:
         """Count the writes that wait for the next transaction."""
@@ -189,6 +198,16 @@ class SqliteStore:
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
         """Note how far a subscription was delivered (`Store.move_cursor`)."""
         self._cursors.move(topic, callback, position)
+
+    async def troubles(self) -> dict[tuple[str, str], bytes]:
+        """Return how deliveries fail (`Store.troubles`)."""
+        sql = "SELECT topic, callback, state FROM trouble WHERE state IS NOT NULL"
+        rows = await self._read(lambda database: database.execute(sql).fetchall())
+        return {(topic, callback): state for topic, callback, state in rows}
+
+    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
+        """Store how deliveries to a subscription fail (`Store.note_trouble`)."""
+        self._troubles.move(topic, callback, state)
 
     async def bridged(self, broker: str) -> dict[str, int]:
         """Return how far a broker has each topic (`Store.bridged`)."""
@@ -213,6 +232,7 @@ class SqliteStore:
     async def close(self) -> None:
         """Write the last cursors, and close the database."""
         await self._cursors.close()
+        await self._troubles.close()
         await self._bridged.close()
         await self._writer.close()
         self._reading.shutdown()

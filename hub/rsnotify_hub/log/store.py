@@ -2,7 +2,7 @@
 
 The store keeps and does not decide: which fragment gives way to another, and who is
 subscribed, is decided above it. Each method returns once its effect is durable, except
-`move_cursor`.
+`move_cursor`, `move_bridged` and `note_trouble`.
 """
 
 from __future__ import annotations
@@ -155,6 +155,19 @@ class Store(Protocol):
         """Note how far a subscription was delivered; durable soon.
 
         Losing the last moves in a crash only makes the hub deliver once more.
+        """
+
+    async def troubles(self) -> dict[tuple[str, str], bytes]:
+        """Return the last state noted of each subscription whose deliveries fail.
+
+        Returns:
+            What `note_trouble` was given, by topic and callback.
+        """
+
+    def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
+        """Store how deliveries to a subscription fail; None if they do not; durable soon.
+
+        It is deleted with the subscription.
         """
 
     async def bridged(self, broker: str) -> dict[str, int]:

@@ -11,10 +11,13 @@ import msgspec
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.host.settings import decode_settings, read_text
+from rsnotify.host.variables import is_former
 from rsnotify.settings.lines import Path, line_of
 from rsnotify_hub.settings.tokens import find_secrets, with_digests
 
-PREFIX = "RSNOTIFY_"
+PREFIX = "RSNOTIFY_HUB_"
+#: What names began with when all commands read the same variables; accepted for one release.
+FORMER_PREFIX = "RSNOTIFY_"
 
 #: How much of two names is the same where one is probably the other misspelt.
 _NEAR = 0.85
@@ -58,30 +61,33 @@ class File:
 
 
 class Environment:
-    """Variables of the environment: `RSNOTIFY_LOG_BYTES` is the setting `log_bytes`.
+    """Variables of the environment: `RSNOTIFY_HUB_LOG_BYTES` is the setting `log_bytes`.
 
     Args:
         environ: All variables; an empty one counts as not set. What begins with the prefix and
             is no setting may be another command's.
         types: The settings there are, and what each is.
 
+    Attributes:
+        former: Variables that are set by their former names, each with its present one.
+
     Raises:
         ConfigurationError: A value that should be an array cannot be read.
     """
 
     def __init__(self, environ: Mapping[str, str], types: Mapping[str, Any]) -> None:
-        given = {name: environ.get(_variable(name), "") for name in types}
+        self._names = {name: _variable_of(name, environ) for name in types}
+        names = [(FORMER_PREFIX + name.upper(), _variable(name)) for name in types]
+        self.former = {old: new for old, new in names if is_former(environ, old, new)}
         self.settings = {
-            name: with_digests(
-                _decode_value(_variable(name), text, types[name]), self.place([name])
-            )
-            for name, text in given.items()
-            if text
+            name: with_digests(_decode_value(used, text, types[name]), self.place([name]))
+            for name, used in self._names.items()
+            if (text := environ.get(used))
         }
 
     def place(self, path: Path) -> str:
         """Name the variable."""
-        return f"the variable {_variable(str(path[0]))}"
+        return f"the variable {self._names.get(str(path[0])) or _variable(str(path[0]))}"
 
 
 def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
@@ -94,14 +100,15 @@ def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
     Returns:
         For each, the variable that was probably meant.
     """
-    variables = [name.removeprefix(PREFIX) for name in environ if name.startswith(PREFIX)]
     settings = [name.upper() for name in names]
-    return {
-        PREFIX + variable: PREFIX + near
-        for variable in variables
-        if variable not in settings
-        for near in get_close_matches(variable, settings, 1, _NEAR)
-    }
+    found = {}
+    for variable in environ:
+        prefix = PREFIX if variable.startswith(PREFIX) else FORMER_PREFIX
+        name = variable.removeprefix(prefix)
+        if name != variable and name not in settings:
+            for near in get_close_matches(name, settings, 1, _NEAR):
+                found[variable] = PREFIX + near
+    return found
 
 
 class Options:
@@ -125,6 +132,12 @@ class Options:
 
 def _variable(name: str) -> str:
     return PREFIX + name.upper()
+
+
+def _variable_of(name: str, environ: Mapping[str, str]) -> str:
+    """Return the variable that holds a setting: the former one only if the present is not set."""
+    present, former = _variable(name), FORMER_PREFIX + name.upper()
+    return former if environ.get(former) and not environ.get(present) else present
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:

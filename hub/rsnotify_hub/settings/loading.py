@@ -21,7 +21,7 @@ from rsnotify_hub.settings.checks import (
     check_public_url,
 )
 from rsnotify_hub.settings.conversion import blaming, convert
-from rsnotify_hub.settings.layers import Environment, File, Layer, Options, misspelt
+from rsnotify_hub.settings.layers import PREFIX, Environment, File, Layer, Options, misspelt
 
 
 class Tokens(Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +74,20 @@ class ConfigurationSource:
                 configuration.mqtt_channels,
             )
             return configuration
+
+    def former(self) -> dict[str, str]:
+        """Return variables that are set by their former names, each with its present one.
+
+        Those that an option replaces are left out.
+        """
+        types = get_type_hints(Configuration, include_extras=True)
+        found = Environment(self._environ, types).former
+        given = {
+            PREFIX + name.upper() for name, value in self._options.items() if value is not None
+        }
+        return {
+            old: new for old, new in found.items() if new not in given or self._environ.get(new)
+        }
 
     def misspelt(self) -> dict[str, str]:
         """Return variables that nearly are settings, and those they nearly are."""

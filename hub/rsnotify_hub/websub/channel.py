@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
 
 from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
@@ -18,7 +20,7 @@ from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
+from rsnotify_hub.websub.delivering.delivery import Delivery, Failure, Trouble
 from rsnotify_hub.websub.delivering.sender import Sender
 from rsnotify_hub.websub.delivering.turns import Turns
 from rsnotify_hub.websub.forms import denial_url
@@ -65,6 +67,7 @@ class WebSubChannel:
             clock,
             statistics,
             move=self._ledger.move,
+            note=self._ledger.note_trouble,
             end=self._end,
             turns=turns or Turns(configuration.callback_seconds),
         )
@@ -74,19 +77,30 @@ class WebSubChannel:
         """Return the newest failures: the delivery's id, topic, host, and what failed."""
         return self._sender.failures.recent
 
-    def start(self, topics: Topics, subscriptions: Iterable[Subscription]) -> None:
-        """Take up the subscriptions that the store kept, and what they have not got yet.
+    def start(
+        self,
+        topics: Topics,
+        subscriptions: Iterable[Subscription],
+        troubles: Mapping[tuple[str, str], bytes],
+    ) -> None:
+        """Go on with stored subscriptions: deliver what they lack, retry what failed.
 
         Args:
             topics: The logs, whose channel this is.
             subscriptions: What `Store.subscriptions` returned.
+            troubles: What `Store.troubles` returned.
         """
         self._topics = topics
         self._sender.start(topics)
         for subscription in subscriptions:
             delivery = Delivery(subscription)
             self.register.add(delivery)
+            trouble = troubles.get((subscription.topic, subscription.callback))
+            # A success may have been stored without the end of the trouble before it.
+            if trouble is not None and self._sender.lags(delivery):
+                delivery.restore(msgspec.msgpack.decode(trouble, type=Trouble))
             self._sender.wake(delivery)
+        self._sender.failures.restore(self.all())
 
     def find(self, topic: str, callback: str) -> Subscription | None:
         """Return a subscription as it stands now."""
@@ -188,6 +202,7 @@ class WebSubChannel:
         if delivery is None or not await self._ledger.change(delivery, suspended=True):
             return False
         self._sender.interrupt(delivery)
+        self._ledger.note_trouble(delivery)
         return True
 
     async def resume(self, id: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from rsnotify.datetimes import Instant
@@ -87,6 +88,15 @@ class Ledger:
             await self._store.delete(subscription.topic, subscription.callback)
             self._register.remove(delivery)
             return True
+
+    def note_trouble(self, delivery: Delivery) -> None:
+        """Store how deliveries fail, if that has changed; durable soon."""
+        trouble = delivery.trouble
+        if trouble != delivery.noted:
+            delivery.noted = trouble
+            state = None if trouble is None else msgspec.msgpack.encode(trouble)
+            subscription = delivery.subscription
+            self._store.note_trouble(subscription.topic, subscription.callback, state)
 
     def _has(self, delivery: Delivery) -> bool:
         return self._register.get(delivery.id) is delivery

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import typer
+from filelock import FileLock, Timeout
 from msgspec.structs import replace
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -91,6 +93,29 @@ def _folder(
 def _file(names: Names, uri: str) -> Path | None:
     path = names.path(uri)
     return path if path is not None and names.is_published(path) else None
+
+
+@contextmanager
+def claim(folders: Sequence[Folder]) -> Iterator[None]:
+    """Keep every other `rsnotify source` from publishing these folders with the same state.
+
+    Each would compare the folder with the journal and record what it finds, so that every change
+    would be published twice.
+
+    Raises:
+        ConfigurationError: Another one does.
+    """
+    with ExitStack() as claims:
+        for folder in folders:
+            state = folder.publisher.source.folder
+            try:
+                claims.enter_context(FileLock(state / "source.lock", blocking=False))
+            except Timeout:
+                raise ConfigurationError(
+                    f"{folder.names.root} is being published by another rsnotify source, whose "
+                    f"state is in {state}; stop that one first"
+                ) from None
+        yield
 
 
 def check_folders(folders: Sequence[Folder]) -> None:

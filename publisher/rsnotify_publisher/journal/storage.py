@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from rsnotify.digest import SetDigest, SetSum
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.host.roles import check_role
 from rsnotify_publisher.journal import schema
 
 #: MiB of a journal that its writer keeps at hand.
@@ -64,6 +65,7 @@ class Storage:
     ) -> None:
         self._path = path
         self._clock = clock
+        check_role(path)
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
             # What does its work in turns may be in another thread each time.

@@ -13,7 +13,7 @@ from shutil import rmtree
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds
+from rsnotify.datetimes import from_microseconds, to_microseconds
 from rsnotify.model import Resource
 from rsnotify.reading import read_document
 from rsnotify.vocabulary import Capability
@@ -36,6 +36,8 @@ from rsnotify_publisher.source import Source
 
 # Where there is an archive, so many of the newest Change Dumps stay in what is live.
 _LIVE = 10
+# Later than any instant (µs).
+_NEVER = 2**63
 
 
 class Dumping:
@@ -157,11 +159,23 @@ class Dumping:
         for dump in journal.volumes(Capability.RESOURCE_DUMP, archived=False)[-1:]:
             # A crash, or a full disk, may have left another there, whose packages will go.
             also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
-        self._begin = journal.state().closed
+        self._begin = min(self._announced(), journal.state().closed)
         if self._captured is not None:
             self._write_live(journal.volumes(Capability.CHANGE_DUMP, archived=False))
         else:
             rmtree(self._source.captured_folder, ignore_errors=True)
+
+    def _announced(self) -> int:
+        """Return from when on the live Change Dump has said that it holds changes (µs).
+
+        Who led before may have ended before it packed what was closed since.
+        """
+        try:
+            text = (self._folder / CHANGE_DUMP).read_bytes()
+        except FileNotFoundError:
+            return _NEVER
+        from_ = read_document(text, source=CHANGE_DUMP).from_
+        return _NEVER if from_ is None else to_microseconds(from_)
 
     def write_change_dumps(self, journal: Journal) -> None:
         """Pack the changes of each Change List that was closed since (core §13.1)."""

@@ -13,7 +13,13 @@ from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.model import Document, Resource
 from rsnotify.vocabulary import Capability
 from rsnotify_publisher.changes import as_listed, check_resource
-from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION, FRAMEWORK, stem
+from rsnotify_publisher.documents import (
+    CAPABILITY_LIST,
+    DESCRIPTION,
+    FRAMEWORK,
+    RESOURCE_LIST,
+    stem,
+)
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.library.archives import Archives
@@ -51,11 +57,17 @@ class Library:
         self._dumping = Dumping(source, recorder, self._archives, self._check)
         self._change_lists = ChangeLists(source, recorder, self._archives)
         self._resource_list = ResourceListWriter(source)
-        self._prepared = False
+        self._prepared = self._offered = False
         self._listed = self._told = -1
         # A job that was cancelled may still be at work in its thread.
         self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
+        self._offering = threading.Lock()
         self._stopping = threading.Event()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the Capability List and all that it must name are written."""
+        return self._offered
 
     def close(self) -> None:
         """Break off what takes long; nothing is being written any more when it returns."""
@@ -75,19 +87,41 @@ class Library:
             yield journal
 
     def _prepare(self, journal: Journal) -> None:
-        """Write what changes only with the configuration, and what documents refer to."""
-        self._write(DESCRIPTION, self._source.documents.description())
+        """Write the archives and live dumps; remove what the options no longer offer."""
+        self._write_capability_list()  # before anything that it named is removed
         self._archives.prepare(journal)
         self._dumping.prepare(journal)
-        self._write_capability_list()
-        if self._source.documents.framework is None:
-            (self._folder / FRAMEWORK).unlink(missing_ok=True)
         self._prepared = True
 
+    def _has_baseline(self) -> bool:
+        return (self._folder / RESOURCE_LIST).exists()
+
     def _write_capability_list(self) -> None:
+        """Write the Capability List, with the documents that exist.
+
+        Without a Resource List there is none: a Destination that finds one takes its word for
+        what the Source has.
+        """
         documents = self._source.documents
-        missing = {name for name in documents.offered.values() if self._dumping.awaits(name)}
-        self._write(CAPABILITY_LIST, documents.capability_list(frozenset(missing)))
+        with self._offering:
+            if self._has_baseline():
+                missing = {name for name in documents.offered.values() if self._lacks(name)}
+                self._write(CAPABILITY_LIST, documents.capability_list(frozenset(missing)))
+
+    def _lacks(self, name: str) -> bool:
+        return self._dumping.awaits(name) or not (self._folder / name).exists()
+
+    def _offer(self) -> bool:
+        """Write what leads to the documents, once all are there; return whether it was written."""
+        if self._offered or not self._has_baseline():
+            return False
+        self._write_capability_list()
+        with self._offering:
+            self._write(DESCRIPTION, self._source.documents.description())
+        if self._source.documents.framework is None:
+            (self._folder / FRAMEWORK).unlink(missing_ok=True)
+        self._offered = True
+        return True
 
     def _write(self, name: str, document: Document) -> None:
         documents = self._source.documents
@@ -107,6 +141,8 @@ class Library:
             if self._change_lists.write(journal):
                 self._archives.retire(journal, self._source.clock())
             self._write_framework(journal)
+            if self._offer():
+                self._write_framework(journal)
 
     def _write_framework(self, journal: Journal) -> None:
         """Bring the channel up to date on which is told of the documents."""
@@ -124,8 +160,16 @@ class Library:
     def write_resource_list(self) -> None:
         """Write the Resource List, if anything changed since it was last written."""
         with self._working("resources") as journal:
-            if journal.state().last_change == self._listed:
-                return
+            self._write_resource_list(journal)
+
+    def complete(self) -> None:
+        """Write the first Resource List, unless it is there."""
+        with self._working("resources") as journal:
+            if not self.is_complete:
+                self._write_resource_list(journal)
+
+    def _write_resource_list(self, journal: Journal) -> None:
+        if journal.state().last_change != self._listed:
             state = self._recorder.submit(Journal.promise).result()
             self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
             volume = self._resource_list.write(
@@ -133,6 +177,7 @@ class Library:
             )
             self._archives.replace(journal, volume)
             self._listed = state.last_change
+            self._offer()
 
     def write_resource_dump(self) -> None:
         """Write the Resource Dump, if it is due and anything changed since it was last written."""

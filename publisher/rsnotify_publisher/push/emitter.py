@@ -10,7 +10,7 @@ from random import Random
 from rsnotify.errors import RsnotifyError
 from rsnotify.retry import Retry
 from rsnotify_publisher.push.feed import Feed
-from rsnotify_publisher.push.hubs import Hub
+from rsnotify_publisher.push.hubs import Hub, HubFailure
 from rsnotify_publisher.push.transports import feed_hub
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -62,6 +62,11 @@ class Emitter:
         for _, feed in self._feeds:
             feed.wake()
 
+    def show(self, through: int) -> None:
+        """Say that the documents show everything through an instant (µs)."""
+        for _, feed in self._feeds:
+            feed.show(through)
+
     async def run(self) -> None:
         """Feed them all."""
         async with asyncio.TaskGroup() as tasks:
@@ -90,7 +95,9 @@ class Emitter:
         if self._beside is not None:  # which has had its turn when this one fails again
             first = failures == 1 and not self._beside.failed_lately(hub)
         level = logging.WARNING if first else logging.INFO
-        _log.log(level, "%s; %s wait in the journal until it is back", error, self._what)
+        lasts = isinstance(error, HubFailure) and error.remedy is not None
+        until = "then" if lasts else "it is back"
+        _log.log(level, "%s; %s wait in the journal until %s", error, self._what, until)
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:

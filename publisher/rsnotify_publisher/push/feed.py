@@ -85,7 +85,10 @@ class Feed:
         self._batch = batch
         self._news = asyncio.Event()
         self._sent = cursor
+        self._is_pinged = False
         self._digest_due = 0.0
+        self._documented = 0
+        self._more_documented = asyncio.Event()
         self.cursor = cursor
 
     def wake(self) -> None:
@@ -95,6 +98,24 @@ class Feed:
     def accepted(self, until: Instant) -> None:
         """Note that the hub has everything through `until`."""
         self.cursor = max(self.cursor, to_microseconds(until))
+
+    def show(self, through: int) -> None:
+        """Note that the documents show every change through an instant (µs)."""
+        self._documented = through
+        self._more_documented.set()
+
+    async def documented(self, until: Instant) -> Instant:
+        """Wait until the documents show every change through `until`; return how far they go."""
+        while self._documented < to_microseconds(until):
+            self._more_documented.clear()
+            await self._more_documented.wait()
+        return from_microseconds(self._documented)
+
+    def pinged(self, hub: str, reason: str) -> None:
+        """Log once that a hub is pinged, since it does not accept fragments."""
+        level = logging.DEBUG if self._is_pinged else logging.INFO
+        _log.log(level, "%s does not accept posted changes (%s); it is pinged instead", hub, reason)
+        self._is_pinged = True
 
     async def fragments(self, through: Instant | None = None) -> AsyncGenerator[Fragment, None]:
         """Yield what the hub lacks, then what is new as it comes, without end.

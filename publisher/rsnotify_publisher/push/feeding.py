@@ -106,6 +106,11 @@ class Feeding:
         """Say that documents may have been written."""
         self._notices.wake()
 
+    def show(self, changes: int, notices: int) -> None:
+        """Say that the documents show all changes and all notices through two instants (µs)."""
+        self._changes.show(changes)
+        self._notices.show(notices)
+
     async def drain(self) -> None:
         """Give hubs that are there a moment to take what is left; the journal keeps the rest."""
         last = self._journal.state().last_change

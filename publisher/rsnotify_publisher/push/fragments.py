@@ -23,11 +23,13 @@ class Fragment(Struct, frozen=True):
 
     Args:
         body: The document.
+        is_heartbeat: Whether there are none.
     """
 
     from_: Instant
     until: Instant
     body: bytes
+    is_heartbeat: bool = False
 
 
 class Fragments(Protocol):
@@ -38,6 +40,12 @@ class Fragments(Protocol):
 
     def accepted(self, until: Instant) -> None:
         """Note that the hub has everything through `until`."""
+
+    async def documented(self, until: Instant) -> Instant:
+        """Wait until the documents show every change through `until`; return how far they go."""
+
+    def pinged(self, hub: str, reason: str) -> None:
+        """Note that a hub is pinged, since it does not accept fragments."""
 
 
 class FragmentWriter:
@@ -120,7 +128,8 @@ class FragmentWriter:
             links=self._links,
             attributes=digest.attributes if digest is not None else (),
         )
-        return Fragment(from_, until, b"".join([opening(head), *entries, closing(head)]))
+        body = b"".join([opening(head), *entries, closing(head)])
+        return Fragment(from_, until, body, is_heartbeat=not entries)
 
 
 def may_be_inline(change: Resource) -> bool:

@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError
+from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.mqtt.login import ANONYMOUS, Login
 from rsnotify.mqtt.names import is_broker, parse_broker
 
@@ -43,6 +43,31 @@ class Hub(Struct, frozen=True):
     def headers(self) -> dict[str, str]:
         """The header that shows the token, if there is one."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+class HubFailure(RsnotifyError):
+    """A hub could not be fed just now.
+
+    Args:
+        hub: Its URI.
+        reason: What happened, as a clause.
+        retry_after: Seconds it asked to wait.
+        remedy: What the user has to change, as a clause; None if it may pass by itself.
+    """
+
+    def __init__(
+        self, hub: str, reason: str, retry_after: float = 0.0, *, remedy: str | None = None
+    ) -> None:
+        self.hub = hub
+        self.reason = reason
+        self.retry_after = retry_after
+        self.remedy = remedy
+        super().__init__(hub, reason, retry_after)
+
+    def __str__(self) -> str:
+        """Return the hub, the reason and the remedy."""
+        said = f"{self.hub}: {self.reason}"
+        return said if self.remedy is None else f"{said}; {self.remedy}"
 
 
 def parse_hub(

@@ -1,4 +1,4 @@
-"""The ways to a hub: HTTP POST, one fragment after the other; a WebSocket, many in flight; MQTT.
+"""The ways to a hub: HTTP (`posting`), a WebSocket with many fragments in flight, MQTT.
 
 Each function feeds a hub until something fails, and then raises `HubFailure`.
 """
@@ -13,41 +13,18 @@ from typing import Any
 import aiohttp
 import msgspec
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.datetimes import Instant, parse_datetime
-from rsnotify.errors import RsnotifyError
-from rsnotify.links import format_links
 from rsnotify.mqtt.names import is_broker
-from rsnotify.vocabulary import Rel
 from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.push.fragments import Fragment, Fragments
-from rsnotify_publisher.push.hubs import Hub
+from rsnotify_publisher.push.hubs import Hub, HubFailure
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
+from rsnotify_publisher.push.posting import ANSWER_WITHIN, feed_by_post, remedy
 
-_ANSWER_WITHIN = 30.0
 _IN_FLIGHT = 256
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
-
-
-class HubFailure(RsnotifyError):
-    """A hub could not be fed just now.
-
-    Args:
-        hub: Its URI.
-        reason: What happened, as a clause.
-        retry_after: Seconds it asked to wait.
-    """
-
-    def __init__(self, hub: str, reason: str, retry_after: float = 0.0) -> None:
-        self.hub = hub
-        self.reason = reason
-        self.retry_after = retry_after
-        super().__init__(hub, reason, retry_after)
-
-    def __str__(self) -> str:
-        """Return the hub and the reason."""
-        return f"{self.hub}: {self.reason}"
 
 
 async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
@@ -61,45 +38,24 @@ async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
     Raises:
         HubFailure: Always, in the end; of a broker, Unavailable.
     """
-    feed_by = _feed_by_post if hub.uri.startswith("http") else _feed_by_websocket
+    feed_by = feed_by_post if hub.uri.startswith("http") else _feed_by_websocket
     if is_broker(hub.uri):
         feed_by = feed_by_mqtt
     try:
         await feed_by(hub, topic, feed)
     except (*_NETWORK, ExceptionGroup) as error:
         cause = first_cause(error)
+        if isinstance(cause, InvalidStatus):
+            answer = cause.response
+            location = answer.headers.get("Location", "")
+            raise HubFailure(
+                hub.uri,
+                f"it answered {answer.status_code} {answer.reason_phrase}",
+                remedy=remedy(hub, topic, answer.status_code, location),
+            ) from error
         if isinstance(cause, _NETWORK):
             raise HubFailure(hub.uri, str(cause) or type(cause).__name__) from error
         raise cause from None
-
-
-async def _feed_by_post(hub: Hub, topic: str, feed: Fragments) -> None:
-    headers = {
-        "Content-Type": "application/xml",
-        "Link": format_links([(Rel.SELF, topic), (Rel.HUB, hub.uri)]),
-        **hub.headers,
-    }
-    timeout = aiohttp.ClientTimeout(total=_ANSWER_WITHIN)
-    async with (
-        aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
-        aclosing(feed.fragments()) as fragments,
-    ):
-        async for fragment in fragments:
-            await _post(session, hub, fragment)
-            feed.accepted(fragment.until)
-
-
-async def _post(session: aiohttp.ClientSession, hub: Hub, fragment: Fragment) -> None:
-    async with session.post(hub.uri, data=fragment.body, allow_redirects=False) as response:
-        if 200 <= response.status < 300:
-            return
-        said = (await response.content.read(200)).decode(errors="replace").strip()
-        after = response.headers.get("Retry-After", "")
-        raise HubFailure(
-            hub.uri,
-            f"it answered {response.status} {response.reason}: {said}",
-            float(after) if after.isascii() and after.isdigit() else 0.0,
-        )
 
 
 async def _feed_by_websocket(hub: Hub, topic: str, feed: Fragments) -> None:
@@ -115,7 +71,7 @@ async def _feed_by_websocket(hub: Hub, topic: str, feed: Fragments) -> None:
         window = _Window(feed)
         through = await _begin(hub, websocket, topic)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_hear(hub, websocket, window))
+            tasks.create_task(_hear(hub, topic, websocket, window))
             tasks.create_task(_send(websocket, feed, window, through))
     finally:
         await websocket.close()
@@ -123,9 +79,9 @@ async def _feed_by_websocket(hub: Hub, topic: str, feed: Fragments) -> None:
 
 async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant | None:
     """Say what is going to be published, and hear what the hub has of it."""
-    async with asyncio.timeout(_ANSWER_WITHIN):
+    async with asyncio.timeout(ANSWER_WITHIN):
         await websocket.send(msgspec.json.encode({"type": "publish", "topic": topic}).decode())
-        answer = _read_control(hub, await websocket.recv())
+        answer = _read_control(hub, topic, await websocket.recv())
     if answer.get("type") != "publishing":
         raise HubFailure(hub.uri, f"it answered {answer.get('type')!r} to publish")
     return _instant(hub, answer, "through")
@@ -140,9 +96,9 @@ async def _send(
             await websocket.send(fragment.body.decode())
 
 
-async def _hear(hub: Hub, websocket: ClientConnection, window: _Window) -> None:
+async def _hear(hub: Hub, topic: str, websocket: ClientConnection, window: _Window) -> None:
     async for message in websocket:
-        answer = _read_control(hub, message)
+        answer = _read_control(hub, topic, message)
         if answer.get("type") == "accepted":
             until = _instant(hub, answer, "until")
             if until is not None:
@@ -168,13 +124,15 @@ class _Window:
             self._room.release()
 
 
-def _read_control(hub: Hub, message: str | bytes) -> dict[str, Any]:
+def _read_control(hub: Hub, topic: str, message: str | bytes) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(message, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise HubFailure(hub.uri, f"it sent no control frame: {error}") from None
     if answer.get("type") == "error":
-        raise HubFailure(hub.uri, f"it said {answer.get('code')}: {answer.get('message')}")
+        mend = remedy(hub, topic, 403) if answer.get("code") == "forbidden" else None
+        said = f"it said {answer.get('code')}: {answer.get('message')}"
+        raise HubFailure(hub.uri, said, remedy=mend)
     return answer
 
 

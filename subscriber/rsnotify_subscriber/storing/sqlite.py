@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.host.roles import check_role
 from rsnotify_subscriber.folders import flush, make_durably
 from rsnotify_subscriber.storing.database import Row, Rows
 
@@ -42,6 +43,7 @@ class SQLiteFolder:
 
     def open(self) -> SQLiteDatabase:
         """Lock the folder and open the file in it, as `Place.open`."""
+        check_role(self._path / "state.sqlite")
         # Whoever closes the state may do so in another thread.
         lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
         try:

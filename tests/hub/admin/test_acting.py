@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from rsnotify_hub.admin.views import topic_id
@@ -85,7 +87,10 @@ async def test_a_dropped_subscription_ends_and_its_callback_is_told(
     assert callback.deliveries.empty()
 
 
-async def test_what_an_admin_did_is_in_the_log(admin: Admin, id: str, watch: LogWatch):
+async def test_what_an_admin_did_is_in_the_log_at_its_default_level(
+    admin: Admin, id: str, watch: LogWatch
+):
+    watch.setLevel(logging.WARNING)
     await admin.get("subscriptions")
     await admin.ask("POST", f"subscriptions/{NOWHERE}/suspend")
     await admin.ask("DELETE", f"subscriptions/{id}")

@@ -186,6 +186,11 @@ class SmallHub:
     def publish(self, form: dict[str, str]) -> web.Response:
         form = {name: url for name, url in form.items() if self.fault != f"no ping by {name}"}
         topic = form.get("hub.url") or form.get("hub.topic")
+        known = any(one.topic == topic for one in self.subscriptions.values())
+        if self.fault == "publishes nothing":
+            raise Wrong("nothing is published here")
+        if self.fault == "publishes to subscribers only" and not known:
+            raise Wrong("nobody has subscribed to this topic")
         if topic:
             self.begin(self.fetch(topic))
         return web.Response(status=202)

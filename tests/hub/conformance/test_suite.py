@@ -146,6 +146,18 @@ async def test_a_hub_that_conforms_passes():
     assert len(results) == len(ALL)
 
 
+async def test_a_hub_that_wants_a_subscriber_before_it_is_published_to_can_be_checked():
+    async with small_hub("publishes to subscribers only") as hub:
+        results = await results_of(hub, [], PATIENCE)
+    assert [(each.name, each.reason) for each in results if each.verdict != "passed"] == []
+
+
+async def test_a_hub_that_never_accepts_what_is_published_cannot_be_tried():
+    async with small_hub("publishes nothing") as hub:
+        with pytest.raises(Broken, match="publishing is answered 400 'nothing is published here'"):
+            await results_of(hub, [], 5)
+
+
 async def test_what_is_under_way_when_a_subscription_ends_is_no_fault_of_the_hub():
     async with small_hub("in pairs") as hub:
         [found] = await results_of(hub, ["a-410-ends-the-subscription"], PATIENCE)

@@ -121,11 +121,23 @@ async def test_205_a_verification_for_another_topic_is_not_confirmed(
 ) -> None:
     blog.asks = {"hub.topic": blog.topic + "?another"}
     async with open_desk(_hasty()) as hasty:
-        with pytest.raises(Unavailable, match="did not ask back"):
+        with pytest.raises(
+            Unavailable, match=r"asked back with hub\.topic='.*another', which cannot"
+        ):
             async with hasty.receiving(blog.topic):
                 pass
         assert hasty.statuses("GET") == [404]
         assert len(hasty.callbacks) == 0
+
+
+async def test_a_lease_of_no_seconds_is_refused_and_reported(blog: Blog, desk: Desk) -> None:
+    blog.lease = 0
+    async with open_desk(_hasty()) as hasty:
+        with pytest.raises(
+            Unavailable, match=r"asked back with hub\.lease_seconds='0', which cannot"
+        ):
+            async with hasty.receiving(blog.topic):
+                pass
 
 
 def _hasty() -> WebSubTerms:

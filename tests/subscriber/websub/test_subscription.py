@@ -74,6 +74,23 @@ def test_a_question_about_something_else_or_too_late_is_not_confirmed(
     assert made.state is State.ASKED
 
 
+@pytest.mark.parametrize(
+    ("asked", "what"),
+    [
+        (question(lease_seconds="0"), "with hub.lease_seconds='0'"),
+        (question(mode="publish"), "with hub.mode='publish'"),
+        (question(topic="https://other.example/"), "with hub.topic='https://other.example/'"),
+        ({}, "without hub.topic"),
+        (question(challenge="x" * 5000), f"with hub.challenge='{'x' * 100}'"),
+    ],
+)
+def test_what_was_wrong_with_a_question_is_remembered(asked: dict[str, str], what: str) -> None:
+    made = subscription()
+    made.want(Mode.SUBSCRIBE, until=10)
+    assert made.question(asked, 1) is None
+    assert made.refused == what
+
+
 def test_nothing_is_confirmed_that_was_not_asked_for() -> None:
     made = subscription()
     assert made.question(question(), now=0) is None

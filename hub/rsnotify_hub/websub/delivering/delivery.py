@@ -52,6 +52,24 @@ class Failure(Struct, frozen=True):
     excerpt: bytes
 
 
+class Trouble(Struct, frozen=True):
+    """How deliveries to a subscription fail: what a restart of the hub must not lose.
+
+    Args:
+        failures: How many tries failed in a row.
+        behind_since: When it began to lag.
+        trying_since: When the first of these tries failed, or the topic was updated since.
+        given_up_since: When it was given up.
+        last_failure: The last try that failed.
+    """
+
+    failures: int
+    behind_since: Instant | None
+    trying_since: Instant | None
+    given_up_since: Instant | None
+    last_failure: Failure | None
+
+
 class Delivery:
     """How one subscription stands.
 
@@ -66,6 +84,9 @@ class Delivery:
         failures: How many tries failed in a row.
         behind_since: When it began to lag; None when it is up to date.
         retry_at: When the next try is, if it waits for one.
+        due: When the next try was due by the backoff, though another was made before.
+        is_extra: Whether the next try is beside those of the backoff.
+        noted: What the store has of its trouble.
         last_failure: The last try that failed, also long ago.
         given_up_since: When it was given up; None unless it is.
         turn: The try that is under way, or waits only for its turn.
@@ -81,6 +102,9 @@ class Delivery:
         self.failures = 0
         self.behind_since: Instant | None = None
         self.retry_at: Instant | None = None
+        self.due: Instant | None = None
+        self.is_extra = False
+        self.noted: Trouble | None = None
         self.last_failure: Failure | None = None
         self.given_up_since: Instant | None = None
         self.turn: Turn | None = None
@@ -97,14 +121,37 @@ class Delivery:
             return State.GIVEN_UP
         return State.RETRYING if self.failures else State.ACTIVE
 
+    @property
+    def trouble(self) -> Trouble | None:
+        """What a restart must not lose; None while deliveries go well."""
+        if not self.failures and not (self.subscription.suspended and self.behind_since):
+            return None
+        return Trouble(
+            self.failures,
+            self.behind_since,
+            self._trying_since,
+            self.given_up_since,
+            self.last_failure,
+        )
+
+    def restore(self, trouble: Trouble) -> None:
+        """Go on as before a restart of the hub."""
+        self.noted = trouble
+        self.failures = trouble.failures
+        self.behind_since = trouble.behind_since
+        self._trying_since = trouble.trying_since
+        self.given_up_since = trouble.given_up_since
+        self.last_failure = trouble.last_failure
+
     def succeeded(self) -> None:
         """Note that a try succeeded."""
         self.failures = 0
-        self.given_up_since = self.retry_at = self._trying_since = None
+        self.is_extra = False
+        self.given_up_since = self.retry_at = self.due = self._trying_since = None
 
     def failed(self, answer: Answer, now: Instant) -> Failure:
-        """Note that a try failed."""
-        self.failures += 1
+        """Note that a try failed; one beside the backoff counts only if none had failed."""
+        self.failures += not (self.is_extra and self.failures)
         self._trying_since = self._trying_since or now
         excerpt = presentable(answer.excerpt, self.subscription)
         self.last_failure = Failure(now, answer.status, answer.reason, excerpt)

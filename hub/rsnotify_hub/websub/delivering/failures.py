@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterable
 from datetime import timedelta
 from random import Random
 
@@ -51,13 +52,26 @@ class Failures:
         log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
         if delivery.has_failed_for(self._give_up_seconds, now):
             delivery.give_up(now)
+            delivery.is_extra = False
             self._count(Outcome.GIVEN_UP)
             log.warning(
                 "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
             )
             return None
+        is_extra, delivery.is_extra = delivery.is_extra, False
         wish = min(answer.retry_after or 0.0, self._retry.most)
+        if is_extra and delivery.due is not None and delivery.due > now:
+            return max(wish, (delivery.due - now).total_seconds())
         return self._retry.delay(delivery.failures, self._random, at_least=wish)
+
+    def restore(self, deliveries: Iterable[Delivery]) -> None:
+        """Remember the last failures of before a restart."""
+        found = [
+            (each.id, each.subscription.topic, each.host, each.last_failure)
+            for each in deliveries
+            if each.last_failure is not None
+        ]
+        self.recent.extend(sorted(found, key=lambda one: one[3].at))
 
     def rest_of_wait(self, delivery: Delivery, now: Instant) -> float:
         """Return how long one that was given up must still wait: a dead callback of a busy

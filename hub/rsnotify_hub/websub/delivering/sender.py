@@ -50,6 +50,7 @@ class Sender:
         clock: Tells the current instant.
         statistics: Where deliveries are counted.
         move: Moves a subscription's place in the log.
+        note: Stores how deliveries fail, whenever that may have changed.
         end: Ends a subscription, for a reason; False where it goes on: it was renewed meanwhile,
             or cannot be forgotten now.
         turns: Say when each may be asked.
@@ -66,6 +67,7 @@ class Sender:
         statistics: Statistics,
         *,
         move: Callable[[Delivery, int], None],
+        note: Callable[[Delivery], None],
         end: Callable[[Delivery, str], Awaitable[bool]],
         turns: Turns,
     ) -> None:
@@ -76,6 +78,7 @@ class Sender:
         self._clock = clock
         self._statistics = statistics
         self._move = move
+        self._note = note
         self._end = end
         self._topics: Topics | None = None
         self._notifications: Notifications | None = None
@@ -94,15 +97,18 @@ class Sender:
         """Begin to deliver what was appended, also to one that was given up."""
         if delivery.given_up_since is not None:
             delivery.take_heart(self._clock())
+            self._note(delivery)
         self.wake(delivery)
 
     def encourage(self, delivery: Delivery) -> None:
-        """Try now rather than later."""
+        """Try now rather than later; a failure then leaves the backoff as it is."""
         if delivery.timer is not None:
             delivery.timer.cancel()
             delivery.timer = delivery.retry_at = None
         delivery.take_heart(self._clock())
+        delivery.is_extra = delivery.turn is None  # else it is under way by the backoff
         self.wake(delivery, at_once=True)
+        self._note(delivery)
 
     def interrupt(self, delivery: Delivery) -> None:
         """Break off what is under way, or waits."""
@@ -122,11 +128,12 @@ class Sender:
         """
         if delivery.turn is not None or delivery.timer is not None or self._closed:
             return
-        if not self._lags(delivery):
+        if not self.lags(delivery):
             delivery.behind_since = None
             return
         delivery.behind_since = delivery.behind_since or self._clock()
         if delivery.subscription.suspended or delivery.given_up_since is not None:
+            self._note(delivery)
             return
         wait = 0.0 if at_once else self.failures.rest_of_wait(delivery, self._clock())
         if wait > 0:
@@ -134,13 +141,14 @@ class Sender:
         else:
             self._try(delivery)
 
-    def _lags(self, delivery: Delivery) -> bool:
+    def lags(self, delivery: Delivery) -> bool:
+        """Whether the log has something that was not delivered."""
         assert self._topics is not None
         subscription = delivery.subscription
         return subscription.position < self._topics.position(subscription.topic)
 
     def _wait(self, delivery: Delivery, seconds: float) -> None:
-        delivery.retry_at = self._clock() + timedelta(seconds=seconds)
+        delivery.due = delivery.retry_at = self._clock() + timedelta(seconds=seconds)
         delivery.timer = asyncio.get_running_loop().call_later(seconds, self._again, delivery)
 
     def _again(self, delivery: Delivery) -> None:
@@ -265,6 +273,8 @@ class Sender:
             self._count(Outcome.DELIVERED)
             self._statistics.delivered_bytes[Way.WEBSUB] += len(notification.body)
             delivery.succeeded()
+            if delivery.noted is not None:
+                self._note(delivery)
         self._move(delivery, notification.position)
 
     async def _failed(self, delivery: Delivery, answer: Answer) -> float | None:
@@ -272,7 +282,9 @@ class Sender:
         if gone and await self._end(delivery, "its callback is gone (410)"):
             self._count(Outcome.GONE)
             return None
-        return self.failures.note(delivery, answer, self._clock())
+        wait = self.failures.note(delivery, answer, self._clock())
+        self._note(delivery)
+        return wait
 
     def _count(self, outcome: Outcome) -> None:
         self._statistics.deliveries[Way.WEBSUB, outcome] += 1

@@ -127,7 +127,7 @@ class Membership:
             member.check()
         except TimeoutError:
             self._forget(member)
-            raise Unavailable(hub, self._unasked()) from None
+            raise Unavailable(hub, self._unconfirmed(member)) from None
         except FetchError:
             self._forget(member)
             raise
@@ -137,8 +137,10 @@ class Membership:
         self._callbacks.close(member.callback)
         self._members.remove(member)
 
-    def _unasked(self) -> str:
-        where = self._callbacks.url
+    def _unconfirmed(self, member: Member) -> str:
+        where, refused = self._callbacks.url, member.callback.subscription.refused
+        if refused is not None:
+            return f"it asked back {refused}, which cannot be confirmed (WebSub §5.3)"
         return f"it did not ask back within {self._patience:g} s; can it reach {where}?"
 
     async def _ask(self, member: Member, mode: Mode) -> None:

@@ -28,6 +28,7 @@ _MOST_DIGITS = 18
 #: What is longer is no challenge, but somebody who wants to see it sent.
 _LONGEST_CHALLENGE = 4096
 _LONGEST_REASON = 200
+_LONGEST_SHOWN = 100
 
 
 class Mode(StrEnum):
@@ -72,6 +73,7 @@ class Subscription:
         expires: When the lease ends, in the seconds of the clock of `verify`.
         denial: Why the hub does not want it, if it said so.
         weak: The method by which the hub signs, if it is none that is taken.
+        refused: What was wrong with the last question that was not confirmed.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Subscription:
         self.expires = 0.0
         self.denial: str | None = None
         self.weak: str | None = None
+        self.refused: str | None = None
         self._callback = callback
         self._secret = secret
         self._signatures = signatures
@@ -137,14 +140,27 @@ class Subscription:
         Returns:
             The body of the answer; None where the answer is 404.
         """
-        if query.get("hub.topic") != self.topic or self.is_over:
+        if self.is_over:
             return None
+        if query.get("hub.topic") != self.topic:
+            return self._refuse("hub.topic", query)
         if query.get("hub.mode") == "denied":
             return self._deny(query.get("hub.reason", ""))
         challenge = query.get("hub.challenge", "")
-        if not self._is_wanted(query.get("hub.mode"), now) or len(challenge) > _LONGEST_CHALLENGE:
-            return None
-        return self._confirm(query.get("hub.lease_seconds", ""), now) and challenge
+        if not self._is_wanted(query.get("hub.mode"), now):
+            return self._refuse("hub.mode", query)
+        if len(challenge) > _LONGEST_CHALLENGE:
+            return self._refuse("hub.challenge", query)
+        if self._confirm(query.get("hub.lease_seconds", ""), now) is None:
+            return self._refuse("hub.lease_seconds", query)
+        return challenge
+
+    def _refuse(self, name: str, query: Mapping[str, str]) -> str | None:
+        """Remember which parameter was wrong, for whoever waits for the confirmation."""
+        value = query.get(name)
+        what = f"without {name}" if value is None else f"with {name}={value[:_LONGEST_SHOWN]!r}"
+        self.refused = what
+        return None
 
     def _is_wanted(self, mode: str | None, now: float) -> bool:
         return self._wanted is not None and self._wanted[0] == mode and now <= self._wanted[1]

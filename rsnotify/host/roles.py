@@ -1,0 +1,33 @@
+"""Which role a folder of state belongs to: a hub, a Source or a Destination."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rsnotify.errors import ConfigurationError
+
+#: The file in which each role keeps its state.
+_ROLES = {
+    "hub.sqlite": "a hub",
+    "journal.sqlite3": "a Source",
+    "state.sqlite": "a Destination",
+}
+
+
+def check_role(file: Path) -> None:
+    """Refuse to begin a state in a folder that has the state of another role.
+
+    Args:
+        file: The file of the state that is opened; if it exists, the folder is its own.
+
+    Raises:
+        ConfigurationError: The folder belongs to another role.
+    """
+    if file.exists():
+        return
+    for name, role in _ROLES.items():
+        if name != file.name and (file.parent / name).exists():
+            raise ConfigurationError(
+                f"{file.parent} holds the state of {role} ({name}); choose another folder "
+                f"for that of {_ROLES[file.name]}"
+            )

@@ -1,0 +1,138 @@
+"""Failures survive a restart of the hub, and tries beside the backoff do not lengthen it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from rsnotify_hub.admin.views import lag_seconds
+from rsnotify_hub.websub.delivering.delivery import Delivery, State
+from tests.hub.deliveries import Deliveries, opened_channel
+from tests.hub.helpers import Callback, Clock, seconds_of
+
+
+def found(deliveries: Deliveries, before: Delivery) -> Delivery:
+    """Return a subscription as the restarted hub has it."""
+    again = deliveries.channel.get(before.id)
+    assert again is not None
+    assert again is not before
+    return again
+
+
+async def test_a_failing_subscription_is_as_before_after_a_restart(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500]
+    async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
+        before = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: before.retry_at is not None)
+    clock.advance(seconds=60)
+    async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
+        after = found(deliveries, before)
+        assert (after.state, after.failures) == (State.RETRYING, 1)
+        assert after.last_failure == before.last_failure
+        assert lag_seconds(after, clock.now) == 60
+        assert after.retry_at is not None, "it was tried at once, though it failed a minute ago"
+        (recent,) = deliveries.channel.recent_failures
+        assert recent[0] == before.id
+
+
+async def test_one_that_was_given_up_stays_so_until_there_is_news(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500] * 10_000
+    async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
+        before = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: before.failures > 0)
+        clock.advance(days=1)
+        await deliveries.until(lambda: before.state is State.GIVEN_UP)
+    tries = callback.requests
+    clock.advance(hours=1)
+    async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
+        after = found(deliveries, before)
+        assert after.given_up_since == before.given_up_since
+        assert lag_seconds(after, clock.now) == timedelta(days=1, hours=1).total_seconds()
+        assert callback.requests == tries
+        callback.answers = []
+        await deliveries.publish(2)
+        await deliveries.until(lambda: after.behind_since is None)
+        assert after.state is State.ACTIVE
+
+
+async def test_what_failed_once_and_goes_well_again_is_forgotten(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500]
+    async with opened_channel(tmp_path, clock) as deliveries:
+        before = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: callback.requests == 2 and before.behind_since is None)
+    async with opened_channel(tmp_path, clock) as deliveries:
+        assert await deliveries.store.troubles() == {}
+        assert (found(deliveries, before).state, callback.requests) == (State.ACTIVE, 2)
+
+
+async def test_a_subscription_that_ends_leaves_no_failures_to_the_next(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500]
+    async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
+        before = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: before.retry_at is not None)
+        assert await deliveries.channel.drop(before.id, "test")
+        await deliveries.subscribed(callback)
+    async with opened_channel(tmp_path, clock) as deliveries:
+        assert await deliveries.store.troubles() == {}
+
+
+async def test_a_suspended_subscription_lags_since_the_same_instant(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    async with opened_channel(tmp_path, clock) as deliveries:
+        before = await deliveries.subscribed(callback)
+        assert await deliveries.channel.suspend(before.id)
+        await deliveries.publish(1)
+    clock.advance(hours=2)
+    async with opened_channel(tmp_path, clock) as deliveries:
+        after = found(deliveries, before)
+        assert lag_seconds(after, clock.now) == 7200
+        assert await deliveries.channel.resume(after.id)
+        assert seconds_of((await callback.delivery())[1]) == [1]
+
+
+async def test_redelivering_in_vain_leaves_the_backoff_as_it_was(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    callback.answers = [500] * 3
+    async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: delivery.retry_at is not None)
+        due = delivery.retry_at
+        assert due is not None
+        for tries in (2, 3):
+            clock.advance(seconds=10)
+            assert await deliveries.channel.redeliver(delivery.id)
+            await deliveries.until(lambda: callback.requests == tries and delivery.turn is None)  # noqa: B023
+            assert delivery.failures == 1
+            assert delivery.last_failure is not None
+            assert delivery.last_failure.at == clock.now, "what failed last is not told"
+            assert delivery.retry_at == due
+        assert await deliveries.channel.redeliver(delivery.id)
+        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+
+
+async def test_redelivering_in_vain_to_one_that_had_not_failed_is_its_first_failure(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
+    async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
+        delivery = await deliveries.subscribed(callback)
+        await deliveries.publish(1)
+        await deliveries.until(lambda: callback.requests == 1 and delivery.behind_since is None)
+        callback.answers = [500]
+        assert await deliveries.channel.redeliver(delivery.id, since=clock.now.replace(year=2000))
+        await deliveries.until(lambda: delivery.retry_at is not None)
+        assert (delivery.state, delivery.failures) == (State.RETRYING, 1)
