@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 DATA ?=
 
-.PHONY: demo test check format bench fleet publishing slow replay returning killing clean
+.PHONY: demo test check format bench fleet publishing slow replay returning killing containers clean
 
 demo: $(VENV)/ready ## a Source, a hub and a Destination on this machine: make demo ARGS="--seconds 20"
 	$(BIN)/rsnotify demo $(ARGS)
@@ -43,6 +43,9 @@ returning: $(VENV)/ready-dev ## let a Destination come back at random points: ma
 
 killing: $(VENV)/ready-dev ## kill -9 a hub under load: make killing ARGS="--rounds 300"
 	$(BIN)/python tests/end_to_end/killing.py $(ARGS)
+
+containers: $(VENV)/ready-dev ## the image and docker-compose.yml in a container engine: needs docker with docker compose
+	$(BIN)/pytest -p no:xdist tests/real_containers.py $(ARGS)
 
 clean:
 	rm -rf $(VENV)

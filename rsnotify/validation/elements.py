@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 from xml.parsers import expat
 
+from rsnotify.parsing import expat_parser
 from rsnotify.reading import Limits
 from rsnotify.vocabulary import RS_NS, SITEMAP_NS
 
@@ -129,7 +130,7 @@ class ElementReader:
         self._text: list[str] = []
         self._text_length = 0
         self._within = 0
-        self._parser = expat.ParserCreate(namespace_separator=_PART)
+        self._parser = expat_parser(_PART)
         self._parser.buffer_text = True
         self._parser.StartDoctypeDeclHandler = self._doctype
         self._parser.StartElementHandler = self._start

@@ -62,7 +62,9 @@ def run_hub(tmp_path: Path, clock: Clock) -> RunHub:
             serve(configuration, clock=clock) as url,
             aiohttp.ClientSession() as session,
         ):
-            yield Client(url, session, needs_token=needs_token)
+            client = Client(url, session, needs_token=needs_token)
+            yield client
+            await client.close()
 
     return run
 

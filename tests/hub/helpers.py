@@ -244,9 +244,19 @@ class Client:
             return await response.json() if response.status == 200 else None
 
     async def websocket(self, **headers: str) -> aiohttp.ClientWebSocketResponse:
-        socket = await self.session.ws_connect(self.url + "ws", headers=headers, max_msg_size=0)
-        self.sockets.append(socket)  # so that the session closes it, and not the collector
+        socket = await self.session.ws_connect(
+            self.url + "ws",
+            headers=headers,
+            max_msg_size=0,
+            timeout=aiohttp.ClientWSTimeout(ws_close=1),  # the hub may not read any more
+        )
+        self.sockets.append(socket)
         return socket
+
+    async def close(self) -> None:
+        """Close its WebSockets; the garbage collector warns of those that the session closes."""
+        for socket in self.sockets:
+            await socket.close()
 
     async def listen(
         self, since: float | None = None, *, topic: str = TOPIC

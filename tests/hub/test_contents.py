@@ -146,3 +146,7 @@ def test_reading_a_content_takes_time_in_proportion(repeated: bytes):
             read(b"<a>" + repeated * (length // len(repeated)))
 
     check_growth(work, 500_000)
+
+
+def test_a_long_comment_is_no_longer_for_what_follows_it():
+    assert read(b"<a><!--" + b" " * 9_000_000 + b"-->" + b"<b/>" * 1_000_000 + b"</a>").whole

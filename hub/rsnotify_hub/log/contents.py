@@ -11,6 +11,7 @@ from xml.parsers import expat
 
 from rsnotify.datetimes import Instant, from_microseconds
 from rsnotify.errors import MalformedDocument, TooLarge
+from rsnotify.parsing import expat_parser
 from rsnotify.reading import DEFAULT_LIMITS, Limits
 from rsnotify.vocabulary import SITEMAP_NS
 from rsnotify_hub.log.fragments import Fragment, check_content_type, read_fragment
@@ -81,7 +82,7 @@ def is_sitemap(body: bytes) -> bool:
             sitemap; or it declares entities, which could grow without bound.
         TooLarge: One of its tags or comments is.
     """
-    parser = expat.ParserCreate(namespace_separator=_PART)
+    parser = expat_parser(_PART)
     parser.StartDoctypeDeclHandler = _refuse_declarations
 
     def start(name: str, attributes: dict[str, str]) -> None:

@@ -1,0 +1,336 @@
+"""The image and docker-compose.yml in a container engine: `make containers`.
+
+pytest does not collect this file by itself, since few machines have an engine; test_docker.py
+checks the same files without one. It needs `docker` with `docker compose` on PATH, and git. The
+containers, volumes and images that it makes are named `rsnotify-check…`; all but the images are
+removed at the end.
+
+RSNOTIFY_PREVIOUS names the commit whose image writes the volume that is upgraded. By default it is
+the newest tag, or where there is none the last commit with another format of the hub's database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rsnotify.commands.processes import free_port
+from tests.containers import ROOT, image_of, read_dockerfile, read_environment, services
+
+PROJECT, SMALL = "rsnotify-check", "rsnotify-check-small"
+IMAGE, PREVIOUS = "localhost/rsnotify-check:present", "localhost/rsnotify-check:previous"
+#: Seconds that building an image, and everything else, may take.
+BUILD, PATIENCE = 1200, 180
+EXAMPLE = read_environment(ROOT / ".env.example")
+SECRETS = [name for name, value in EXAMPLE.items() if not value]
+SETTINGS = EXAMPLE | {name: secrets.token_hex(32) for name in SECRETS}
+TOPIC = SETTINGS["SOURCE_TOPICS"] + "channel.xml"
+HEALTH = image_of(read_dockerfile(ROOT / "hub/Dockerfile")).health
+FRAGMENT = """<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9"
+ xmlns:rs="http://www.openarchives.org/rs/terms/"><rs:md capability="change-notification"
+ from="2026-01-01T00:00:0{0}Z" until="2026-01-01T00:00:0{1}Z"/><url><loc>http://source:8000/{1}</loc>
+ <rs:md change="updated" datetime="2026-01-01T00:00:0{1}Z"/></url></urlset>"""
+
+
+def docker(*words: str, check: bool = True, timeout: float = PATIENCE) -> str:
+    """Run docker, and return what it prints to its standard output.
+
+    Raises:
+        AssertionError: It failed, with all that it printed.
+    """
+    done = run("docker", *words, timeout=timeout)
+    assert done.returncode == 0 or not check, f"docker {words}: {done.stdout}{done.stderr}"
+    return done.stdout.strip()
+
+
+def run(*words: str, timeout: float = PATIENCE) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until a condition holds."""
+    ends = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < ends, f"not within {PATIENCE} s: {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _engine() -> None:
+    if shutil.which("docker") is None:
+        pytest.exit("`make containers` needs docker, which is not on PATH", returncode=2)
+    for words in (("compose", "version"), ("ps",)):
+        done = run("docker", *words)
+        if done.returncode:
+            pytest.exit(f"`docker {' '.join(words)}` fails: {done.stderr.strip()}", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def image() -> str:
+    return _build(ROOT, IMAGE)
+
+
+@pytest.fixture(scope="session")
+def previous(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the previous image, and return the checkout that it is of."""
+    folder = tmp_path_factory.mktemp("previous")
+    archive = folder.with_suffix(".tar")
+    done = run("git", "archive", "--output", str(archive), _previous_commit())
+    assert done.returncode == 0, done.stderr
+    shutil.unpack_archive(archive, folder, filter="data")
+    _build(folder, PREVIOUS)
+    return folder
+
+
+def _previous_commit() -> str:
+    named = os.environ.get("RSNOTIFY_PREVIOUS")
+    if named:
+        return named
+    tag = run("git", "describe", "--tags", "--abbrev=0", "HEAD^").stdout.strip()
+    if tag:
+        return tag
+    database = "hub/rsnotify_hub/log/sqlite_database.py"
+    changed = run("git", "log", "-1", "--format=%H", "-G^_VERSION = ", "--", database).stdout
+    return changed.strip() + "^"
+
+
+def _build(folder: Path, tag: str) -> str:
+    docker(
+        *("build", "--file", str(folder / "hub/Dockerfile"), "--tag", tag, str(folder)),
+        timeout=BUILD,
+    )
+    return tag
+
+
+class Compose:
+    """docker-compose.yml, with images, ports and settings of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = free_port()
+        self._broker_port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}/"
+        (folder / "settings").write_text("".join(f"{k}={v}\n" for k, v in SETTINGS.items()))
+
+    def use(self, image: str, root: Path = ROOT) -> None:
+        """Start this image from now on, by the file of this checkout."""
+        self._file = root / "docker-compose.yml"
+        text = "services:\n"
+        for name in ("hub", "source", "destination"):
+            text += f"  {name}:\n    image: {image}\n"
+            if name == "hub":
+                text += f'    ports: !override ["127.0.0.1:{self._port}:8080"]\n'
+        text += f'  mosquitto:\n    ports: !override ["127.0.0.1:{self._broker_port}:1883"]\n'
+        (self._folder / "override.yml").write_text(text)
+
+    def run(self, *words: str, settings: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run `docker compose`."""
+        return run(
+            *("docker", "compose", "--project-name", PROJECT),
+            *("--file", str(self._file)),
+            *("--file", str(self._folder / "override.yml")),
+            *("--env-file", str(settings or self._folder / "settings")),
+            *("--profile", "demo"),
+            *words,
+        )
+
+    def __call__(self, *words: str) -> str:
+        """Run `docker compose`, and return what it prints.
+
+        Raises:
+            AssertionError: It failed, with all that it printed.
+        """
+        done = self.run(*words)
+        assert done.returncode == 0, f"docker compose {words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def start(self, *names: str) -> None:
+        """Start services, and wait until the hub is ready."""
+        self("up", "--detach", "--no-build", *names)
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Wait until the hub can do its work."""
+        wait_until(lambda: self.get("readyz")[0] == 200, "the hub is ready")
+
+    def container(self, name: str) -> str:
+        """Return the id of a service's container."""
+        label = "label=com.docker.compose"
+        found = docker(
+            *("ps", "--all", "--quiet", "--filter", f"{label}.project={PROJECT}"),
+            *("--filter", f"{label}.service={name}"),
+        ).split()
+        assert len(found) == 1, f"{name}: {found}"
+        return found[0]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Ask the hub; the status is 0 where it does not answer."""
+        return self._ask(urllib.request.Request(self.url + path))
+
+    def publish(self, second: int) -> int:
+        """Publish the change of one second, and return the status of the answer."""
+        headers = {
+            "Link": f'<{TOPIC}>; rel="self"',
+            "Content-Type": "application/xml",
+            "Authorization": f"Bearer {SETTINGS['SOURCE_TOKEN']}",
+        }
+        body = FRAGMENT.format(second - 1, second).encode()
+        return self._ask(urllib.request.Request(self.url + "websub", body, headers))[0]
+
+    def published(self) -> list[int]:
+        """Return the seconds of the changes that the hub has."""
+        query = urllib.parse.urlencode({"topic": TOPIC, "since": "2026"})
+        status, text = self.get(f"topics?{query}")
+        assert status == 200, text
+        return [second for second in range(10) if f"<loc>http://source:8000/{second}</loc>" in text]
+
+    def _ask(self, request: urllib.request.Request) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return int(answer.status), answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return 0, ""
+
+
+@pytest.fixture
+def compose(tmp_path: Path, image: str) -> Iterator[Compose]:
+    made = Compose(tmp_path)
+    made.use(image)
+    made.run("down", "--volumes")  # what an earlier run left behind
+    yield made
+    print(made.run("logs").stdout[-20_000:])
+    made("down", "--volumes")
+
+
+def test_compose_starts_nothing_while_a_secret_is_missing(compose: Compose, tmp_path: Path) -> None:
+    for missing in (SECRETS, *([name] for name in SECRETS)):
+        given = tmp_path / "incomplete"
+        values = SETTINGS | dict.fromkeys(missing, "")
+        given.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+        refused = compose.run("up", "--detach", "--no-build", settings=given)
+        assert refused.returncode != 0
+        assert any(name in refused.stdout + refused.stderr for name in missing)
+    label = f"label=com.docker.compose.project={PROJECT}"
+    assert docker("ps", "--all", "--quiet", "--filter", label) == ""
+
+
+def test_a_hub_that_others_reach_does_not_start_without_publishers_and_admins(image: str) -> None:
+    variables = ("--env", "RSNOTIFY_HUB_PUBLIC_URL=https://hub.example/")
+    done = run("docker", "run", "--rm", "--read-only", *variables, image)
+    assert done.returncode == 2
+    assert "publish" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_broker_does_not_start_without_both_passwords() -> None:
+    broker = services(SETTINGS)["mosquitto"]
+    for given in ("", "MQTT_HUB_PASSWORD=" + "x" * 32):
+        done = run(
+            *("docker", "run", "--rm", "--read-only", "--tmpfs", "/tmp", "--user", "1883:1883"),
+            *("--volume", f"{ROOT}/hub/mosquitto:/mosquitto/config:ro", "--env", given or "NONE="),
+            *("--entrypoint", "sh", broker["image"], "/mosquitto/config/start.sh"),
+        )
+        assert done.returncode == 2
+        missing = "MQTT_SUBSCRIBER_PASSWORD" if given else "MQTT_HUB_PASSWORD"
+        assert f"{missing} needs 16 characters" in done.stdout + done.stderr
+
+
+def test_the_demo_keeps_a_copy_and_stops_within_the_grace_period(compose: Compose) -> None:
+    compose.start()
+    copy = ("exec", "-T", "destination", "cat", "/data/copy/protocol.md")
+    expected = (ROOT / "docs/protocol.md").read_text()
+    wait_until(lambda: compose.run(*copy).stdout == expected, "the copy is there")
+    wait_until(lambda: "push up" in compose.run("logs", "destination").stdout, "push is up")
+    names = ("hub", "mosquitto", "source", "destination")
+    found = {name: compose.container(name) for name in names}
+    compose("stop")
+    # 137 is that of a container that was killed once the grace period was over.
+    codes = {name: _inspect(found[name], "{{.State.ExitCode}}") for name in names}
+    assert codes == dict.fromkeys(names, "0")
+
+
+def test_a_killed_hub_still_has_what_it_accepted(compose: Compose) -> None:
+    compose.start("hub", "mosquitto")
+    assert [compose.publish(second) for second in (1, 2)] == [202, 202]
+    docker("kill", "--signal", "KILL", compose.container("hub"))
+    wait_until(lambda: not compose.get("readyz")[0], "the hub is gone")
+    compose.start("hub", "mosquitto")
+    assert compose.published() == [1, 2]
+    assert compose.publish(3) == 202
+
+
+def test_a_hub_that_ends_by_itself_is_started_again(compose: Compose) -> None:
+    compose.start("hub", "mosquitto")
+    assert compose.publish(1) == 202
+    hub = compose.container("hub")
+    started = _inspect(hub, "{{.State.StartedAt}}")
+    # The engine would not start again what was ended through the engine.
+    end = "import os, signal; os.kill(1, signal.SIGTERM)"
+    compose.run("exec", "-T", "hub", "python", "-c", end)
+    wait_until(lambda: _inspect(hub, "{{.State.StartedAt}}") != started, "it is started again")
+    compose.wait_until_ready()
+    assert compose.published() == [1]
+
+
+def test_a_volume_of_the_previous_image_is_taken_over(
+    compose: Compose, image: str, previous: Path
+) -> None:
+    compose.use(PREVIOUS, previous)
+    compose.start("hub", "mosquitto")
+    assert [compose.publish(second) for second in (1, 2)] == [202, 202]
+    compose("down")
+    compose.use(image)
+    compose.start("hub", "mosquitto")
+    assert _inspect(compose.container("hub"), "{{.Config.Image}}") == image
+    assert compose.published() == [1, 2]
+    assert compose.publish(3) == 202
+
+
+@pytest.fixture
+def small(image: str) -> Iterator[str]:
+    """A hub whose disk has 8 MB."""
+    run("docker", "rm", "--force", SMALL)  # what an earlier run left behind
+    publisher = {"token": SETTINGS["SOURCE_TOKEN"], "topics": [SETTINGS["SOURCE_TOPICS"]]}
+    docker(
+        *("run", "--detach", "--name", SMALL, "--read-only", "--tmpfs", "/tmp"),
+        *("--tmpfs", "/small:size=8m,mode=1777", "--env", "RSNOTIFY_HUB_DATA=/small/hub"),
+        *("--cap-drop", "ALL"),
+        *("--env", "RSNOTIFY_HUB_PUBLIC_URL=http://127.0.0.1:8080/"),
+        *("--env", f"RSNOTIFY_HUB_PUBLISHERS={json.dumps([publisher])}"),
+        image,
+    )
+    yield SMALL
+    print(run("docker", "logs", SMALL).stderr)
+    docker("rm", "--force", SMALL)
+
+
+def test_the_health_check_fails_while_the_disk_is_full(small: str) -> None:
+    def healthy() -> bool:
+        return run("docker", "exec", small, *HEALTH).returncode == 0
+
+    wait_until(healthy, "the hub is healthy")
+    fill = "f = open('/small/filling', 'wb', 0)\nwhile True: f.write(bytes(65536))"
+    filled = run("docker", "exec", small, "python", "-c", fill)
+    assert "No space left" in filled.stderr
+    wait_until(lambda: not healthy(), "the health check fails")
+    run("docker", "exec", small, "python", "-c", "import os; os.remove('/small/filling')")
+    wait_until(healthy, "the hub is healthy again")
+    assert _inspect(small, "{{.State.Running}}") == "true"
+
+
+def _inspect(container: str, what: str) -> str:
+    return docker("inspect", "--format", what, container)
