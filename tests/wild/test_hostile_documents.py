@@ -161,6 +161,7 @@ async def test_a_command_ends_by_a_signal_while_a_document_comes(
     command: str, begin: str, source: WildSource, folder: Path
 ) -> None:
     source.offer(changelist=None)
+    folder.mkdir()
     more, read = asyncio.Event(), asyncio.Event()
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -194,6 +195,7 @@ async def test_gzip_within_gzip_is_read_within_the_same_limits(
     source: WildSource, folder: Path
 ) -> None:
     source.offer(changelist=None)
+    folder.mkdir()
     body = f"{HEAD}<url>".encode() + b" " * 200_000_000
     packed = gzip.compress(gzip.compress(body))
     source.put("resourcelist.xml", Answer(packed, headers={"Content-Encoding": "gzip"}))
