@@ -13,14 +13,15 @@ from contextlib import contextmanager
 PATIENCE = 120.0
 #: What a program begins with: the first `suspend()` returns when the test resumes the process.
 PROLOGUE = """
-import os, signal, sys
+import signal, sys, threading
 from itertools import count
 
 calls = count()
 
 def suspend():
     if next(calls) == 0:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this very thread: after a signal to the process it might run on for a moment.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 """
 
 
