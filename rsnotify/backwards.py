@@ -106,7 +106,7 @@ class Backwards:
     def look_at_past(
         self, coverage: Coverage, frontier: Frontier, *, has_lost: bool = False
     ) -> None:
-        """Look at a closed list or a package, before it is taken in.
+        """Note whether a closed list or a package, not applied yet, lacks changes that were known.
 
         Args:
             coverage: What it covers.

@@ -59,7 +59,7 @@ def _claim(port: int) -> bool:
 
 
 def _end_with_parent() -> None:
-    """Let the process end, in its own order, if its parent is killed; in the child, on Linux."""
+    """Ask Linux to send this process SIGTERM when its parent dies; call it in the child."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

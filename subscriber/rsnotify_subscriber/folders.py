@@ -10,7 +10,7 @@ from pathlib import Path
 def make_durably(folder: Path) -> None:
     """Make a folder and those above it, and flush their entries.
 
-    The entry is flushed also if the folder is there already: whoever made it may have died before.
+    An existing folder's entry is flushed too, as the process that made it may have died first.
 
     Raises:
         OSError: It cannot be made, or not be flushed.

@@ -62,7 +62,7 @@ class Preparation:
             self._prepare(change, self._state.find(change.uri))
 
     async def _look_up(self, changes: Sequence[Change]) -> None:
-        """Look up how resources are held where that takes a while, then go on."""
+        """Look up in a thread how resources are held, then prepare their changes."""
         found = await asyncio.to_thread(self._state.find_all, [change.uri for change in changes])
         for change in changes:
             self._prepare(change, found.get(change.uri))

@@ -4,7 +4,7 @@ Only public addresses are dialled, whatever a document names. The exception is t
 it was at a private address when its name was first resolved: then it may be at any address, but
 only at the port of the Source's URL, or as a hub. The address *dialled* is checked, not the name,
 since a name may change its answer and an IP literal is never resolved. Redirects are followed here,
-few, and checked anew at each step.
+few, and checked again at each step.
 
 Credentials are sent to the origin of the Source's URL only, and not after a redirect from another.
 """
