@@ -163,9 +163,9 @@ class Push:
     # What becomes of those that are open: the `Exchange` of lines
 
     def line_up(self, line: Line) -> None:
-        """Hear that a hub has accepted the subscription."""
+        """Record that a hub has accepted the subscription."""
         self._failed.pop(line.way, None)
-        self._preference.up(line.way, line.up_at)
+        self._preference.up(line.way, line.up_at, line.place)
         self._tell_up(line)
         self._arrange()
 
