@@ -34,6 +34,23 @@ LONGEST = 50_000_000
 _MISC_SECONDS = 1.0
 _TOO_LARGE = 0x95
 _OTHER_VERSION = 0x84
+_NOT_AUTHORIZED = 0x87
+#: Bad user name or password, not authorized, banned, bad authentication method.
+_LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
+
+
+class NotPermitted(Unavailable):
+    """A broker answers that it does not permit something; waiting does not help.
+
+    Args:
+        uri: The broker.
+        reason: What it says.
+        remedy: What the user has to change, as a clause.
+    """
+
+    def __init__(self, uri: str, reason: str, remedy: str) -> None:
+        super().__init__(uri, f"{reason}; {remedy}")
+        self.remedy = remedy
 
 
 class Refused(Unavailable):
@@ -43,11 +60,15 @@ class Refused(Unavailable):
         uri: The broker.
         reason: What it says.
         too_large: Whether that is for its size, so that no later try can do better.
+        remedy: What the user has to change, as a clause; None if it may pass by itself.
     """
 
-    def __init__(self, uri: str, reason: str, *, too_large: bool = False) -> None:
-        super().__init__(uri, reason)
+    def __init__(
+        self, uri: str, reason: str, *, too_large: bool = False, remedy: str | None = None
+    ) -> None:
+        super().__init__(uri, reason if remedy is None else f"{reason}; {remedy}")
         self.too_large = too_large
+        self.remedy = remedy
 
 
 class OtherVersion(Unavailable):
@@ -270,15 +291,28 @@ class Connection:
         properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            said = f"it lets nobody in like this: {reason}"
-            other = reason.value == _OTHER_VERSION
-            self._fail(said, OtherVersion(self._broker.url, said, told=True) if other else None)
+            self._fail_by_refusal(reason)
             return
         self.resumed = flags.session_present
         self._most = min(LONGEST, getattr(properties, "MaximumPacketSize", LONGEST))
         self._room = asyncio.Semaphore(min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW)))
         if not self._welcome.done():
             self._welcome.set_result(None)
+
+    def _fail_by_refusal(self, reason: ReasonCode) -> None:
+        said = f"it refuses the connection: {reason}"
+        error: RsnotifyError | None = None
+        if reason.value == _OTHER_VERSION:
+            error = OtherVersion(self._broker.url, said, told=True)
+        elif reason.value in _LOGIN_REFUSED:
+            user = self._client.username
+            who = f"of {user!r}" if user else "without a user"
+            said = f"it refuses the login {who}: {reason}"
+            remedy = "configure the MQTT user and password that it wants"
+            if user:
+                remedy = "correct the MQTT user and password, or what the broker allows this user"
+            error = NotPermitted(self._broker.url, said, remedy)
+        self._fail(said, error)
 
     def _on_disconnect(
         self,
@@ -314,9 +348,14 @@ class Connection:
         if future.done():
             return
         if reason.is_failure:
-            too_large = reason.value == _TOO_LARGE
+            allow = "let the broker allow this user to publish it"
             future.set_exception(
-                Refused(self._broker.url, f"it takes no message: {reason}", too_large=too_large)
+                Refused(
+                    self._broker.url,
+                    f"it takes no message: {reason}",
+                    too_large=reason.value == _TOO_LARGE,
+                    remedy=allow if reason.value == _NOT_AUTHORIZED else None,
+                )
             )
         else:
             future.set_result(None)
@@ -328,8 +367,12 @@ class Connection:
         if future is None or future.done():
             return
         if reasons[0].is_failure:
-            reason = f"it grants no subscription: {reasons[0]}"
-            future.set_exception(Unavailable(self._broker.url, reason))
+            url, said = self._broker.url, f"it grants no subscription: {reasons[0]}"
+            allow = "let the broker allow this user to subscribe"
+            permits = reasons[0].value != _NOT_AUTHORIZED
+            future.set_exception(
+                Unavailable(url, said) if permits else NotPermitted(url, said, allow)
+            )
         else:
             future.set_result(None)
 

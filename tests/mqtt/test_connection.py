@@ -135,12 +135,18 @@ async def enter(url: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-async def test_a_wrong_password_is_refused_in_one_sentence(tmp_path: Path, version: str) -> None:
+async def test_a_login_that_is_refused_is_told_with_what_to_correct(
+    tmp_path: Path, version: str
+) -> None:
     async with Mosquitto(tmp_path, users={"hub": "hunter2"}) as mosquitto:
         await enter(mosquitto.url, login=Login(user="hub", password="hunter2"), version=version)
-        for login in (Login(), Login(user="hub", password="hunter3")):
-            with pytest.raises(Unavailable, match="it lets nobody in like this") as error:
+        for login, remedy in (
+            (Login(), "configure the MQTT user and password that it wants"),
+            (Login(user="hub", password="hunter3"), "correct the MQTT user and password"),
+        ):
+            with pytest.raises(Unavailable, match="it refuses the login .*; " + remedy) as error:
                 await enter(mosquitto.url, login=login, version=version)
+            assert error.value.remedy is not None
             assert "hunter" not in str(error.value)
         assert "hunter" not in repr(login)
 

@@ -170,7 +170,12 @@ async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
                 while caplog.text.count("changes wait") < 2:  # it has heard of two refusals
                     await broker.news()
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert ["it lets nobody in" in record.getMessage() for record in warnings] == [True]
+    (warning,) = [record.getMessage() for record in warnings]
+    assert "it refuses the login of 'source'" in warning
+    assert warning.endswith(
+        "; correct the MQTT user and password, or what the broker allows this user; "
+        "changes wait in the journal until then"
+    )
     assert "canary" not in caplog.text + repr(hub)
     assert not ear.messages
 

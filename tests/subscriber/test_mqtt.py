@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -239,8 +240,30 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
         transport = MqttTransport(
             parse_broker(broker.url), "http://a.example/c", BROKERED, trusts=anywhere
         )
-        with pytest.raises(FetchError, match="it lets nobody in"):
+        with pytest.raises(FetchError, match="it refuses the login"):
             await transport.receive(None, Heard())
+
+
+async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(
+    offered: SmallSource,
+    mosquitto: Mosquitto,
+    tmp_path: Path,
+    destination: Destination,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strict = Mosquitto(tmp_path / "strict", users={"reader": "secret"})
+    login = Login(user="reader", password="wrong")
+    async with destination.subscriber(
+        via=Via.MQTT, mqtt=Brokered(url=strict.url, login=login)
+    ) as subscriber:
+        await destination.until(lambda: "cannot connect" in str(subscriber.status.error))
+        async with strict:
+            await destination.until(lambda: "refuses the login" in str(subscriber.status.error))
+            assert subscriber.status.push is PushState.DOWN
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert warnings[0].startswith("push is away, the lists are polled: ")
+    assert warnings[1].startswith("push is refused, the lists are polled: ")
+    assert len(warnings) == 2
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Bridge:
         self._sieve = sieve
         self._sending: Sending | None = None
         self._task: asyncio.Task[None] | None = None
-        self._told = False
+        self._told: set[str] = set()
 
     def reading(self, topics: Topics) -> Bridged:
         """Tell how it stands."""
@@ -124,13 +124,14 @@ class Bridge:
             await asyncio.sleep(self._retry.delay(failures, self._random))
 
     def _tell(self, error: RsnotifyError) -> None:
-        level = logging.INFO if self._told else logging.WARNING
         if isinstance(error, StorageError):
             text = "what Sources publish over MQTT waits at the broker: %s"
+        elif error.remedy is not None:
+            text = "the MQTT broker refuses this hub, what is published waits in the log: %s"
         else:
             text = "the MQTT broker is away, what is published waits in the log: %s"
-        log.log(level, text, error)
-        self._told = True
+        log.log(logging.INFO if text in self._told else logging.WARNING, text, error)
+        self._told.add(text)
 
     async def _connect(self, topics: Topics, asked: Asked, intake: Intake) -> None:
         settings = self._configuration
@@ -147,7 +148,6 @@ class Bridge:
         ) as connection:
             url, spoken = self._broker.url, connection.version
             log.info("connected to the MQTT broker %s, in MQTT %s", url, spoken)
-            self._told = False
             sending = self._sending = Sending(
                 connection,
                 self._broker,
@@ -171,6 +171,7 @@ class Bridge:
             try:
                 sending.wake_all()
                 await self._listen(connection, found, asked)
+                self._told.clear()
                 await _first_of(
                     connection.lost(),
                     found.take(arrived, connection.acknowledge),

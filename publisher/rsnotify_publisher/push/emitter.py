@@ -10,7 +10,7 @@ from random import Random
 from rsnotify.errors import RsnotifyError
 from rsnotify.retry import Retry
 from rsnotify_publisher.push.feed import Feed
-from rsnotify_publisher.push.hubs import Hub, HubFailure
+from rsnotify_publisher.push.hubs import Hub
 from rsnotify_publisher.push.transports import feed_hub
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -95,8 +95,7 @@ class Emitter:
         if self._beside is not None:  # which has had its turn when this one fails again
             first = failures == 1 and not self._beside.failed_lately(hub)
         level = logging.WARNING if first else logging.INFO
-        lasts = isinstance(error, HubFailure) and error.remedy is not None
-        until = "then" if lasts else "it is back"
+        until = "it is back" if error.remedy is None else "then"
         _log.log(level, "%s; %s wait in the journal until %s", error, self._what, until)
 
 
