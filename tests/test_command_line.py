@@ -186,6 +186,18 @@ def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None
     source = f"[[source]]\nurl = 'http://127.0.0.1:9/'\ndest = '{tmp_path / 'copy'}'\n"
     (tmp_path / "fleet.toml").write_text(source)
     arguments = ["follow", "--config", str(tmp_path / "fleet.toml")]
-    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_POLL": "1e9"})
-    assert isinstance(ended.exception, ConfigurationError)
-    assert str(ended.exception).startswith("the environment variable RSNOTIFY_POLL: ")
+    for name, value in (("POLL", "1e9"), ("MQTT_VERSION", "4"), ("MQTT_URL", "http://b.example")):
+        variable = f"RSNOTIFY_FOLLOW_{name}"
+        ended = CliRunner().invoke(application(), arguments, env={variable: value})
+        assert isinstance(ended.exception, ConfigurationError)
+        assert str(ended.exception).startswith(f"the environment variable {variable}: ")
+
+
+def test_so_is_a_broker_that_is_none_where_one_source_is_followed(tmp_path: Path) -> None:
+    arguments = ["follow", "http://127.0.0.1:9/", str(tmp_path / "copy")]
+    for name, value in (("mqtt-version", "4"), ("mqtt-url", "http://b.example")):
+        variable = f"RSNOTIFY_FOLLOW_{name.upper().replace('-', '_')}"
+        ended = CliRunner().invoke(application(), arguments, env={variable: value})
+        assert str(ended.exception).startswith(f"the environment variable {variable}: ")
+        ended = CliRunner().invoke(application(), [*arguments, f"--{name}", value])
+        assert str(ended.exception).startswith(f"--{name}: ")
