@@ -172,7 +172,7 @@ async def callback_server() -> AsyncIterator[Callback]:
 
 
 class Client:
-    """A client of a running hub."""
+    """A client of a running hub; an async context manager that closes its WebSockets."""
 
     def __init__(
         self, url: str, session: aiohttp.ClientSession, *, needs_token: bool = False
@@ -253,7 +253,10 @@ class Client:
         self.sockets.append(socket)
         return socket
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         """Close its WebSockets; the garbage collector warns of those that the session closes."""
         for socket in self.sockets:
             await socket.close()
