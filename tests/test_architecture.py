@@ -25,11 +25,15 @@ IO_MODULES = {
 }  # fmt: skip
 #: The parts of the package that do I/O: the command line, MQTT, and what is asked of the machine.
 #: The rest never imports them.
-COMMAND_LINE = {"rsnotify.cli", "rsnotify.commands", "rsnotify.__main__"}
-MQTT = {"rsnotify.mqtt"}
-HOST = {"rsnotify.host"}
+COMMAND_LINE = {
+    "rsnotify.runtime.cli.application",
+    "rsnotify.runtime.cli.running",
+    "rsnotify.__main__",
+}
+MQTT = {"rsnotify.runtime.mqtt"}
+HOST = {"rsnotify.runtime"}
 #: What of MQTT are rules without I/O, as all the rest is.
-MQTT_RULES = {"rsnotify.mqtt.framing", "rsnotify.mqtt.names"}
+MQTT_RULES = {"rsnotify.runtime.mqtt.framing", "rsnotify.runtime.mqtt.names"}
 
 
 def imports(path: Path) -> set[str]:

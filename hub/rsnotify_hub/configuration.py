@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from rsnotify.mqtt.login import Login
+from rsnotify.runtime.mqtt.login import Login
 
 # More is a slip of the pen, and more than SQLite counts.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.commands import complain, run
-from rsnotify.commands.leaving import Leaving
-from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.openfiles import allow_files
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.forced_shutdown import Leaving
+from rsnotify.runtime.cli.listening import address, listen
+from rsnotify.runtime.cli.running import complain, run
+from rsnotify.runtime.open_files import allow_files
 
 if TYPE_CHECKING:
     from aiohttp import web

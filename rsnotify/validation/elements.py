@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 from xml.parsers import expat
 
-from rsnotify.parsing import expat_parser
-from rsnotify.reading import Limits
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.reader import Limits
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.xml_parser import expat_parser
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _TEXTS = frozenset({"loc", "lastmod", "changefreq", "priority"})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rsnotify.format.vocabulary import RS_NS, Capability, ChangeType, Rel
+from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, Entry
 from rsnotify.validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
 from rsnotify.validation.moments import read_moment
 from rsnotify.validation.values import broken_by, shown
-from rsnotify.vocabulary import RS_NS, Capability, ChangeType, Rel
-from rsnotify.writing import Profile
 
 #: Takes a rule, the line, the element and a detail.
 Broken = Callable[..., None]

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from rsnotify.datetimes import MICROSECOND, Instant, parse_datetime
+from rsnotify.format.datetimes import MICROSECOND, Instant, parse_datetime
 
 # https://www.w3.org/TR/1998/NOTE-datetime-19980827: the zone is mandatory after a time.
 _FORM = re.compile(

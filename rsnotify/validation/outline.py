@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from rsnotify.format.vocabulary import MAX_ENTRIES, Rel
 from rsnotify.validation.elements import Entry
 from rsnotify.validation.kinds import Kind
-from rsnotify.vocabulary import MAX_ENTRIES, Rel
 
 #: Of how many entries an outline keeps where they lead; nobody follows more.
 _MOST_FOLLOWED = 2_000

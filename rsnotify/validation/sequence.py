@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from rsnotify.format.vocabulary import MAX_ENTRIES, Capability
+from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, Entry
 from rsnotify.validation.entries import Broken
 from rsnotify.validation.kinds import Kind
 from rsnotify.validation.moments import Moment, read_moment
-from rsnotify.vocabulary import MAX_ENTRIES, Capability
-from rsnotify.writing import Profile
 
 
 class SequenceCheck:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.links import resolve
+from rsnotify.format.links import resolve
+from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import TOPICS, Kind
 from rsnotify.validation.moments import read_moment
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
-from rsnotify.vocabulary import Capability, Rel
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 #: Where core §12.2, and §13.1 by likeness, say when an entry has `until`.

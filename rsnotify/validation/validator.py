@@ -11,7 +11,9 @@ import hashlib
 from collections.abc import Iterable
 from itertools import islice
 
-from rsnotify.reading import DEFAULT_LIMITS, Limits
+from rsnotify.format.reader import DEFAULT_LIMITS, Limits
+from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES, Capability
+from rsnotify.format.writer import Profile
 from rsnotify.validation.auditing import check_audit
 from rsnotify.validation.elements import Element, ElementReader, Entry
 from rsnotify.validation.entries import (
@@ -28,8 +30,6 @@ from rsnotify.validation.outline import Outline, most_references, references_of,
 from rsnotify.validation.rules import broken
 from rsnotify.validation.sequence import SequenceCheck
 from rsnotify.validation.values import shown
-from rsnotify.vocabulary import MAX_BYTES, MAX_ENTRIES, Capability
-from rsnotify.writing import Profile
 
 
 class Validator:

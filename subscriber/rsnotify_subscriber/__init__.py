@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rsnotify.lazy import lazily
+from rsnotify.runtime.lazy_exports import lazily
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit, audit

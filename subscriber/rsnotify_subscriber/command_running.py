@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeVar
 
-from rsnotify.commands import printable, run
-from rsnotify.commands.leaving import Leaving
+from rsnotify.runtime.cli.forced_shutdown import Leaving
+from rsnotify.runtime.cli.running import printable, run
 from rsnotify_subscriber.command_options import Hearing
 
 _REPORT_EVERY = 1.0

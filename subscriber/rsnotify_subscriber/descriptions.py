@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError, FetchError, Unavailable
-from rsnotify.model import Document
-from rsnotify.pull import Pages
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.pull import Pages
 from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 from rsnotify_subscriber.fetching.origin import Origin
 

@@ -17,7 +17,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rsnotify.actions import (
+from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, shown
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.actions import (
     Action,
     Apply,
     BeginBaseline,
@@ -29,15 +35,9 @@ from rsnotify.actions import (
     Sweep,
     Undate,
 )
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant
-from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, shown
-from rsnotify.follower import Follower
-from rsnotify.ladder import resource_ways
-from rsnotify.model import Document
-from rsnotify.offer import Offer
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import ChangeType
+from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.follower import Follower
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages

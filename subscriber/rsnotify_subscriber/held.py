@@ -7,12 +7,12 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rsnotify import dating
-from rsnotify.coverage import Change, Check
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.dating import postponed
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format import timestamp_precision as dating
+from rsnotify.format.coverage import Change, Check
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import postponed
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber.fetching.digests import agree
 
 #: HTTP dates are in whole seconds.

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change, Check
 from rsnotify.errors import FetchError, NotFound, RsnotifyError, StorageError
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
-from rsnotify.ways import Wanted
+from rsnotify.format.coverage import Change, Check
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.representations import Wanted
+from rsnotify.selection.selection import Selection
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.held import Held, Verdict

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rsnotify.actions import Fetch, Rung
-from rsnotify.follower import Follower
-from rsnotify.model import Document
+from rsnotify.format.model import Document
+from rsnotify.sync.actions import Fetch, Rung
+from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, Pulling
 from rsnotify_subscriber.push.push import Push
 

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.audit import Audit, Remedy
-from rsnotify.digest import SetSum
-from rsnotify.model import Document
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import Capability
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.continuous_audit import Audit, Remedy
+from rsnotify.sync.pace import Pace
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import Limits, SitemapReader, read_document
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
-from rsnotify.writing import Profile, write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import Limits, SitemapReader, read_document
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
+from rsnotify.format.writer import Profile, write_document
 from tests.core.documents import DOCUMENTS
 
 HEAD = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'

@@ -1,4 +1,4 @@
-"""How a Destination gets level, rung by rung (theory of operation: rsnotify/follower.py)."""
+"""How a Destination gets level, rung by rung (theory of operation: rsnotify/sync/follower.py)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.actions import Discover, Fetch, Note, Progress, Rung
 from rsnotify.errors import Unavailable
-from rsnotify.follower import Follower
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Discover, Fetch, Note, Progress, Rung
+from rsnotify.sync.follower import Follower
 from tests.core.world import BASE, OFFER, PACE, Destination, Source
 
 

@@ -8,8 +8,6 @@ from random import Random
 
 import pytest
 
-from rsnotify.actions import Apply, Compare, Discover, Fetch, Note, Progress, Rung
-from rsnotify.coverage import Change
 from rsnotify.errors import (
     FetchError,
     Gone,
@@ -18,10 +16,12 @@ from rsnotify.errors import (
     RsnotifyError,
     Unavailable,
 )
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.schedule import QUICKER, Rhythm
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Apply, Compare, Discover, Fetch, Note, Progress, Rung
+from rsnotify.sync.schedule import QUICKER, Rhythm
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 

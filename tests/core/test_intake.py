@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from rsnotify import intake
-from rsnotify.actions import Fetch, Progress, Rung
-from rsnotify.coverage import Coverage
-from rsnotify.intake import Intake
-from rsnotify.knowledge import Knowledge
-from rsnotify.model import Resource
-from rsnotify.pace import Pace
-from rsnotify.provisional import Provisional
-from rsnotify.retry import Retry
-from rsnotify.worklist import Worklist
+from rsnotify.format.coverage import Coverage
+from rsnotify.format.model import Resource
+from rsnotify.sync import change_intake as intake
+from rsnotify.sync.actions import Fetch, Progress, Rung
+from rsnotify.sync.change_intake import Intake
+from rsnotify.sync.frontiers import Knowledge
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.pending_changes import Worklist
+from rsnotify.sync.retry import Retry
+from rsnotify.sync.unconfirmed import Provisional
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import EARLIEST, change_list_coverage, fragment_coverage
-from rsnotify.held import Held
-from rsnotify.knowledge import Knowledge
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_coverage
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.frontiers import Knowledge
+from rsnotify.sync.reorder_buffer import Held
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)

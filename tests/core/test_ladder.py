@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.actions import Fetch, Rung
-from rsnotify.baseline import Baseline
-from rsnotify.coverage import Frontier, change_list_coverage
 from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
-from rsnotify.ladder import change_ways
-from rsnotify.model import Document, Link, Resource
-from rsnotify.offer import Offer
-from rsnotify.pull import Pull, Step
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Fetch, Rung
+from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.fallback_order import change_ways
+from rsnotify.sync.pull import Pull, Step
 
 BASE = "http://source.example/"
 OFFER = Offer(

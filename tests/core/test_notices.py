@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.actions import Progress
 from rsnotify.errors import WrongDocument
-from rsnotify.knowledge import Knowledge
-from rsnotify.model import Document, Link, Resource
-from rsnotify.notices import Look, Notices
-from rsnotify.offer import Offer, read_framework
-from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer, read_framework
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.document_notices import Look, Notices
+from rsnotify.sync.frontiers import Knowledge
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = "http://a/"

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.coverage import Change, Check
-from rsnotify.model import Resource
-from rsnotify.reduction import reduce
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.coverage import Change, Check
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.reduction import reduce
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.selection import Selection
-from rsnotify.selective import EVERYTHING, LONGEST, MOST, Select, asked_by
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.push_selection import EVERYTHING, LONGEST, MOST, Select, asked_by
+from rsnotify.selection.selection import Selection
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 BASE = "https://source.example/data/"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change, Check
-from rsnotify.model import Resource
-from rsnotify.retry import Retry
-from rsnotify.vocabulary import ChangeType
-from rsnotify.worklist import Worklist
+from rsnotify.format.coverage import Change, Check
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.pending_changes import Worklist
+from rsnotify.sync.retry import Retry
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -6,11 +6,11 @@ from random import Random
 
 from msgspec.structs import replace
 
-from rsnotify.actions import Action, Fetch, Progress, Rung
 from rsnotify.errors import RsnotifyError
-from rsnotify.follower import Follower
-from rsnotify.model import Document
-from rsnotify.offer import Offer
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.sync.actions import Action, Fetch, Progress, Rung
+from rsnotify.sync.follower import Follower
 from tests.core.world import PACE
 
 

@@ -12,7 +12,23 @@ from random import Random
 
 from msgspec.structs import replace
 
-from rsnotify.actions import (
+from rsnotify.errors import (
+    ContentMismatch,
+    MalformedDocument,
+    NotFound,
+    RsnotifyError,
+    Unavailable,
+)
+from rsnotify.format.coverage import EARLIEST, Change, Check
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.writer import write_document
+from rsnotify.selection.representations import carries
+from rsnotify.sync.actions import (
     Action,
     Apply,
     BeginBaseline,
@@ -24,25 +40,9 @@ from rsnotify.actions import (
     Sweep,
     Undate,
 )
-from rsnotify.coverage import EARLIEST, Change, Check
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.digest import SetSum
-from rsnotify.errors import (
-    ContentMismatch,
-    MalformedDocument,
-    NotFound,
-    RsnotifyError,
-    Unavailable,
-)
-from rsnotify.follower import Follower
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.pace import Pace
-from rsnotify.reading import read_document
-from rsnotify.retry import Retry
-from rsnotify.vocabulary import ChangeType
-from rsnotify.ways import carries
-from rsnotify.writing import write_document
+from rsnotify.sync.follower import Follower
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.retry import Retry
 from tests.core.source import BASE, EPOCH, EVERYTHING, OFFER, Source
 
 __all__ = ["BASE", "EPOCH", "EVERYTHING", "OFFER", "PACE", "PATIENT", "Destination", "Source"]

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rsnotify.commands.demo.link import Link, open_link
+from rsnotify_demo.link import Link, open_link
 
 PATIENCE = 120
 

@@ -27,12 +27,12 @@ from random import Random
 from aiohttp import web
 from msgspec import Struct
 
-from rsnotify.actions import Rung
-from rsnotify.commands.processes import free_port
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.processes import free_port
+from rsnotify.sync.actions import Rung
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.folder.names import Names
 from rsnotify_publisher.folder.serve import Folder, server

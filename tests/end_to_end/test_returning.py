@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rsnotify.actions import Rung
+from rsnotify.sync.actions import Rung
 from tests.end_to_end import history
 from tests.end_to_end.returning import Plan, returning
 

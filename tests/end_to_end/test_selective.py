@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import PREFIX, channel_name
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
-from rsnotify.selective import asked_by
+from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.names import PREFIX, channel_name
+from rsnotify.selection.push_selection import asked_by
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Publisher, application

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
-from rsnotify.model import Document
-from rsnotify.reading import Limits, read_document
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import Limits, read_document
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.writer import write_document
 from rsnotify_hub.log.fragments import Fragment, Interval, chained, covers, merge, read_fragment
 from tests.hub.helpers import at, fragment, seconds_of
 

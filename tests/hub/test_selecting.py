@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.datetimes import MICROSECOND, Instant
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
-from rsnotify.selective import Select
-from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.writer import write_document
+from rsnotify.selection.push_selection import Select
 from rsnotify_hub.log.contents import whole_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.store import Entry

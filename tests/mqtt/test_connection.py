@@ -15,11 +15,11 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
-from rsnotify.mqtt.connecting import Session, connect
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import Session, connect
+from rsnotify.runtime.mqtt.connection import Connection, Refused
+from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import parse_broker
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 
@@ -225,7 +225,7 @@ async def test_a_lost_connection_fails_what_is_under_way(mosquitto: Mosquitto) -
 async def test_a_broker_that_answers_nothing_any_more_is_missed(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify.mqtt.connecting.KEEPALIVE", 1)
+    monkeypatch.setattr("rsnotify.runtime.mqtt.connect.KEEPALIVE", 1)
     async with connect(parse_broker(mosquitto.url)) as connection:
         mosquitto.pause()
         async with asyncio.timeout(PATIENCE):

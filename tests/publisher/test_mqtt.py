@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document
-from rsnotify.mqtt.connecting import Session, connect
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import channel_name, parse_broker
-from rsnotify.reading import read_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.mqtt.connect import Session, connect
+from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import channel_name, parse_broker
 from rsnotify_publisher import Publisher, parse_hub
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from rsnotify.commands.processes import Process
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
 from tests.relay.conftest import PATIENCE
 from tests.subscriber.source import SmallSource, status

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import Change, Check
-from rsnotify.datetimes import from_microseconds, to_microseconds
 from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError
-from rsnotify.model import Link, Resource
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.coverage import Change, Check
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.fetcher import Fetcher

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify.mqtt.asking import read_ask
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.connection import Connection
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import PREFIX, asking, channel_name, parse_broker
-from rsnotify.selective import Select
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.connection import Connection
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name, parse_broker
+from rsnotify.runtime.mqtt.selection_requests import read_ask
+from rsnotify.selection.push_selection import Select
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.settings import Looking
+from rsnotify.runtime.config.files import Looking
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.configuration import Configuration

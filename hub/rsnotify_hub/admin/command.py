@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from rsnotify.commands import printable
-from rsnotify.commands.command_line import Command, Group
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.commands import Command, Group
+from rsnotify.runtime.cli.running import printable
 from rsnotify_hub.admin import questions, shapes, tables
 from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivering.delivery import State

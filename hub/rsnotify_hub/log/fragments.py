@@ -17,13 +17,13 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from rsnotify.coverage import notification_coverage
-from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.errors import InvalidDocument, MalformedDocument
-from rsnotify.model import Document
-from rsnotify.reading import DEFAULT_LIMITS, Limits, read_document
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import write_document
+from rsnotify.format.coverage import notification_coverage
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.model import Document
+from rsnotify.format.reader import DEFAULT_LIMITS, Limits, read_document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
 
 #: What a merged fragment is sent as.
 MERGED_CONTENT_TYPE = "application/xml"

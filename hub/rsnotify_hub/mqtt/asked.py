@@ -11,9 +11,9 @@ import asyncio
 import logging
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.mqtt.asking import LEASE, read_ask
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import asking, channel_name
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import asking, channel_name
+from rsnotify.runtime.mqtt.selection_requests import LEASE, read_ask
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.refusals import Code, Refusal

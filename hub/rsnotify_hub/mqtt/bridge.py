@@ -16,11 +16,11 @@ from random import Random
 from typing import Any
 
 from rsnotify.errors import RsnotifyError, StorageError, Unavailable
-from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import inbox, parse_broker
-from rsnotify.retry import Retry
+from rsnotify.runtime.mqtt.connect import CLEAN, Session, connect
+from rsnotify.runtime.mqtt.connection import Connection, Refused
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import inbox, parse_broker
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration, login_of
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.store import Entry, Store

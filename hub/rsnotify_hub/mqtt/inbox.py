@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from rsnotify.errors import DocumentError, StorageError
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics

@@ -7,9 +7,9 @@ import logging
 from random import Random
 
 from rsnotify.errors import StorageError, Unavailable
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.names import Broker
-from rsnotify.retry import Retry
+from rsnotify.runtime.mqtt.connection import Connection, Refused
+from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics

@@ -19,10 +19,10 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document
-from rsnotify.selective import Select
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+from rsnotify.format.writer import write_document
+from rsnotify.selection.push_selection import Select
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, read_kept
 from rsnotify_hub.log.store import Entry
 

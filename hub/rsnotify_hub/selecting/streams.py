@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.selection.push_selection import EVERYTHING, Select
 
 
 class Stream(Struct, frozen=True):

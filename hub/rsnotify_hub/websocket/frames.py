@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct, field
 
-from rsnotify.datetimes import Instant, format_datetime
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.selection.push_selection import EVERYTHING, Select
 from rsnotify_hub.log.contents import is_text
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.refusals import Code, Refusal

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from rsnotify.datetimes import Instant, parse_datetime
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.selection.push_selection import EVERYTHING, Select
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal

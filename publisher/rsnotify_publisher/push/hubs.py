@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.mqtt.login import ANONYMOUS, Login
-from rsnotify.mqtt.names import is_broker, parse_broker
+from rsnotify.runtime.mqtt.login import ANONYMOUS, Login
+from rsnotify.runtime.mqtt.names import is_broker, parse_broker
 
 #: What stands before the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.connection import Connection, Refused
+from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_publisher.push.fragments import Fragment, Fragments
 from rsnotify_publisher.push.hubs import Hub
 

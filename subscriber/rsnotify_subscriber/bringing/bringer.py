@@ -16,12 +16,12 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.dating import ends, postponed
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
-from rsnotify.model import Resource
-from rsnotify.ways import Place, Wanted, wanted, wanted_link
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.selection.representations import Place, Wanted, wanted, wanted_link
 from rsnotify_subscriber.bringing.freshness import Freshness, check_announced
 from rsnotify_subscriber.bringing.inline import inline_content
 from rsnotify_subscriber.fetching.contents import Content, Unchanged

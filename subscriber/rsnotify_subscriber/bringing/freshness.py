@@ -15,11 +15,11 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import format_datetime, to_microseconds
-from rsnotify.dating import ends, postponed
 from rsnotify.errors import ContentMismatch
-from rsnotify.model import Resource
-from rsnotify.ways import Wanted
+from rsnotify.format.datetimes import format_datetime, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.selection.representations import Wanted
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from urllib.parse import unquote_to_bytes
 
-from rsnotify.ways import Wanted
+from rsnotify.selection.representations import Wanted
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.settings import Looking
+from rsnotify.runtime.config.files import Looking
 from rsnotify_subscriber.fleet.configuration import Configuration, Source
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.subscriber import Subscriber

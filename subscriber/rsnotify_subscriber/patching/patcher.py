@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rsnotify.model import Link
-from rsnotify.ways import Wanted
+from rsnotify.format.model import Link
+from rsnotify.selection.representations import Wanted
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 from rsnotify_subscriber.held import Held

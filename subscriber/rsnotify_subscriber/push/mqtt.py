@@ -16,15 +16,15 @@ from random import Random
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError, RefusedAddress, Unavailable
-from rsnotify.mqtt.asking import CONTENT_TYPE, LEASE, Ask
-from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection
-from rsnotify.mqtt.login import ANONYMOUS, Login
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import Broker, asking, channel_name, parse_broker
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.mqtt.connect import CLEAN, Session, connect
+from rsnotify.runtime.mqtt.connection import Connection
+from rsnotify.runtime.mqtt.login import ANONYMOUS, Login
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import Broker, asking, channel_name, parse_broker
+from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, Ask
+from rsnotify.selection.push_selection import EVERYTHING, Select
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import dial
 from rsnotify_subscriber.push.transport import Listener

@@ -9,9 +9,9 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.mqtt.names import SCHEMES, parse_broker
-from rsnotify.offer import Offer
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.offer import Offer
+from rsnotify.runtime.mqtt.names import SCHEMES, parse_broker
+from rsnotify.selection.push_selection import EVERYTHING, Select
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.mqtt import Brokered, MqttTransport

@@ -10,12 +10,12 @@ from pathlib import Path
 import aiohttp
 
 from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
+from rsnotify.format.writer import Profile
 from rsnotify.validation import Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
 from rsnotify.validation.tree import Located, Place
-from rsnotify.writing import Profile
 from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import Digester

@@ -14,7 +14,9 @@ from tempfile import TemporaryDirectory
 from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, RefusedAddress
-from rsnotify.links import resolve
+from rsnotify.format.links import resolve
+from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify.format.writer import Profile
 from rsnotify.validation.outline import Reference
 from rsnotify.validation.rules import broken
 from rsnotify.validation.tree import (
@@ -32,8 +34,6 @@ from rsnotify.validation.tree import (
     up_expected,
     up_of,
 )
-from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
-from rsnotify.writing import Profile
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.model import Document
-from rsnotify.reading import Limits
+from rsnotify.format.model import Document
+from rsnotify.format.reader import Limits
+from rsnotify.format.writer import write_document
 from rsnotify.validation import Finding, Validator, validate
-from rsnotify.writing import write_document
 from tests.core.documents import DOCUMENTS
 from tests.core.validation.valid import UP, VALID, urlset
 

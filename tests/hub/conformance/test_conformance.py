@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rsnotify_hub.conformance.asking import Settings
-from rsnotify_hub.conformance.ends import Ends, serve_ends
-from rsnotify_hub.conformance.outcomes import Level, Result, Verdict
-from rsnotify_hub.conformance.run import ALL, Check, run_checks
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub_check.asking import Settings
+from rsnotify_hub_check.ends import Ends, serve_ends
+from rsnotify_hub_check.outcomes import Level, Result, Verdict
+from rsnotify_hub_check.run import ALL, Check, run_checks
 from tests.hub.helpers import PATIENCE
 
 OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")

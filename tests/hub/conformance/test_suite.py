@@ -11,17 +11,17 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
-import rsnotify_hub.conformance
-from rsnotify_hub.conformance.asking import Settings
-from rsnotify_hub.conformance.bench import Bench
-from rsnotify_hub.conformance.command import app
-from rsnotify_hub.conformance.ends import serve_ends
-from rsnotify_hub.conformance.outcomes import Broken, Level, Result, Verdict
-from rsnotify_hub.conformance.registry import Check
-from rsnotify_hub.conformance.report import conforms, line, summary
-from rsnotify_hub.conformance.run import ALL, run_checks
+import rsnotify_hub_check
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub_check.asking import Settings
+from rsnotify_hub_check.bench import Bench
+from rsnotify_hub_check.command import app
+from rsnotify_hub_check.ends import serve_ends
+from rsnotify_hub_check.outcomes import Broken, Level, Result, Verdict
+from rsnotify_hub_check.registry import Check
+from rsnotify_hub_check.report import conforms, line, summary
+from rsnotify_hub_check.run import ALL, run_checks
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.hub.helpers import PATIENCE
 
@@ -279,7 +279,7 @@ async def test_what_cannot_be_tried_is_one_sentence_and_2(arguments: list[str], 
 
 
 def test_the_suite_knows_nothing_of_this_hub():
-    for path in Path(rsnotify_hub.conformance.__path__[0]).rglob("*.py"):
+    for path in Path(rsnotify_hub_check.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rsnotify_hub"):
-                assert (node.module or "").startswith("rsnotify_hub.conformance"), path
+                assert (node.module or "").startswith("rsnotify_hub_check"), path

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import CLEAN, Session, connect
+from rsnotify.runtime.mqtt.connection import Connection
+from rsnotify.runtime.mqtt.messages import Message
+from rsnotify.runtime.mqtt.names import parse_broker
 from tests.hub.helpers import PATIENCE
 from tests.mosquitto import Mosquitto
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import Unavailable
-from rsnotify.mqtt.asking import LEASE
-from rsnotify.mqtt.connection import Refused
-from rsnotify.mqtt.names import PREFIX
-from rsnotify.selective import Select
+from rsnotify.runtime.mqtt.connection import Refused
+from rsnotify.runtime.mqtt.names import PREFIX
+from rsnotify.runtime.mqtt.selection_requests import LEASE
+from rsnotify.selection.push_selection import Select
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.sending import Sending

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from rsnotify.model import Document
-from rsnotify.mqtt.asking import Ask
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import PREFIX, asking, channel_name
-from rsnotify.reading import read_document
-from rsnotify.selective import Select
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.mqtt.connection import Connection, Refused
+from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name
+from rsnotify.runtime.mqtt.selection_requests import Ask
+from rsnotify.selection.push_selection import Select
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.selecting.cutting import QUIET_SECONDS
 from tests.hub.conftest import RunHub

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rsnotify.mqtt.connecting import Session
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.connect import Session
+from rsnotify.runtime.mqtt.names import channel_name
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
 from tests.hub.mqtt.conftest import Listen

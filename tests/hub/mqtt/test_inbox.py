@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.mqtt.connection import Refused
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.connection import Refused
+from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics

@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 import aiohttp
 
-from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.errors import DocumentError, Unavailable
-from rsnotify.reading import Limits
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.reader import Limits
 from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry
