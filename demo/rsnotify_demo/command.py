@@ -19,7 +19,7 @@ from rsnotify.runtime.processes import Process, ProcessError
 if TYPE_CHECKING:
     from rich.live import Live
 
-    from rsnotify_demo.destination import Destination, Status
+    from rsnotify_demo.destination import DemoDestination, DestinationStatus
     from rsnotify_demo.disk import Disk
     from rsnotify_demo.observations import Observations
     from rsnotify_demo.scene import Scene
@@ -51,7 +51,7 @@ def demo(
 async def _demo(
     stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
 ) -> int:
-    from rsnotify_demo.destination import Destination
+    from rsnotify_demo.destination import DemoDestination
     from rsnotify_demo.disk import Disk
     from rsnotify_demo.link import open_link
     from rsnotify_demo.observations import SENSORS, Observations
@@ -66,7 +66,7 @@ async def _demo(
         source = await enter(_source(root, hub, linked))
         disk = Disk(root)
         teller = stack.enter_context(_Teller(observations, disk))
-        destination = Destination(source, root / "destination", teller.tell)
+        destination = DemoDestination(source, root / "destination", teller.tell)
         scene = Scene(observations, link, destination, disk, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
         page = await enter(serve_page(scene, facts, port))
@@ -108,7 +108,7 @@ async def _source(root: Path, hub: str, linked: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _running(destination: Destination, scene: Scene, disk: Disk) -> AsyncIterator[None]:
+async def _running(destination: DemoDestination, scene: Scene, disk: Disk) -> AsyncIterator[None]:
     """Let the Destination run, and look at it; if one fails, what is within ends with it."""
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -162,7 +162,7 @@ class _Teller:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    def tell(self, status: Status) -> None:
+    def tell(self, status: DestinationStatus) -> None:
         """Show a status; about each second there is one."""
         if self._ended:
             return
@@ -188,7 +188,7 @@ class _Teller:
             self._live.stop()
 
 
-def _place(status: Status) -> str:
+def _place(status: DestinationStatus) -> str:
     if not status.level:
         return f"{status.pending:,} on the way"
     # Without push a Destination knows what its last poll told, and no more.

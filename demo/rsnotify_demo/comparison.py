@@ -9,12 +9,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rsnotify_demo.observations import Resource
+from rsnotify_demo.observations import ObservedResource
 
 _VERSION = re.compile(rb'owl:versionInfo "(\d+)"')
 
 
-class State(StrEnum):
+class CopyState(StrEnum):
     """How one resource is held: one letter, since a page is sent hundreds of them at a time."""
 
     SAME = "s"
@@ -28,7 +28,7 @@ class State(StrEnum):
     NONE = "n"
 
 
-class Difference(Struct, frozen=True):
+class CopyDifference(Struct, frozen=True):
     """How a whole copy differs.
 
     Args:
@@ -50,34 +50,34 @@ class Comparison:
         folder: Where the copy is.
     """
 
-    def __init__(self, resources: Sequence[Resource], folder: Path) -> None:
+    def __init__(self, resources: Sequence[ObservedResource], folder: Path) -> None:
         self._resources = resources
         self._folder = folder
         #: The last version of each resource that the copy was seen to hold.
         self._held = [0] * len(resources)
 
-    def look(self) -> Difference:
+    def look(self) -> CopyDifference:
         """Compare now."""
         states, behind = [], 0
         for number, resource in enumerate(self._resources):
             version, content = resource.version, resource.content
             state, held = self._state(resource.name, content)
-            if state in (State.SAME, State.NONE):
+            if state in (CopyState.SAME, CopyState.NONE):
                 self._held[number] = version
             else:
                 self._held[number] = held or self._held[number]
                 behind += max(1, version - self._held[number])
             states.append(state)
-        differing = sum(state not in (State.SAME, State.NONE) for state in states)
-        return Difference("".join(states), behind, differing)
+        differing = sum(state not in (CopyState.SAME, CopyState.NONE) for state in states)
+        return CopyDifference("".join(states), behind, differing)
 
-    def _state(self, name: str, content: bytes | None) -> tuple[State, int | None]:
+    def _state(self, name: str, content: bytes | None) -> tuple[CopyState, int | None]:
         try:
             copy = (self._folder / name).read_bytes()
         except OSError:
-            return (State.NONE if content is None else State.MISSING), None
+            return (CopyState.NONE if content is None else CopyState.MISSING), None
         if copy == content:
-            return State.SAME, None
+            return CopyState.SAME, None
         match = _VERSION.search(copy)
         held = int(match.group(1)) if match else None
-        return (State.LEFT if content is None else State.OLD), held
+        return (CopyState.LEFT if content is None else CopyState.OLD), held

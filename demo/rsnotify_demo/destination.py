@@ -17,7 +17,7 @@ from rsnotify.runtime.processes import Process, ProcessError
 _LINE = re.compile(r"^\S+ (?:INFO|WARNING) rsnotify\.subscriber: (.*)$")
 
 
-class Life(StrEnum):
+class ProcessState(StrEnum):
     """Whether the process runs."""
 
     STARTING = "starting"
@@ -26,7 +26,7 @@ class Life(StrEnum):
     STOPPED = "stopped"
 
 
-class Status(msgspec.Struct):
+class DestinationStatus(msgspec.Struct):
     """What `rsnotify follow --json` tells about each second."""
 
     resources: int = 0
@@ -39,7 +39,7 @@ class Status(msgspec.Struct):
     level: bool = False
 
 
-class Destination:
+class DemoDestination:
     """Follows a Source as long as it is wanted to.
 
     Args:
@@ -52,7 +52,9 @@ class Destination:
         status: The last one it told.
     """
 
-    def __init__(self, source: str, folder: Path, heard: Callable[[Status], None]) -> None:
+    def __init__(
+        self, source: str, folder: Path, heard: Callable[[DestinationStatus], None]
+    ) -> None:
         self._source = source
         self._heard = heard
         self._log = folder.with_name("destination.log")
@@ -60,8 +62,8 @@ class Destination:
         self._wanted = asyncio.Event()
         self._unwanted = asyncio.Event()
         self.folder = folder
-        self.life = Life.STOPPED
-        self.status = Status()
+        self.life = ProcessState.STOPPED
+        self.status = DestinationStatus()
         self.start()
 
     @property
@@ -87,7 +89,7 @@ class Destination:
         """
         while True:
             await self._wanted.wait()
-            self.life = Life.STARTING
+            self.life = ProcessState.STARTING
             process = await Process.start(
                 *("-v", "follow", self._source, str(self.folder), "--json"),
                 "--allow-private-addresses",
@@ -95,10 +97,10 @@ class Destination:
             )
             try:
                 await self._follow(process)
-                self.life = Life.STOPPING
+                self.life = ProcessState.STOPPING
             finally:
                 await process.stop()
-                self.life = Life.STOPPED
+                self.life = ProcessState.STOPPED
 
     async def _follow(self, process: Process) -> None:
         listening = asyncio.create_task(self._listen(process))
@@ -115,8 +117,8 @@ class Destination:
 
     async def _listen(self, process: Process) -> None:
         async for line in process.lines():
-            self.life = Life.RUNNING
-            self.status = msgspec.json.decode(line, type=Status)
+            self.life = ProcessState.RUNNING
+            self.status = msgspec.json.decode(line, type=DestinationStatus)
             self._heard(self.status)
 
     def notes(self) -> list[str]:

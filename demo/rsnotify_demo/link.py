@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 _CHUNK = 65536
 
 
-class Link:
+class PushLink:
     """Carries bytes to the hub and back while it is whole. Made by `open_link`.
 
     What connects while it is cut waits, as on a network that is away: it gets through once the
@@ -101,7 +101,7 @@ class Link:
 
 
 @asynccontextmanager
-async def open_link(hub: str) -> AsyncIterator[tuple[Link, str]]:
+async def open_link(hub: str) -> AsyncIterator[tuple[PushLink, str]]:
     """Open a link to a hub.
 
     Args:
@@ -111,7 +111,7 @@ async def open_link(hub: str) -> AsyncIterator[tuple[Link, str]]:
         A context with the link and the URL at which Destinations reach the hub over it.
     """
     parts = urlsplit(hub)
-    link = Link(parts.hostname or "127.0.0.1", parts.port or 80)
+    link = PushLink(parts.hostname or "127.0.0.1", parts.port or 80)
     server = await asyncio.start_server(link.take, "127.0.0.1", 0)
     try:
         yield link, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"

@@ -32,7 +32,7 @@ _WINDOW = 5.0
 _AT_ONCE = 20
 
 
-class Resource(Struct):
+class ObservedResource(Struct):
     """One resource as the Source has it.
 
     Args:
@@ -62,8 +62,10 @@ class Observations:
         self._folder = folder
         self._random = Random()
         self._lately: deque[tuple[float, int]] = deque()
-        self._sensors = [Resource(f"sensor-{number:02}.ttl") for number in range(SENSORS)]
-        self._stations = [Resource(f"station-{number:03}.ttl") for number in range(STATIONS)]
+        self._sensors = [ObservedResource(f"sensor-{number:02}.ttl") for number in range(SENSORS)]
+        self._stations = [
+            ObservedResource(f"station-{number:03}.ttl") for number in range(STATIONS)
+        ]
         self.resources = self._sensors + self._stations
         self.flooding = False
         self.changes = 0
@@ -105,13 +107,13 @@ class Observations:
         since, before = self._lately[0]
         return (self.changes - before) / (now - since) if now > since else 0.0
 
-    def _remove(self, resource: Resource) -> None:
+    def _remove(self, resource: ObservedResource) -> None:
         (self._folder / resource.name).unlink()
         resource.version += 1
         resource.content = None
         self.changes += 1
 
-    def _observe(self, resource: Resource) -> None:
+    def _observe(self, resource: ObservedResource) -> None:
         resource.version += 1
         text = _OBSERVATION.format(
             version=resource.version,

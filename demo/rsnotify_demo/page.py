@@ -45,7 +45,7 @@ class Facts(msgspec.Struct, frozen=True):
     rate: float
 
 
-class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is sent to a page: at first all there is, then what is new."""
 
     frame: Frame
@@ -142,5 +142,7 @@ async def _send(scene: Scene, facts: Facts, response: web.StreamResponse) -> Non
         new = [sentence for sentence in told if sentence.number > last]
         first = last == 0
         last = told[-1].number if told else last
-        message = Message(frame, new, list(scene.past) if first else [], facts if first else None)
+        message = PageMessage(
+            frame, new, list(scene.past) if first else [], facts if first else None
+        )
         await response.write(b"data: " + msgspec.json.encode(message) + b"\n\n")

@@ -12,10 +12,10 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_demo.comparison import Comparison, Difference
-from rsnotify_demo.destination import Destination, Life, Status
+from rsnotify_demo.comparison import Comparison, CopyDifference
+from rsnotify_demo.destination import DemoDestination, DestinationStatus, ProcessState
 from rsnotify_demo.disk import Disk
-from rsnotify_demo.link import Link
+from rsnotify_demo.link import PushLink
 from rsnotify_demo.observations import STATIONS, Observations
 from rsnotify_demo.story import Sentence, Story
 
@@ -60,11 +60,11 @@ class Frame(Struct, frozen=True):
     whole: bool
     carried: int
     hub: HubFacts
-    life: Life
-    status: Status
+    life: ProcessState
+    status: DestinationStatus
     #: Seconds since T.
     age: float | None
-    copy: Difference
+    copy: CopyDifference
     gap: bool
     flush_ms: float | None
     pulled: int
@@ -91,8 +91,8 @@ class Scene:
     def __init__(
         self,
         observations: Observations,
-        link: Link,
-        destination: Destination,
+        link: PushLink,
+        destination: DemoDestination,
         disk: Disk,
         *,
         hub: str,
@@ -184,10 +184,10 @@ class Scene:
         assert self.frame is not None
         return self.frame, list(self.story.sentences)
 
-    def _frame(self, difference: Difference) -> Frame:
+    def _frame(self, difference: CopyDifference) -> Frame:
         now = datetime.now(UTC)
         status, life = self._destination.status, self._destination.life
-        running = life in (Life.STARTING, Life.RUNNING)
+        running = life in (ProcessState.STARTING, ProcessState.RUNNING)
         through = status.through
         return Frame(
             at=now,
@@ -210,7 +210,7 @@ class Scene:
     def _narrate(self, frame: Frame) -> None:
         for text in self._destination.notes():
             self.story.note(frame.at, text)
-        running = frame.life is Life.RUNNING
+        running = frame.life is ProcessState.RUNNING
         self.story.push(frame.at, frame.status.push if running else None)
         if frame.status.through is not None:  # else the first copy is still being made
             self.story.behind(frame.at, frame.copy.behind)

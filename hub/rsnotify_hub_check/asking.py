@@ -7,7 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 
-class Way(StrEnum):
+class PublishMethod(StrEnum):
     """How a publisher tells the hub of a change, which WebSub leaves to the two of them (§6)."""
 
     PING = "ping"
@@ -16,7 +16,7 @@ class Way(StrEnum):
     CONTENT = "content"
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class CheckSettings(Struct, frozen=True, kw_only=True):
     """How the hub is asked, and how long is waited for it.
 
     Args:
@@ -33,7 +33,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     hub: str
     publish: str | None = None
-    way: Way = Way.PING
+    way: PublishMethod = PublishMethod.PING
     token: str | None = None
     patience: float = 10.0
     quiet: float = 2.0

@@ -10,20 +10,29 @@ from urllib.parse import urlencode
 import aiohttp
 from msgspec import Struct
 
-from rsnotify_hub_check.asking import Settings, Way
-from rsnotify_hub_check.callback import Callback, Delivery, Verification, echo
-from rsnotify_hub_check.ends import Ends, Topic
-from rsnotify_hub_check.outcomes import Broken, expect
+from rsnotify_hub_check.asking import CheckSettings, PublishMethod
+from rsnotify_hub_check.callback import (
+    ReceivedDelivery,
+    ReceivedVerification,
+    SimulatedCallback,
+    echo,
+)
+from rsnotify_hub_check.ends import SimulatedEndpoints, SimulatedTopic
+from rsnotify_hub_check.outcomes import RequirementBroken, expect
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_REASON_BYTES = 300
 #: How soon is published again what was not delivered, in seconds; the waits grow.
 _FIRST_PAUSE = 0.05
 #: What a ping names the topic by: hubs know one name or the other.
-_NAMES = {Way.PING: ("hub.url", "hub.topic"), Way.URL: ("hub.url",), Way.TOPIC: ("hub.topic",)}
+_NAMES = {
+    PublishMethod.PING: ("hub.url", "hub.topic"),
+    PublishMethod.URL: ("hub.url",),
+    PublishMethod.TOPIC: ("hub.topic",),
+}
 
 
-class Response(Struct, frozen=True):
+class HubResponse(Struct, frozen=True):
     """What the hub answered."""
 
     status: int
@@ -41,7 +50,7 @@ def html(words: str) -> bytes:
     return f"<!doctype html>\n<title>A topic</title>\n<p>{words}</p>\n".encode()
 
 
-class Bench:
+class HubUnderTest:
     """One check's place of work.
 
     Args:
@@ -54,19 +63,23 @@ class Bench:
         ends: Serves topics and callbacks.
     """
 
-    def __init__(self, settings: Settings, ends: Ends, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, settings: CheckSettings, ends: SimulatedEndpoints, session: aiohttp.ClientSession
+    ) -> None:
         self.settings = settings
         self.ends = ends
         self._session = session
 
-    def topic(self, content_type: str = "text/html", write: Callable[[str], bytes] = html) -> Topic:
+    def topic(
+        self, content_type: str = "text/html", write: Callable[[str], bytes] = html
+    ) -> SimulatedTopic:
         """Begin to serve a topic."""
         return self.ends.topic(content_type, write)
 
     def callback(
-        self, query: str = "", path: str = "", *, beside: Callback | None = None
-    ) -> Callback:
-        """Begin to serve a callback (`Ends.callback`)."""
+        self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
+    ) -> SimulatedCallback:
+        """Begin to serve a callback (`SimulatedEndpoints.callback`)."""
         return self.ends.callback(query, path, beside=beside)
 
     async def reach(self) -> None:
@@ -81,41 +94,47 @@ class Bench:
         topic = self.topic()
         try:
             await self.publish(topic)
-        except Broken as refused:
+        except RequirementBroken as refused:
             # Some hubs accept updates of a topic only once somebody has subscribed to it.
             await self._publish_to_a_subscriber(topic, refused)
 
-    async def _publish_to_a_subscriber(self, topic: Topic, refused: Broken) -> None:
+    async def _publish_to_a_subscriber(
+        self, topic: SimulatedTopic, refused: RequirementBroken
+    ) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.settle
-        with suppress(Broken):
+        with suppress(RequirementBroken):
             await self.subscribe(topic, self.callback())
             while loop.time() < end:
-                with suppress(Broken):
+                with suppress(RequirementBroken):
                     await self.publish(topic)
                     return
                 await asyncio.sleep(_FIRST_PAUSE)
         raise refused
 
-    async def post(self, form: Sequence[tuple[str, str]] | bytes, **headers: str) -> Response:
+    async def post(self, form: Sequence[tuple[str, str]] | bytes, **headers: str) -> HubResponse:
         """POST a form to the hub."""
         body = form if isinstance(form, bytes) else urlencode(form).encode()
         return await self._post(self.settings.hub, body, {"Content-Type": _FORM, **headers})
 
-    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> Response:
+    async def _post(self, url: str, body: bytes, headers: dict[str, str]) -> HubResponse:
         try:
             async with (
                 asyncio.timeout(self.settings.patience),
                 self._session.post(url, data=body, headers=headers, allow_redirects=False) as got,
             ):
                 text = (await got.content.read(_MAX_REASON_BYTES * 4)).decode(errors="replace")
-                return Response(got.status, got.content_type, text)
+                return HubResponse(got.status, got.content_type, text)
         except TimeoutError:
-            raise Broken(f"no answer within {self.settings.patience:g} s") from None
+            raise RequirementBroken(f"no answer within {self.settings.patience:g} s") from None
         except aiohttp.ClientError as error:
-            raise Broken(getattr(error, "strerror", None) or type(error).__name__) from None
+            raise RequirementBroken(
+                getattr(error, "strerror", None) or type(error).__name__
+            ) from None
 
-    async def ask(self, mode: str, topic: Topic, callback: Callback, **fields: str) -> Response:
+    async def ask(
+        self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
+    ) -> HubResponse:
         """Ask to subscribe or unsubscribe.
 
         Args:
@@ -128,8 +147,8 @@ class Bench:
         return await self.post([("hub." + name, value) for name, value in form.items()])
 
     async def intend(
-        self, mode: str, topic: Topic, callback: Callback, **fields: str
-    ) -> Verification:
+        self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
+    ) -> ReceivedVerification:
         """Ask as `ask` does, and wait until the hub has asked back.
 
         Raises:
@@ -140,7 +159,9 @@ class Bench:
         expect(response.status == 202, f"the hub answers {response}, not 202")
         return await self.verification(callback, before)
 
-    async def subscribe(self, topic: Topic, callback: Callback, **fields: str) -> Verification:
+    async def subscribe(
+        self, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
+    ) -> ReceivedVerification:
         """Subscribe, up to the callback's answer."""
         return await self.intend("subscribe", topic, callback, **fields)
 
@@ -150,11 +171,13 @@ class Bench:
         for callback, topic in self.ends.subscribed():
             callback.reply, callback.drops = echo, False
             form = {"mode": "unsubscribe", "topic": topic, "callback": callback.url}
-            with suppress(Broken):
+            with suppress(RequirementBroken):
                 await self.post([("hub." + name, value) for name, value in form.items()])
         await self.ends.until(lambda: not self.ends.subscribed(), self.settings.patience)
 
-    async def verification(self, callback: Callback, number: int = 0) -> Verification:
+    async def verification(
+        self, callback: SimulatedCallback, number: int = 0
+    ) -> ReceivedVerification:
         """Wait for a GET of a callback.
 
         Raises:
@@ -165,7 +188,7 @@ class Bench:
         expect(came, "the hub does not GET the callback to verify the intent")
         return seen[number]
 
-    async def publish(self, topic: Topic, *, way: Way | None = None) -> bytes:
+    async def publish(self, topic: SimulatedTopic, *, way: PublishMethod | None = None) -> bytes:
         """Change a topic, and tell the hub.
 
         Raises:
@@ -175,13 +198,13 @@ class Bench:
         await self.tell(topic, way=way)
         return body
 
-    async def tell(self, topic: Topic, *, way: Way | None = None) -> None:
+    async def tell(self, topic: SimulatedTopic, *, way: PublishMethod | None = None) -> None:
         """Tell the hub that a topic has changed."""
         headers = {"Content-Type": _FORM}
         if self.settings.token is not None:
             headers["Authorization"] = f"Bearer {self.settings.token}"
         way = way or self.settings.way
-        if way is Way.CONTENT:
+        if way is PublishMethod.CONTENT:
             headers |= {"Content-Type": topic.content_type, "Link": self.ends.links(topic)}
             body = topic.versions[-1]
         else:
@@ -192,12 +215,12 @@ class Bench:
 
     async def delivered(
         self,
-        topic: Topic,
-        callback: Callback,
-        wanted: Callable[[Delivery], bool] = lambda delivery: True,
+        topic: SimulatedTopic,
+        callback: SimulatedCallback,
+        wanted: Callable[[ReceivedDelivery], bool] = lambda delivery: True,
         *,
-        way: Way | None = None,
-    ) -> Delivery:
+        way: PublishMethod | None = None,
+    ) -> ReceivedDelivery:
         """Publish until a callback is sent what was published, which it may not be at once.
 
         Args:
@@ -213,7 +236,7 @@ class Bench:
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.patience
 
-        def fresh() -> list[Delivery]:
+        def fresh() -> list[ReceivedDelivery]:
             news = callback.deliveries[before:]
             return [
                 each for each in news if each.body in topic.versions[versions:] and wanted(each)
@@ -223,23 +246,25 @@ class Bench:
         while not fresh() and loop.time() < end:
             try:
                 await self.publish(topic, way=way)
-            except Broken as error:  # it may not have taken note of the subscription yet
+            except RequirementBroken as error:  # it may not have taken note of the subscription yet
                 refused = error
             await self.ends.until(lambda: bool(fresh()), min(pause, self.settings.settle))
             pause *= 2
         if not fresh():
             if refused is not None:
                 raise refused
-            raise Broken(_missed(callback.deliveries[before:], topic))
+            raise RequirementBroken(_missed(callback.deliveries[before:], topic))
         return fresh()[0]
 
-    async def quieted(self, topic: Topic, callback: Callback) -> None:
+    async def quieted(self, topic: SimulatedTopic, callback: SimulatedCallback) -> None:
         """Wait until nothing that `delivered` published is under way to a callback any more."""
         await self.ends.until(
             lambda: callback.deliveries[-1].body == topic.versions[-1], self.settings.settle
         )
 
-    async def ended(self, topic: Topic, callback: Callback, otherwise: str) -> None:
+    async def ended(
+        self, topic: SimulatedTopic, callback: SimulatedCallback, otherwise: str
+    ) -> None:
         """Expect that a callback is delivered to no more, or will not be in a moment.
 
         Raises:
@@ -258,7 +283,7 @@ class Bench:
                 return
             expect(loop.time() < end, otherwise)
 
-    async def witnessed(self, topic: Topic) -> None:
+    async def witnessed(self, topic: SimulatedTopic) -> None:
         """Publish until somebody else was sent it, so that nothing is left under way."""
         witness = self.callback()
         await self.subscribe(topic, witness)
@@ -273,7 +298,7 @@ class Bench:
         expect(not await self.ends.until(came, self.settings.quiet), otherwise)
 
 
-def _missed(deliveries: Sequence[Delivery], topic: Topic) -> str:
+def _missed(deliveries: Sequence[ReceivedDelivery], topic: SimulatedTopic) -> str:
     if not deliveries:
         return "what was published is not delivered"
     if deliveries[-1].body not in topic.versions:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from multidict import CIMultiDictProxy
 
 
-class Verification(Struct, frozen=True):
+class ReceivedVerification(Struct, frozen=True):
     """A GET of a callback.
 
     Args:
@@ -27,7 +27,7 @@ class Verification(Struct, frozen=True):
         return self.appended.get("hub.challenge", "")
 
 
-class Delivery(Struct, frozen=True):
+class ReceivedDelivery(Struct, frozen=True):
     """A POST to a callback."""
 
     target: str
@@ -35,7 +35,7 @@ class Delivery(Struct, frozen=True):
     body: bytes
 
 
-class Reply(Struct, frozen=True):
+class CallbackReply(Struct, frozen=True):
     """What a callback answers."""
 
     status: int = 200
@@ -43,17 +43,17 @@ class Reply(Struct, frozen=True):
     headers: dict[str, str] = {}
 
 
-def echo(verification: Verification) -> Reply:
+def echo(verification: ReceivedVerification) -> CallbackReply:
     """Confirm."""
-    return Reply(body=verification.challenge)
+    return CallbackReply(body=verification.challenge)
 
 
-def decline(verification: Verification) -> Reply:
+def decline(verification: ReceivedVerification) -> CallbackReply:
     """Say that the subscriber does not want this (WebSub §5.3.1)."""
-    return Reply(status=404)
+    return CallbackReply(status=404)
 
 
-class Callback:
+class SimulatedCallback:
     """A subscriber's callback.
 
     Attributes:
@@ -73,23 +73,23 @@ class Callback:
         self.token = token
         self.target = f"/callback/{self.token}{path}" + (f"?{query}" if query else "")
         self.url = base + self.target
-        self.reply: Callable[[Verification], Reply] = echo
-        self.answers: list[Reply] = []
-        self.answer = Reply()
+        self.reply: Callable[[ReceivedVerification], CallbackReply] = echo
+        self.answers: list[CallbackReply] = []
+        self.answer = CallbackReply()
         self.drops = False
         self.open = asyncio.Event()
         self.open.set()
-        self.verifications: list[Verification] = []
-        self.deliveries: list[Delivery] = []
+        self.verifications: list[ReceivedVerification] = []
+        self.deliveries: list[ReceivedDelivery] = []
         self.subscribed: set[str] = set()
 
-    def read(self, target: str) -> Verification:
+    def read(self, target: str) -> ReceivedVerification:
         """Take a verification apart: what it adds to the callback's own query."""
         added = target[len(self.target) :] if target.startswith(self.target) else target
         query = added.lstrip("?&") if added is not target else target.partition("?")[2]
-        return Verification(target, dict(parse_qsl(query, keep_blank_values=True)))
+        return ReceivedVerification(target, dict(parse_qsl(query, keep_blank_values=True)))
 
-    def verify(self, verification: Verification) -> Reply:
+    def verify(self, verification: ReceivedVerification) -> CallbackReply:
         """Answer a verification."""
         self.verifications.append(verification)
         reply = self.reply(verification)

@@ -10,10 +10,10 @@ import typer
 
 from rsnotify.runtime.cli.commands import Command
 from rsnotify.runtime.cli.running import complain, printable
-from rsnotify_hub_check.asking import Settings, Way
-from rsnotify_hub_check.ends import serve_ends
-from rsnotify_hub_check.outcomes import Broken, Result
-from rsnotify_hub_check.registry import Check
+from rsnotify_hub_check.asking import CheckSettings, PublishMethod
+from rsnotify_hub_check.ends import serve_endpoints
+from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
+from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.report import as_json, conforms, line, summary
 from rsnotify_hub_check.run import ALL, run_checks
 
@@ -41,13 +41,13 @@ def check(
         ),
     ] = None,
     publish: Annotated[
-        Way,
+        PublishMethod,
         typer.Option(
             metavar="ping|url|topic|content",
             rich_help_panel=_PUBLISHING,
             help="How to publish: a ping by hub.url and hub.topic, by one of them, or the content.",
         ),
-    ] = Way.PING,
+    ] = PublishMethod.PING,
     publish_url: Annotated[
         str | None,
         typer.Option(
@@ -128,7 +128,7 @@ def check(
     """
     if not url.startswith(("http://", "https://")):
         raise complain(f"{url!r} is not an http or https URL", 2)
-    settings = Settings(
+    settings = CheckSettings(
         hub=url,
         publish=publish_url,
         way=publish,
@@ -151,31 +151,31 @@ def check(
 
 
 async def _run(
-    chosen: list[Check],
-    settings: Settings,
+    chosen: list[ConformanceCheck],
+    settings: CheckSettings,
     address: tuple[str, int],
     base: str | None,
     at_once: int,
     *,
     told: bool,
-) -> list[Result]:
+) -> list[CheckResult]:
     results = []
     try:
         host, port = address
         base = base.rstrip("/") if base else None
-        async with serve_ends(settings.hub, host=host, port=port, base=base) as ends:
+        async with serve_endpoints(settings.hub, host=host, port=port, base=base) as ends:
             async for result in run_checks(chosen, settings, ends, at_once=at_once):
                 results.append(result)
                 if told:
                     typer.echo("\n".join(map(printable, line(result).split("\n"))))
-    except Broken as broken:
+    except RequirementBroken as broken:
         raise complain(f"the hub at {settings.hub} cannot be tried: {broken}", 2) from None
     except OSError as error:
         raise complain(f"cannot listen on {host} port {port}: {error.strerror}", 2) from None
     return results
 
 
-def _chosen(parts: list[str]) -> list[Check]:
+def _chosen(parts: list[str]) -> list[ConformanceCheck]:
     chosen = [each for each in ALL if any(part in each.name for part in parts)]
     if not chosen:
         raise complain(f"no check has {' or '.join(parts)} in its name", 2)

@@ -11,13 +11,13 @@ from itertools import chain
 from aiohttp import web
 
 from rsnotify.format.links import format_links
-from rsnotify_hub_check.callback import Callback, Delivery, Reply
+from rsnotify_hub_check.callback import CallbackReply, ReceivedDelivery, SimulatedCallback
 
 #: The largest body that is taken from a hub.
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
-class Topic:
+class SimulatedTopic:
     """A publisher's resource, of which each version is told from all others.
 
     Attributes:
@@ -42,7 +42,7 @@ class Topic:
         return self.versions[-1]
 
 
-class Ends:
+class SimulatedEndpoints:
     """A server of topics and callbacks.
 
     Args:
@@ -56,13 +56,13 @@ class Ends:
     def __init__(self, base: str, hub: str) -> None:
         self.base = base
         self._hub = hub
-        self._callbacks: dict[str, list[Callback]] = {}
-        self._topics: dict[str, Topic] = {}
+        self._callbacks: dict[str, list[SimulatedCallback]] = {}
+        self._topics: dict[str, SimulatedTopic] = {}
         self._happened = asyncio.Condition()
 
     def callback(
-        self, query: str = "", path: str = "", *, beside: Callback | None = None
-    ) -> Callback:
+        self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
+    ) -> SimulatedCallback:
         """Begin to serve a callback.
 
         Args:
@@ -71,22 +71,22 @@ class Ends:
             beside: A callback that it shares its path with, but for the end of it.
         """
         token = beside.token if beside else secrets.token_hex(12)
-        callback = Callback(self.base, token, query, path)
+        callback = SimulatedCallback(self.base, token, query, path)
         self._callbacks.setdefault(token, []).append(callback)
         return callback
 
-    def topic(self, content_type: str, write: Callable[[str], bytes]) -> Topic:
+    def topic(self, content_type: str, write: Callable[[str], bytes]) -> SimulatedTopic:
         """Begin to serve a topic.
 
         Args:
             content_type: What it is sent as.
             write: Makes a body out of a few words.
         """
-        topic = Topic(self.base, content_type, write)
+        topic = SimulatedTopic(self.base, content_type, write)
         self._topics[topic.token] = topic
         return topic
 
-    def links(self, topic: Topic) -> str:
+    def links(self, topic: SimulatedTopic) -> str:
         """Return the Link header of a topic (WebSub §4)."""
         return format_links([("self", topic.url), ("hub", self._hub)])
 
@@ -111,12 +111,12 @@ class Ends:
             return await self._call(next(named, these[0]), request)
         return web.Response(status=404)
 
-    def _content(self, topic: Topic) -> web.Response:
+    def _content(self, topic: SimulatedTopic) -> web.Response:
         topic.gets += 1
         headers = {"Content-Type": topic.content_type, "Link": self.links(topic)}
         return web.Response(body=topic.versions[-1], headers=headers)
 
-    async def _call(self, callback: Callback, request: web.Request) -> web.StreamResponse:
+    async def _call(self, callback: SimulatedCallback, request: web.Request) -> web.StreamResponse:
         reply = await self._record(callback, request)
         async with self._happened:
             self._happened.notify_all()
@@ -125,14 +125,14 @@ class Ends:
             request.transport.abort()
         return web.Response(status=reply.status, text=reply.body, headers=reply.headers)
 
-    async def _record(self, callback: Callback, request: web.Request) -> Reply:
+    async def _record(self, callback: SimulatedCallback, request: web.Request) -> CallbackReply:
         if request.method == "GET":
             return callback.verify(callback.read(request.raw_path))
         body = await request.read()
-        callback.deliveries.append(Delivery(request.raw_path, request.headers, body))
+        callback.deliveries.append(ReceivedDelivery(request.raw_path, request.headers, body))
         return callback.answers.pop(0) if callback.answers else callback.answer
 
-    def subscribed(self) -> list[tuple[Callback, str]]:
+    def subscribed(self) -> list[tuple[SimulatedCallback, str]]:
         """Return the callbacks that are subscribed, as far as they know, each with its topic."""
         callbacks = chain.from_iterable(self._callbacks.values())
         return [(each, topic) for each in callbacks for topic in each.subscribed]
@@ -144,9 +144,9 @@ class Ends:
 
 
 @asynccontextmanager
-async def serve_ends(
+async def serve_endpoints(
     hub: str, *, host: str = "127.0.0.1", port: int = 0, base: str | None = None
-) -> AsyncIterator[Ends]:
+) -> AsyncIterator[SimulatedEndpoints]:
     """Serve topics and callbacks.
 
     Args:
@@ -158,7 +158,7 @@ async def serve_ends(
     Raises:
         OSError: The address or port cannot be had.
     """
-    ends: list[Ends] = []
+    ends: list[SimulatedEndpoints] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return await ends[0].handle(request)
@@ -171,7 +171,7 @@ async def serve_ends(
         site = web.TCPSite(runner, host, port)
         await site.start()
         shown = f"[{host}]" if ":" in host else host
-        ends.append(Ends(base or f"http://{shown}:{_port(runner.addresses)}", hub))
+        ends.append(SimulatedEndpoints(base or f"http://{shown}:{_port(runner.addresses)}", hub))
         yield ends[0]
         ends[0].release()
     finally:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 
-class Level(StrEnum):
+class RequirementLevel(StrEnum):
     """How strongly the REC asks for something (RFC 2119)."""
 
     MUST = "MUST"
@@ -15,7 +15,7 @@ class Level(StrEnum):
     MAY = "MAY"
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """What a check found."""
 
     PASSED = "passed"
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
     UNTOLD = "untold"
 
 
-class Result(Struct, frozen=True, kw_only=True):
+class CheckResult(Struct, frozen=True, kw_only=True):
     """One check's result.
 
     Args:
@@ -39,19 +39,19 @@ class Result(Struct, frozen=True, kw_only=True):
 
     name: str
     section: str
-    level: Level
+    level: RequirementLevel
     rocks: tuple[int, ...]
     title: str
-    verdict: Verdict
+    verdict: CheckVerdict
     reason: str
     seconds: float
 
 
-class Broken(Exception):
+class RequirementBroken(Exception):
     """The hub breaks the rule; the message says how."""
 
 
-class Untold(Exception):
+class Inconclusive(Exception):
     """This hub gives no occasion to tell; the message says why."""
 
 
@@ -62,4 +62,4 @@ def expect(holds: object, otherwise: str) -> None:
         Broken: It does not.
     """
     if not holds:
-        raise Broken(otherwise)
+        raise RequirementBroken(otherwise)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Coroutine
 
 from msgspec import Struct
 
-from rsnotify_hub_check.bench import Bench
-from rsnotify_hub_check.outcomes import Level
+from rsnotify_hub_check.bench import HubUnderTest
+from rsnotify_hub_check.outcomes import RequirementLevel
 
-Run = Callable[[Bench], Coroutine[None, None, None]]
+Run = Callable[[HubUnderTest], Coroutine[None, None, None]]
 
 
-class Check(Struct, frozen=True):
+class ConformanceCheck(Struct, frozen=True):
     """A rule, and how to try it.
 
     Args:
@@ -26,24 +26,24 @@ class Check(Struct, frozen=True):
 
     name: str
     section: str
-    level: Level
+    level: RequirementLevel
     rocks: tuple[int, ...]
     title: str
     run: Run
 
 
 #: Every check by its name. Filled by the modules of `checks`.
-CHECKS: dict[str, Check] = {}
+CHECKS: dict[str, ConformanceCheck] = {}
 
 
-def check(section: str, level: Level, *rocks: int) -> Callable[[Run], Run]:
+def check(section: str, level: RequirementLevel, *rocks: int) -> Callable[[Run], Run]:
     """Register a coroutine as a check: its name is the check's, its docstring the rule."""
 
     def register(run: Run) -> Run:
         name = run.__name__.replace("_", "-")
         assert name not in CHECKS, name
         title = (run.__doc__ or "").partition("\n")[0]
-        CHECKS[name] = Check(name, section, level, rocks, title, run)
+        CHECKS[name] = ConformanceCheck(name, section, level, rocks, title, run)
         return run
 
     return register

@@ -7,44 +7,44 @@ from importlib.metadata import version
 
 import msgspec
 
-from rsnotify_hub_check.outcomes import Level, Result, Verdict
+from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
 
-_MARKS = {Verdict.PASSED: "ok", Verdict.FAILED: "FAILED", Verdict.UNTOLD: "?"}
+_MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict.UNTOLD: "?"}
 
 
-def conforms(results: Sequence[Result], *, strict: bool = False) -> bool:
+def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
     """Tell whether a hub does all that it must.
 
     Args:
         results: What was found.
         strict: Whether it must also do what it should.
     """
-    asked = {Level.MUST, Level.SHOULD} if strict else {Level.MUST}
-    return not any(each.verdict is Verdict.FAILED and each.level in asked for each in results)
+    asked = {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
+    return not any(each.verdict is CheckVerdict.FAILED and each.level in asked for each in results)
 
 
-def line(result: Result) -> str:
+def line(result: CheckResult) -> str:
     """Write one result."""
     mark = _MARKS[result.verdict]
-    if result.level is Level.MAY and result.verdict is Verdict.FAILED:
+    if result.level is RequirementLevel.MAY and result.verdict is CheckVerdict.FAILED:
         mark = "no"
     rocks = f" [{', '.join(map(str, result.rocks))}]" if result.rocks else ""
     text = f"{mark:6}  {result.level:6}  §{result.section:5}  {result.name}{rocks}: {result.title}"
     return f"{text}\n        {result.reason}" if result.reason else text
 
 
-def summary(results: Sequence[Result]) -> str:
+def summary(results: Sequence[CheckResult]) -> str:
     """Count them."""
     parts = []
-    for level in Level:
+    for level in RequirementLevel:
         these = [each for each in results if each.level is level]
-        passed = sum(each.verdict is Verdict.PASSED for each in these)
+        passed = sum(each.verdict is CheckVerdict.PASSED for each in these)
         parts.append(f"{level} {passed} of {len(these)}")
-    untold = sum(each.verdict is Verdict.UNTOLD for each in results)
+    untold = sum(each.verdict is CheckVerdict.UNTOLD for each in results)
     return ", ".join(parts) + (f"; {untold} could not be told" if untold else "")
 
 
-def as_json(hub: str, results: Sequence[Result], *, strict: bool) -> bytes:
+def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
     """Write all as one JSON object."""
     report = {
         "suite": f"rsnotify {version('rsnotify')}",

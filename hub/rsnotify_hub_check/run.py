@@ -7,17 +7,17 @@ from collections.abc import AsyncIterator, Iterable
 
 import aiohttp
 
-from rsnotify_hub_check.asking import Settings
-from rsnotify_hub_check.bench import Bench
+from rsnotify_hub_check.asking import CheckSettings
+from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.checks import ALL
-from rsnotify_hub_check.ends import Ends
-from rsnotify_hub_check.outcomes import Broken, Result, Untold, Verdict
-from rsnotify_hub_check.registry import Check
+from rsnotify_hub_check.ends import SimulatedEndpoints
+from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, Inconclusive, RequirementBroken
+from rsnotify_hub_check.registry import ConformanceCheck
 
-__all__ = ["ALL", "Check", "run_check", "run_checks"]
+__all__ = ["ALL", "ConformanceCheck", "run_check", "run_checks"]
 
 
-async def run_check(check: Check, bench: Bench) -> Result:
+async def run_check(check: ConformanceCheck, bench: HubUnderTest) -> CheckResult:
     """Run one check.
 
     Args:
@@ -26,17 +26,20 @@ async def run_check(check: Check, bench: Bench) -> Result:
     """
     loop = asyncio.get_running_loop()
     begin = loop.time()
-    verdict, reason = Verdict.PASSED, ""
+    verdict, reason = CheckVerdict.PASSED, ""
     try:
         await check.run(bench)
-    except Broken as broken:
-        verdict, reason = Verdict.FAILED, str(broken)
-    except Untold as untold:
-        verdict, reason = Verdict.UNTOLD, str(untold)
+    except RequirementBroken as broken:
+        verdict, reason = CheckVerdict.FAILED, str(broken)
+    except Inconclusive as untold:
+        verdict, reason = CheckVerdict.UNTOLD, str(untold)
     except Exception as error:
         # What one hub does that nobody thought of must not take the other results away.
-        verdict, reason = Verdict.FAILED, f"the check broke off: {type(error).__name__}: {error}"
-    return Result(
+        verdict, reason = (
+            CheckVerdict.FAILED,
+            f"the check broke off: {type(error).__name__}: {error}",
+        )
+    return CheckResult(
         name=check.name,
         section=check.section,
         level=check.level,
@@ -49,8 +52,12 @@ async def run_check(check: Check, bench: Bench) -> Result:
 
 
 async def run_checks(
-    checks: Iterable[Check], settings: Settings, ends: Ends, *, at_once: int
-) -> AsyncIterator[Result]:
+    checks: Iterable[ConformanceCheck],
+    settings: CheckSettings,
+    ends: SimulatedEndpoints,
+    *,
+    at_once: int,
+) -> AsyncIterator[CheckResult]:
     """Run checks, each with topics and callbacks of its own.
 
     Args:
@@ -67,10 +74,10 @@ async def run_checks(
     """
     room = asyncio.Semaphore(at_once)
     async with aiohttp.ClientSession() as session:
-        bench = Bench(settings, ends, session)
+        bench = HubUnderTest(settings, ends, session)
         await bench.reach()
 
-        async def run(check: Check) -> Result:
+        async def run(check: ConformanceCheck) -> CheckResult:
             async with room:
                 return await run_check(check, bench)
 

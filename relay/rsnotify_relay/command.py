@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.cli.forced_shutdown import Leaving
+from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
 from rsnotify_subscriber.command_how import How, with_how
@@ -125,7 +125,7 @@ def relay(
             most_ways=how.hubs,
             **how.settings(),
         )
-        leaving = Leaving(lambda: left_behind(relaying.subscriber.in_handler))
+        leaving = ForcedShutdown(lambda: left_behind(relaying.subscriber.in_handler))
         run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)
 
 

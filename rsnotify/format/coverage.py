@@ -23,7 +23,7 @@ from rsnotify.format.timestamp_precision import by_place, ends, postponed
 from rsnotify.format.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
 
 
-class Check(Enum):
+class CheckMethod(Enum):
     """How to decide whether a change still has to be applied to what is held."""
 
     #: The datetimes decide: what is held as of a later change is left alone.
@@ -53,7 +53,7 @@ class Change(Struct, frozen=True, gc=False):
     at: Instant
     resource: Resource
     package: str | None = None
-    check: Check = Check.DATE
+    check: CheckMethod = CheckMethod.DATE
 
     @property
     def dated_by_lastmod(self) -> bool:

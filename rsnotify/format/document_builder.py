@@ -16,7 +16,7 @@ from lxml import etree
 from rsnotify.errors import InvalidDocument, MalformedDocument, TooLarge, WrongDocument
 from rsnotify.format.datetimes import parse_datetime
 from rsnotify.format.fast_reader import ATTRIBUTES
-from rsnotify.format.limits import Limits
+from rsnotify.format.limits import DocumentLimits
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, ChangeType
 
@@ -110,7 +110,7 @@ class DocumentBuilder(_ParserTarget):
         limits: What is refused for its size.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: DocumentLimits) -> None:
         self.completed: list[Resource] = []
         self._limits = limits
         self._uri_length = limits.uri_length

@@ -59,7 +59,7 @@ _PATIENCE = 100
 OnEntry = Callable[[Sequence[str | None], Sequence[dict[str, str]]], None]
 
 
-class PlainForm:
+class FastReader:
     """Splits a document into plain entries and the rest.
 
     Args:

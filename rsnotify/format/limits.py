@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Limits(Struct, frozen=True):
+class DocumentLimits(Struct, frozen=True):
     """How much one document may hold before it is refused.
 
     These protect memory and time. They are several times what the specification allows (50,000
@@ -33,4 +33,4 @@ class Limits(Struct, frozen=True):
     depth: int = 100
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = DocumentLimits()

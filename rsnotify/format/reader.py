@@ -14,12 +14,12 @@ from lxml import etree
 
 from rsnotify.errors import DocumentError, MalformedDocument, TooLarge
 from rsnotify.format.document_builder import DocumentBuilder
-from rsnotify.format.fast_reader import PlainForm
-from rsnotify.format.limits import DEFAULT_LIMITS, Limits
+from rsnotify.format.fast_reader import FastReader
+from rsnotify.format.limits import DEFAULT_LIMITS, DocumentLimits
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.xml_parser import safe_parser
 
-__all__ = ["DEFAULT_LIMITS", "Limits", "SitemapReader", "read_document", "with_resources"]
+__all__ = ["DEFAULT_LIMITS", "DocumentLimits", "SitemapReader", "read_document", "with_resources"]
 
 # libxml2 refuses a single piece of input beyond 10 MB; smaller ones also stay in the cache.
 _SLICE = 65_536
@@ -38,12 +38,12 @@ class SitemapReader:
         limits: What is refused for its size.
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: DocumentLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._bytes = 0
         self._target = DocumentBuilder(limits)
         self._parser = safe_parser(self._target)
-        self._plain = PlainForm(self._target.plain_entry, self._parse)
+        self._plain = FastReader(self._target.plain_entry, self._parse)
         self._unseen = 0
 
     def feed(self, chunk: bytes) -> list[Resource]:
@@ -94,7 +94,10 @@ class SitemapReader:
 
 
 def read_document(
-    data: bytes | Iterable[bytes], *, source: str | None = None, limits: Limits = DEFAULT_LIMITS
+    data: bytes | Iterable[bytes],
+    *,
+    source: str | None = None,
+    limits: DocumentLimits = DEFAULT_LIMITS,
 ) -> Document:
     """Read a whole document, to its end.
 

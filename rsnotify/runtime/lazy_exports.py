@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 
-def lazily(
+def lazy_exports(
     package: str, offers: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.

@@ -28,7 +28,7 @@ LONGEST = 8_192
 _PREFIX = re.compile(r'[A-Za-z][A-Za-z0-9+.-]*:[^\s"\\\x00-\x20\x7f]*')
 
 
-class Select(Struct, frozen=True, omit_defaults=True):
+class PushSelection(Struct, frozen=True, omit_defaults=True):
     """What is sent of the changes of a topic; each part that is left empty admits everything.
 
     Args:
@@ -67,7 +67,7 @@ class Select(Struct, frozen=True, omit_defaults=True):
         kind = guess(uri)
         return kind is not None and falls_under(kind, self.types)
 
-    def canonical(self) -> Select:
+    def canonical(self) -> PushSelection:
         """Return the one way to ask for the same.
 
         Raises:
@@ -77,7 +77,7 @@ class Select(Struct, frozen=True, omit_defaults=True):
         _check(self)
         types = {essence(one) for one in self.types}
         changes = set(self.changes)
-        found = Select(
+        found = PushSelection(
             prefixes=tuple(_shortest(self.prefixes)),
             types=() if "*/*" in types else tuple(sorted(types)),
             changes=() if changes == set(ChangeType) else tuple(sorted(changes)),
@@ -101,17 +101,17 @@ class Select(Struct, frozen=True, omit_defaults=True):
 
 
 #: All that there is.
-EVERYTHING = Select()
+EVERYTHING = PushSelection()
 
 
-def asked_by(selection: Selection) -> Select:
+def asked_by(selection: Selection) -> PushSelection:
     """Return what a Destination asks for: all that it may want, if more than that.
 
     Args:
         selection: What it follows.
     """
     prefixes = [_literal(pattern) for pattern in selection.only]
-    wish = Select(
+    wish = PushSelection(
         prefixes=tuple(prefixes) if all(map(_PREFIX.fullmatch, prefixes)) else (),
         types=selection.types,
         changes=selection.changes,
@@ -128,7 +128,7 @@ def _literal(pattern: str) -> str:
     return pattern.partition("*")[0] if "://" in pattern else ""
 
 
-def _check(select: Select) -> None:
+def _check(select: PushSelection) -> None:
     if max(len(select.prefixes), len(select.types)) > MOST:
         raise ConfigurationError(f"a selection has more than {MOST} prefixes or types")
     for one in select.prefixes:

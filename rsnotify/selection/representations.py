@@ -18,7 +18,7 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 _LAST = 999_999
 
 
-class Place(Struct, frozen=True):
+class RepresentationSource(Struct, frozen=True):
     """Where a representation may be had with a GET.
 
     Args:
@@ -30,7 +30,7 @@ class Place(Struct, frozen=True):
     moment: Instant | None = None
 
 
-class Wanted(Struct, frozen=True):
+class WantedRepresentation(Struct, frozen=True):
     """A representation, and all that is told of how to have it.
 
     Args:
@@ -47,8 +47,8 @@ class Wanted(Struct, frozen=True):
     """
 
     entry: Resource
-    home: Place
-    places: tuple[Place, ...]
+    home: RepresentationSource
+    places: tuple[RepresentationSource, ...]
     inline: tuple[str, ...] = ()
     package: str | None = None
     patches: tuple[Link, ...] = ()
@@ -62,7 +62,7 @@ def wanted(
     *,
     exact: bool = False,
     random: Random | None = None,
-) -> Wanted:
+) -> WantedRepresentation:
     """Tell what to bring for a change that is no deletion.
 
     Args:
@@ -78,8 +78,8 @@ def wanted(
         entry = _as_linked(resource, alternate)
         at = _made(change, entry)
         return _linked(entry, alternate, change.package, alternate=alternate, at=at)
-    home = Place(resource.uri)
-    return Wanted(
+    home = RepresentationSource(resource.uri)
+    return WantedRepresentation(
         resource,
         home,
         _places(resource, home, exact, random),
@@ -99,7 +99,7 @@ def carries(change: Change) -> bool:
     return change.change is ChangeType.DELETED or any(map(_is_data, change.resource.links))
 
 
-def wanted_link(link: Link, package: str | None = None) -> Wanted:
+def wanted_link(link: Link, package: str | None = None) -> WantedRepresentation:
     """Tell how to bring what a link leads to, a patch for instance.
 
     Args:
@@ -157,9 +157,9 @@ def _linked(
     *,
     alternate: Link | None = None,
     at: Instant | None = None,
-) -> Wanted:
-    home = Place(link.href)
-    return Wanted(
+) -> WantedRepresentation:
+    home = RepresentationSource(link.href)
+    return WantedRepresentation(
         entry,
         home,
         () if _is_data(link) else (home,),
@@ -171,27 +171,35 @@ def _linked(
 
 
 def _places(
-    resource: Resource, home: Place, exact: bool, random: Random | None
-) -> tuple[Place, ...]:
+    resource: Resource, home: RepresentationSource, exact: bool, random: Random | None
+) -> tuple[RepresentationSource, ...]:
     """Order the places: mirrors that state a priority, `loc`, the other mirrors (core §14.2).
 
     A mirror is not the Source. Where no hash tells whether it is up to date it is not asked.
     """
     mirrors = _links(resource, Rel.DUPLICATE, random) if resource.hash is not None else ()
-    first = [Place(link.href) for link in mirrors if _is_web(link) and link.pri is not None]
-    last = [Place(link.href) for link in mirrors if _is_web(link) and link.pri is None]
+    first = [
+        RepresentationSource(link.href)
+        for link in mirrors
+        if _is_web(link) and link.pri is not None
+    ]
+    last = [
+        RepresentationSource(link.href) for link in mirrors if _is_web(link) and link.pri is None
+    ]
     current = (*first, home, *last)
     versions = _versions(resource) if exact else ()
     # Without a hash nothing would tell that what is there now is another version.
     return (*versions, *current) if resource.hash is not None or not versions else versions
 
 
-def _versions(resource: Resource) -> tuple[Place, ...]:
+def _versions(resource: Resource) -> tuple[RepresentationSource, ...]:
     """Return where this very version may be had (core §14.6)."""
-    mementos = [Place(link.href) for link in _links(resource, Rel.MEMENTO) if _is_web(link)]
+    mementos = [
+        RepresentationSource(link.href) for link in _links(resource, Rel.MEMENTO) if _is_web(link)
+    ]
     gates = [link for link in _links(resource, Rel.TIMEGATE) if _is_web(link)]
     if resource.lastmod is not None:
-        mementos += [Place(link.href, resource.lastmod) for link in gates]
+        mementos += [RepresentationSource(link.href, resource.lastmod) for link in gates]
     return tuple(mementos)
 
 

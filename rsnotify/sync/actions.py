@@ -9,10 +9,10 @@ from msgspec import Struct
 from rsnotify.format.coverage import Change, Key
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
-from rsnotify.sync.list_fingerprint import Prefix
+from rsnotify.sync.list_fingerprint import ListFingerprint
 
 
-class Rung(StrEnum):
+class DocumentKind(StrEnum):
     """The rungs of the ladder on which a Destination gets level, cheapest first."""
 
     CHANGE_LIST = "Change List"
@@ -37,7 +37,7 @@ class Fetch(Struct, frozen=True):
     """
 
     uri: str
-    rung: Rung
+    rung: DocumentKind
     package: Resource | None = None
 
 
@@ -76,7 +76,7 @@ class Sweep(Struct, frozen=True):
     at: Instant
 
 
-class Undate(Struct, frozen=True):
+class ForgetDatetimes(Struct, frozen=True):
     """Forget when resources changed that are held as changed later than this. Needs no answer.
 
     They have a time that was wrong, and what the Source tells of them would be older for years.
@@ -95,7 +95,7 @@ class Discover(Struct, frozen=True):
     """Read the Capability List anew; answer with `offered`. Nothing waits for it."""
 
 
-class Note(Struct, frozen=True):
+class LogNote(Struct, frozen=True):
     """Something the log should tell: which rung is taken, and why.
 
     Args:
@@ -107,7 +107,7 @@ class Note(Struct, frozen=True):
     warning: bool = False
 
 
-Action = Fetch | Apply | BeginBaseline | Compare | Sweep | Undate | Discover | Note
+Action = Fetch | Apply | BeginBaseline | Compare | Sweep | ForgetDatetimes | Discover | LogNote
 
 
 class Progress(Struct, frozen=True, omit_defaults=True):
@@ -127,5 +127,5 @@ class Progress(Struct, frozen=True, omit_defaults=True):
     confirmed: Instant
     seen: tuple[Key, ...] = ()
     running: bool = False
-    prefix: Prefix | None = None
+    prefix: ListFingerprint | None = None
     missing: tuple[str, ...] = ()

@@ -20,21 +20,27 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.sync.actions import Fetch, Rung
-from rsnotify.sync.fallback_order import Queue, resource_ways
+from rsnotify.sync.actions import DocumentKind, Fetch
+from rsnotify.sync.fallback_order import DocumentQueue, resource_ways
 
-_DUMPS = (Rung.RESOURCE_DUMP, Rung.RESOURCE_DUMP_ARCHIVE)
-_ARCHIVES = (Rung.RESOURCE_LIST_ARCHIVE, Rung.RESOURCE_DUMP_ARCHIVE)
+_DUMPS = (DocumentKind.RESOURCE_DUMP, DocumentKind.RESOURCE_DUMP_ARCHIVE)
+_ARCHIVES = (DocumentKind.RESOURCE_LIST_ARCHIVE, DocumentKind.RESOURCE_DUMP_ARCHIVE)
 #: What may be met on a way. A plain Sitemap has no capability (core §6.1).
 _MET = {
-    Rung.RESOURCE_LIST: (Capability.RESOURCE_LIST, None),
-    Rung.RESOURCE_DUMP: (Capability.RESOURCE_DUMP,),
-    Rung.RESOURCE_LIST_ARCHIVE: (Capability.RESOURCE_LIST_ARCHIVE, Capability.RESOURCE_LIST),
-    Rung.RESOURCE_DUMP_ARCHIVE: (Capability.RESOURCE_DUMP_ARCHIVE, Capability.RESOURCE_DUMP),
+    DocumentKind.RESOURCE_LIST: (Capability.RESOURCE_LIST, None),
+    DocumentKind.RESOURCE_DUMP: (Capability.RESOURCE_DUMP,),
+    DocumentKind.RESOURCE_LIST_ARCHIVE: (
+        Capability.RESOURCE_LIST_ARCHIVE,
+        Capability.RESOURCE_LIST,
+    ),
+    DocumentKind.RESOURCE_DUMP_ARCHIVE: (
+        Capability.RESOURCE_DUMP_ARCHIVE,
+        Capability.RESOURCE_DUMP,
+    ),
 }
 
 
-class Listed(Struct, frozen=True):
+class ListedResources(Struct, frozen=True):
     """Entries of one Resource List, or of the manifest of one package.
 
     Args:
@@ -92,7 +98,7 @@ class Baseline:
         self.complete = True
         self._at: Instant | None = None
         self._undated: Document | None = None
-        self._queue = Queue([way])
+        self._queue = DocumentQueue([way])
         self._queue.take()
 
     @property
@@ -110,7 +116,7 @@ class Baseline:
         """Whether the way is a dump."""
         return self.way.rung in _DUMPS
 
-    def read(self, document: Document, sent: Instant | None = None) -> Listed | None:
+    def read(self, document: Document, sent: Instant | None = None) -> ListedResources | None:
         """Take the document that `current` asked for; return its resources, if it has any.
 
         Args:
@@ -146,7 +152,7 @@ class Baseline:
         return None
 
     def _tells_nothing_new(self, document: Document) -> bool:
-        if self.way.rung is Rung.RESOURCE_LIST or self._at is not None:
+        if self.way.rung is DocumentKind.RESOURCE_LIST or self._at is not None:
             return False
         if document.at is not None:
             return self._is_old(document.at)
@@ -155,12 +161,12 @@ class Baseline:
         self._undated = document
         return document == self._walked
 
-    def _listed(self, document: Document, sent: Instant | None) -> Listed:
+    def _listed(self, document: Document, sent: Instant | None) -> ListedResources:
         at = document.at or self._at or self._latest(document)
         at = self._believed(sent if sent is not None and is_ahead(at, sent) else at)
         self._note(at)
         package = self.current.package
-        return Listed(document.resources, at, package.uri if package else None)
+        return ListedResources(document.resources, at, package.uri if package else None)
 
     def _enqueue(self, members: tuple[Resource, ...], *, packaged: bool) -> None:
         fetches = []

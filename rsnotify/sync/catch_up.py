@@ -28,19 +28,19 @@ from rsnotify.sync.actions import (
     Compare,
     Discover,
     Fetch,
-    Note,
+    ForgetDatetimes,
+    LogNote,
     Sweep,
-    Undate,
 )
-from rsnotify.sync.baseline import Baseline, Listed
-from rsnotify.sync.change_intake import Intake
+from rsnotify.sync.baseline import Baseline, ListedResources
+from rsnotify.sync.change_intake import ChangeIntake
 from rsnotify.sync.fallback_order import change_ways, resource_ways
-from rsnotify.sync.frontiers import LEAP, Knowledge
+from rsnotify.sync.frontiers import LEAP, SyncFrontiers
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import Worklist
-from rsnotify.sync.pull import Pull, Step
+from rsnotify.sync.pending_changes import PendingChanges
+from rsnotify.sync.pull import Pull, PullStep
 from rsnotify.sync.schedule import Schedule
-from rsnotify.sync.unconfirmed import Provisional
+from rsnotify.sync.unconfirmed import UnconfirmedChanges
 
 #: How often in a row all resources are compared before a hole is left open. Twice, as the
 #: Resource List may have been replaced by a newer one while it was read.
@@ -49,7 +49,7 @@ _BASELINES = 2
 _SOONER = 24
 
 
-class Climb:
+class CatchUp:
     """The pulling half of a `Follower`.
 
     Args:
@@ -66,9 +66,9 @@ class Climb:
     def __init__(
         self,
         offer: Offer,
-        knowledge: Knowledge,
-        worklist: Worklist,
-        provisional: Provisional,
+        knowledge: SyncFrontiers,
+        worklist: PendingChanges,
+        provisional: UnconfirmedChanges,
         actions: list[Action],
         schedule: Schedule,
         pace: Pace,
@@ -80,7 +80,7 @@ class Climb:
         self._actions = actions
         self._schedule = schedule
         self._pace = pace
-        self._intake = Intake(knowledge, worklist, provisional, pace)
+        self._intake = ChangeIntake(knowledge, worklist, provisional, pace)
         self._backwards = self._intake.backwards
         self._is_first = self._is_undated = True
         #: The time by the clock of the Source, as far as it has told that.
@@ -90,7 +90,7 @@ class Climb:
         self._pull: Pull | None = None
         self._baseline: Baseline | None = None
         self._walked: Document | None = None
-        self._listed: Listed | None = None
+        self._listed: ListedResources | None = None
         self._waiting: Fetch | Sweep | None = None
         self._baselines = 0
         self._need_baseline = False
@@ -236,7 +236,7 @@ class Climb:
         T may have waited for days while other changes were applied, so it is not enough to know.
         """
         latest = max(at, self._knowledge.known or EARLIEST, self._today or EARLIEST)
-        self._actions.append(Undate(postponed(latest, LEAP)))
+        self._actions.append(ForgetDatetimes(postponed(latest, LEAP)))
 
     def go_on(self) -> None:
         """Go on with a baseline or a dump once most of the last document is applied.
@@ -339,7 +339,7 @@ class Climb:
 
     # Pull
 
-    def _step(self, asked: Fetch, step: Step, now: float) -> None:
+    def _step(self, asked: Fetch, step: PullStep, now: float) -> None:
         if step.coverage is not None:
             present = self._pull is not None and self._pull.tells_present(asked)
             more = step.fetch is not None
@@ -438,7 +438,7 @@ class Climb:
         self._baselines = 0
         self._anew = (begins, ends) if self._need_baseline else None
         self._knowledge.forget(None if self._need_baseline else begins)
-        self._actions.append(Undate(begins, entirely=True))
+        self._actions.append(ForgetDatetimes(begins, entirely=True))
         self.begin(now)
 
     def _settle(self) -> None:
@@ -552,4 +552,4 @@ class Climb:
             self._poll_later(now)
 
     def _note(self, text: str, *, warning: bool = False) -> None:
-        self._actions.append(Note(text, warning))
+        self._actions.append(LogNote(text, warning))

@@ -10,7 +10,7 @@ entries of a list are compared with what is held where datetimes prove too littl
 - it ends before what the lists said before (`backwards`).
 
 Comparing costs a look-up for each resource, and a request only where the entry contradicts what is
-held (`Check.COMPARE`).
+held (`CheckMethod.COMPARE`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections import deque
 
 from msgspec import structs
 
-from rsnotify.format.coverage import Change, Check, Coverage
+from rsnotify.format.coverage import Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Resource
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.clock_regression import Backwards
-from rsnotify.sync.frontiers import Knowledge
-from rsnotify.sync.list_fingerprint import Prefix, prefix_of
+from rsnotify.sync.clock_regression import ClockRegressionDetector
+from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.list_fingerprint import ListFingerprint, prefix_of
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import Worklist
+from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.reduction import reduce
-from rsnotify.sync.unconfirmed import Denied, Provisional
+from rsnotify.sync.unconfirmed import Denied, UnconfirmedChanges
 
 #: How many packages are remembered; what is forgotten is read once more.
 _KEPT = 50_000
@@ -37,7 +37,7 @@ _KEPT = 50_000
 _REPLICAS = 8
 
 
-class Intake:
+class ChangeIntake:
     """Adds to the worklist what Change Lists and packages of Change Dumps say.
 
     Args:
@@ -48,7 +48,11 @@ class Intake:
     """
 
     def __init__(
-        self, knowledge: Knowledge, worklist: Worklist, provisional: Provisional, pace: Pace
+        self,
+        knowledge: SyncFrontiers,
+        worklist: PendingChanges,
+        provisional: UnconfirmedChanges,
+        pace: Pace,
     ) -> None:
         self._knowledge = knowledge
         self._worklist = worklist
@@ -57,11 +61,11 @@ class Intake:
         self._until: tuple[str, Instant | None] | None = None
         self._asked = 0.0
         #: The fingerprints of the lists that were read last. Replicas may take turns.
-        self._read: deque[Prefix] = deque(maxlen=_REPLICAS)
+        self._read: deque[ListFingerprint] = deque(maxlen=_REPLICAS)
         if knowledge.prefix is not None:
             self._read.append(knowledge.prefix)
         #: What the lists of the present say of the time of the Source.
-        self.backwards = Backwards(pace)
+        self.backwards = ClockRegressionDetector(pace)
         #: By URI, the packages that were read last, as their dump listed them.
         self.packages: dict[str, Resource] = {}
         #: Whether there was something later than all before, since this was last unset.
@@ -175,8 +179,10 @@ class Intake:
 
     def _checked(self, change: Change) -> Change:
         """Compare also what push announced otherwise long ago, with a later datetime."""
-        if change.check is Check.DATE and self._provisional.is_overdue(change.uri, self._asked):
-            return structs.replace(change, check=Check.COMPARE)
+        if change.check is CheckMethod.DATE and self._provisional.is_overdue(
+            change.uri, self._asked
+        ):
+            return structs.replace(change, check=CheckMethod.COMPARE)
         return change
 
     def _note_read(self, uri: str, package: Resource) -> None:

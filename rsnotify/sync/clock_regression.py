@@ -45,7 +45,7 @@ class _Read(Struct, frozen=True):
     is_behind: bool
 
 
-class Backwards:
+class ClockRegressionDetector:
     """Judges the lists of one Source that tell of the present.
 
     Args:

@@ -39,7 +39,7 @@ class Remedy(Enum):
     COMPARE = "compare everything"
 
 
-class Note(Protocol):
+class WriteNote(Protocol):
     """Takes a sentence for the log."""
 
     def __call__(self, text: str, *, warning: bool = False) -> None:
@@ -60,7 +60,7 @@ class _Said(Struct, frozen=True):
     again: bool = False
 
 
-class Audit:
+class ContinuousAudit:
     """The audit of one set of resources.
 
     Args:
@@ -70,7 +70,7 @@ class Audit:
             it is.
     """
 
-    def __init__(self, pace: Pace, note: Note, incomparable: str = "") -> None:
+    def __init__(self, pace: Pace, note: WriteNote, incomparable: str = "") -> None:
         self._pace = pace
         self._note = note
         self._incomparable = incomparable

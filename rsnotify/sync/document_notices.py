@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import FIELDS, Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
-from rsnotify.sync.frontiers import Knowledge
+from rsnotify.sync.frontiers import SyncFrontiers
 
 #: What tells which documents there are.
 _OFFERS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
@@ -22,7 +22,7 @@ _CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP})
 _RESOURCES = frozenset({Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP})
 
 
-class Look(Struct):
+class DocumentsToRead(Struct):
     """What there is reason to look at.
 
     Args:
@@ -34,19 +34,19 @@ class Look(Struct):
     lists: bool = False
 
 
-class Notices:
+class DocumentNotices:
     """What was told, of one Source.
 
     Args:
         knowledge: How far one is.
     """
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: SyncFrontiers) -> None:
         self._knowledge = knowledge
         #: Through here every notice was heard; None before the first.
         self.through: Instant | None = None
 
-    def hear(self, document: Document, offer: Offer, *, failing: bool) -> Look:
+    def hear(self, document: Document, offer: Offer, *, failing: bool) -> DocumentsToRead:
         """Take a Framework Notification.
 
         Args:
@@ -61,7 +61,7 @@ class Notices:
             kind = document.capability
             raise WrongDocument(f"a Framework Notification was expected, not {kind!r}")
         missed = self._is_new(document.from_) and None not in (self.through, document.from_)
-        look = Look(offer=missed, lists=missed)
+        look = DocumentsToRead(offer=missed, lists=missed)
         for each in document.resources:
             if self._is_new(each.changed_at):
                 self._consider(each, offer, look, failing=failing)
@@ -73,7 +73,9 @@ class Notices:
         """Whether an instant is later than what was heard; one that is not told may be."""
         return at is None or self.through is None or at > self.through
 
-    def _consider(self, document: Resource, offer: Offer, look: Look, *, failing: bool) -> None:
+    def _consider(
+        self, document: Resource, offer: Offer, look: DocumentsToRead, *, failing: bool
+    ) -> None:
         kind = document.capability
         if kind in _OFFERS:
             look.offer = True

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from rsnotify.errors import shown
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.plural import counted
-from rsnotify.sync.catch_up import Climb
-from rsnotify.sync.frontiers import Knowledge
-from rsnotify.sync.pending_changes import Worklist
-from rsnotify.sync.unconfirmed import Provisional
+from rsnotify.sync.catch_up import CatchUp
+from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.pending_changes import PendingChanges
+from rsnotify.sync.unconfirmed import UnconfirmedChanges
 
 
 class Doubts:
@@ -29,7 +29,11 @@ class Doubts:
     """
 
     def __init__(
-        self, climb: Climb, knowledge: Knowledge, worklist: Worklist, provisional: Provisional
+        self,
+        climb: CatchUp,
+        knowledge: SyncFrontiers,
+        worklist: PendingChanges,
+        provisional: UnconfirmedChanges,
     ) -> None:
         self._climb = climb
         self._knowledge = knowledge

@@ -13,15 +13,15 @@ from collections.abc import Iterable
 from rsnotify.errors import WrongDocument
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import MAX_ENTRIES
-from rsnotify.sync.actions import Fetch, Rung
+from rsnotify.sync.actions import DocumentKind, Fetch
 
 #: What tells the whole set of resources.
 RESOURCES = frozenset(
     {
-        Rung.RESOURCE_LIST,
-        Rung.RESOURCE_DUMP,
-        Rung.RESOURCE_LIST_ARCHIVE,
-        Rung.RESOURCE_DUMP_ARCHIVE,
+        DocumentKind.RESOURCE_LIST,
+        DocumentKind.RESOURCE_DUMP,
+        DocumentKind.RESOURCE_LIST_ARCHIVE,
+        DocumentKind.RESOURCE_DUMP_ARCHIVE,
     }
 )
 
@@ -32,10 +32,13 @@ def change_ways(offer: Offer) -> list[Fetch]:
     Archives tell of the past alone. Where nothing tells of the changes since, and something
     of all resources, they lead nowhere.
     """
-    live = [(Rung.CHANGE_LIST, offer.change_list), (Rung.CHANGE_DUMP, offer.change_dump)]
+    live = [
+        (DocumentKind.CHANGE_LIST, offer.change_list),
+        (DocumentKind.CHANGE_DUMP, offer.change_dump),
+    ]
     past = [
-        (Rung.CHANGE_LIST_ARCHIVE, offer.change_list_archive),
-        (Rung.CHANGE_DUMP_ARCHIVE, offer.change_dump_archive),
+        (DocumentKind.CHANGE_LIST_ARCHIVE, offer.change_list_archive),
+        (DocumentKind.CHANGE_DUMP_ARCHIVE, offer.change_dump_archive),
     ]
     if offer.change_list is not None:
         return _ways(live[0], past[0], live[1], past[1])
@@ -47,18 +50,18 @@ def change_ways(offer: Offer) -> list[Fetch]:
 def resource_ways(offer: Offer) -> list[Fetch]:
     """Return where the whole set of resources is told, what speaks of the present first."""
     return _ways(
-        (Rung.RESOURCE_LIST, offer.resource_list),
-        (Rung.RESOURCE_DUMP, offer.resource_dump),
-        (Rung.RESOURCE_LIST_ARCHIVE, offer.resource_list_archive),
-        (Rung.RESOURCE_DUMP_ARCHIVE, offer.resource_dump_archive),
+        (DocumentKind.RESOURCE_LIST, offer.resource_list),
+        (DocumentKind.RESOURCE_DUMP, offer.resource_dump),
+        (DocumentKind.RESOURCE_LIST_ARCHIVE, offer.resource_list_archive),
+        (DocumentKind.RESOURCE_DUMP_ARCHIVE, offer.resource_dump_archive),
     )
 
 
-def _ways(*offered: tuple[Rung, str | None]) -> list[Fetch]:
+def _ways(*offered: tuple[DocumentKind, str | None]) -> list[Fetch]:
     return [Fetch(uri, rung) for rung, uri in offered if uri is not None]
 
 
-class Queue:
+class DocumentQueue:
     """What is still to be read on one way: nothing twice, and not without end.
 
     An index that names itself, or another with each answer, would be walked for ever.

@@ -6,9 +6,9 @@ Theory of operation
 The follower is told events and returns actions; the program around it does the I/O. Times
 called `now` are seconds of any clock that does not jump; instants are the Source's.
 
-How far a Destination is stands in its `Knowledge`: T, `known` and `confirmed`. A fragment
+How far a Destination is stands in its `SyncFrontiers`: T, `known` and `confirmed`. A fragment
 whose interval reaches `known` moves it. One that begins later shows a gap: it is held
-(bounded) for a moment, as it may only be out of order, and then the gap is pulled (`Climb`).
+(bounded) for a moment, as it may only be out of order, and then the gap is pulled (`CatchUp`).
 What push said is believed at once but not for ever: each pull starts from `confirmed`, so a
 change that a hub withheld is found at the next poll. Applying a change twice does nothing.
 
@@ -44,18 +44,18 @@ whole set of resources, which is always right, and costs most.
 Packages are asked for one at a time, the next when little of the last is still to be applied;
 a change of a package says so, and content that is not to be had from it is fetched.
 
-What is known but not applied is in the `Worklist`. T is just before the earliest change
+What is known but not applied is in the `PendingChanges`. T is just before the earliest change
 owed, so it passes none; when nothing is owed, T is `known`, or where a hole begins that no
 document covers. A change of a time that T has passed, as a hub withheld it, or as the lists tell
 it once more, holds up `confirmed` in its place, so that the next run is told of it again.
 
 The `Schedule` says when: soon after news, then less and less often, hardly at all while push
 works, and never before the Source said to come back. What the Source tells of its documents
-(`Notices`) is a reason to look sooner, and no more. What many hear at once they do not ask for
+(`DocumentNotices`) is a reason to look sooner, and no more. What many hear at once they do not ask for
 at once: it waits for a moment by chance (`Pace.spread`).
 
 A fragment may say what the whole set is. Whenever what is held is the set of that very instant
-(`audit_due`), the program hands in what it holds, and the `Audit` compares: what differs is
+(`audit_due`), the program hands in what it holds, and the `ContinuousAudit` compares: what differs is
 looked for in the lists, and if they do not tell it, everything is compared.
 
 The program owes an answer to each `Fetch`, `Apply`, `Compare` and `Sweep`, in any order, and
@@ -71,24 +71,24 @@ from random import Random
 from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, NotFound, RsnotifyError
-from rsnotify.format.coverage import EARLIEST, Change, Check, fragment_coverage
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, fragment_coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import carries
-from rsnotify.sync.actions import Action, Apply, Discover, Fetch, Note, Progress, Undate
-from rsnotify.sync.catch_up import Climb
-from rsnotify.sync.continuous_audit import Audit, Remedy
-from rsnotify.sync.document_notices import Look, Notices
+from rsnotify.sync.actions import Action, Apply, Discover, Fetch, ForgetDatetimes, LogNote, Progress
+from rsnotify.sync.catch_up import CatchUp
+from rsnotify.sync.continuous_audit import ContinuousAudit, Remedy
+from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
 from rsnotify.sync.doubts import Doubts
 from rsnotify.sync.fallback_order import RESOURCES
-from rsnotify.sync.frontiers import Knowledge
+from rsnotify.sync.frontiers import SyncFrontiers
 from rsnotify.sync.pace import Pace
-from rsnotify.sync.pending_changes import Worklist
+from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.schedule import Schedule
-from rsnotify.sync.unconfirmed import Provisional
+from rsnotify.sync.unconfirmed import UnconfirmedChanges
 
 #: How many resources that are listed and not there are kept with the progress.
 _MISSING = 1_000
@@ -126,12 +126,12 @@ class Follower:
         self._pace = pace = pace or Pace()
         self._random = random = random or Random()
         self._actions: list[Action] = []
-        self._knowledge = Knowledge(progress, pace.hold)
-        self._worklist = Worklist(pace.retry, random)
+        self._knowledge = SyncFrontiers(progress, pace.hold)
+        self._worklist = PendingChanges(pace.retry, random)
         self._schedule = Schedule(pace, random)
-        self._provisional = Provisional(grace=pace.poll, patience=pace.stale)
+        self._provisional = UnconfirmedChanges(grace=pace.poll, patience=pace.stale)
         self._provisional.add(pushed, -inf)
-        self._climb = Climb(
+        self._climb = CatchUp(
             offer,
             self._knowledge,
             self._worklist,
@@ -142,8 +142,8 @@ class Follower:
             compared,
         )
         self._doubts = Doubts(self._climb, self._knowledge, self._worklist, self._provisional)
-        self._audit = Audit(pace, self._note, incomparable)
-        self._notices = Notices(self._knowledge)
+        self._audit = ContinuousAudit(pace, self._note, incomparable)
+        self._notices = DocumentNotices(self._knowledge)
         self._gap_due: float | None = None
         self._listeners = 0
         self._missing = progress.missing if progress is not None else ()
@@ -277,7 +277,9 @@ class Follower:
     def start(self, now: float) -> list[Action]:
         """Begin: with a baseline if there is no progress, else with a pull."""
         for uri in self._missing:
-            change = Change(uri, ChangeType.UPDATED, EARLIEST, Resource(uri), check=Check.FETCH)
+            change = Change(
+                uri, ChangeType.UPDATED, EARLIEST, Resource(uri), check=CheckMethod.FETCH
+            )
             self._worklist.watch(change, now)
         self._climb.begin(now)
         return self._take(now)
@@ -376,7 +378,7 @@ class Follower:
             look = self._notices.hear(document, self._climb.offer, failing=failing)
         except DocumentError as error:
             self._note(f"what was told of documents is passed over: {error}")
-            look = Look()
+            look = DocumentsToRead()
         self._schedule.told(look, now, self._listeners)
         return self._take(now)
 
@@ -450,7 +452,7 @@ class Follower:
                     continue
                 self._is_watching = True
                 self._worklist.watch(
-                    replace(listed, check=Check.FETCH), now + self._pace.gone_after
+                    replace(listed, check=CheckMethod.FETCH), now + self._pace.gone_after
                 )
         return self._take(now)
 
@@ -490,7 +492,7 @@ class Follower:
     # Actions
 
     def _note(self, text: str, *, warning: bool = False) -> None:
-        self._actions.append(Note(text, warning))
+        self._actions.append(LogNote(text, warning))
 
     def _take(self, now: float) -> list[Action]:
         self._climb.go_on()
@@ -498,7 +500,7 @@ class Follower:
         if changes:
             self._actions.append(Apply(tuple(changes)))
         actions = self._actions.copy()
-        if any(isinstance(action, Undate) and action.entirely for action in actions):
+        if any(isinstance(action, ForgetDatetimes) and action.entirely for action in actions):
             self._audit.forget()
         self._actions.clear()
         return actions

@@ -20,21 +20,21 @@ from rsnotify.format.coverage import EARLIEST, Change, Coverage, Frontier
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.sync.actions import Progress
-from rsnotify.sync.list_fingerprint import Prefix
-from rsnotify.sync.reorder_buffer import Held
+from rsnotify.sync.list_fingerprint import ListFingerprint
+from rsnotify.sync.reorder_buffer import ReorderBuffer
 
 #: How far ahead of what is known, and of the time, a fragment may be dated.
 LEAP = timedelta(days=1)
 
 
-class Hole(Struct, frozen=True):
+class Gap(Struct, frozen=True):
     """A time `(after, ends]` that no Change List covers."""
 
     after: Instant
     ends: Instant
 
 
-class Knowledge:
+class SyncFrontiers:
     """The frontiers of one set of resources.
 
     Args:
@@ -48,11 +48,11 @@ class Knowledge:
         self._through: Instant | None = None
         #: Where `confirmed` was when all that had been told by then was applied.
         self._sound = Frontier.at(EARLIEST)
-        self._held = Held(hold)
-        self.hole: Hole | None = None
+        self._held = ReorderBuffer(hold)
+        self.hole: Gap | None = None
         #: A fingerprint of the Change List that was read last.
-        self.prefix: Prefix | None = None
-        self._sound_prefix: Prefix | None = None
+        self.prefix: ListFingerprint | None = None
+        self._sound_prefix: ListFingerprint | None = None
         if progress is not None:
             self.prefix = self._sound_prefix = progress.prefix
             self._through = progress.through
@@ -155,7 +155,7 @@ class Knowledge:
     def leave_open(self, begins: Instant) -> None:
         """Go on where the Source's documents begin, and remember the hole before it."""
         before = self._confirmed.joint if self._confirmed.running else self.confirmed
-        self.hole = Hole(self.hole.after if self.hole else before, begins)
+        self.hole = Gap(self.hole.after if self.hole else before, begins)
         self.skip(begins)
 
     def forget(self, to: Instant | None = None) -> None:
@@ -196,7 +196,7 @@ class Knowledge:
         return self._kept(self._reached(low_water), sound, self._prefix_applied(low_water))
 
     def _kept(
-        self, through: Instant | None, sound: Frontier, prefix: Prefix | None
+        self, through: Instant | None, sound: Frontier, prefix: ListFingerprint | None
     ) -> Progress | None:
         if through is None:
             return None
@@ -206,7 +206,7 @@ class Knowledge:
         seen = tuple(sound.seen.elements())
         return Progress(through, sound.instant, seen, sound.running, prefix)
 
-    def _prefix_applied(self, low_water: Instant | None) -> Prefix | None:
+    def _prefix_applied(self, low_water: Instant | None) -> ListFingerprint | None:
         """Return the fingerprint of the last list of which every change is applied."""
         is_applied = low_water is None or low_water > self.confirmed
         return self.prefix if is_applied else self._sound_prefix

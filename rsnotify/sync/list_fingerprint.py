@@ -22,7 +22,7 @@ _CHECKSUM, _MOMENT = "I", "q"
 _FEW = 300
 
 
-class Prefix(Struct, frozen=True, omit_defaults=True):
+class ListFingerprint(Struct, frozen=True, omit_defaults=True):
     """A fingerprint of the entries of one list before an instant; their order does not count.
 
     Args:
@@ -53,7 +53,7 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     resources: bytes = b""
     latest: bytes = b""
 
-    def is_extended_by(self, later: Prefix, coverage: Coverage) -> bool:
+    def is_extended_by(self, later: ListFingerprint, coverage: Coverage) -> bool:
         """Return whether a list still has the entries that it had when it was read before.
 
         Args:
@@ -66,7 +66,7 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
             return (self.count, self.sum) == (later.count, later.sum)
         return (self.count, self.sum) == _sum(coverage, self.before)
 
-    def has_lost(self, later: Prefix, coverage: Coverage) -> bool:
+    def has_lost(self, later: ListFingerprint, coverage: Coverage) -> bool:
         """Return whether a list lacks entries that it had when it was read before.
 
         Where entries may be inserted, or replaced by later ones of the same resource, only a
@@ -106,12 +106,12 @@ class Prefix(Struct, frozen=True, omit_defaults=True):
     def _is_appended_to(self, coverage: Coverage) -> bool:
         return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
 
-    def is_same_as(self, later: Prefix) -> bool:
+    def is_same_as(self, later: ListFingerprint) -> bool:
         """Return whether a list has the same entries as before, and none more."""
         return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
 
 
-def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None:
+def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint | None:
     """Return the fingerprint of a list; None if the list covers nothing.
 
     Args:
@@ -128,7 +128,7 @@ def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> Prefix | None
     later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
     is_certain = coverage.ordered and not coverage.contradictory
     is_kept = len(names) <= _FEW or not coverage.ordered
-    return Prefix(
+    return ListFingerprint(
         uri,
         coverage.from_,
         before,

@@ -15,14 +15,14 @@ from random import Random
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import Change, Check
+from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import LATEST, Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.retry import Retry
 
 
-class _Owed(Struct):
+class _Pending(Struct):
     change: Change
     since: Instant
     attempts: int = 0
@@ -30,7 +30,7 @@ class _Owed(Struct):
     handed_out: bool = False
 
 
-class Worklist:
+class PendingChanges:
     """The owed changes, and in which order they are handed out.
 
     Args:
@@ -41,7 +41,7 @@ class Worklist:
     def __init__(self, retry: Retry, random: Random) -> None:
         self._retry = retry
         self._random = random
-        self._owed: dict[str, _Owed] = {}
+        self._owed: dict[str, _Pending] = {}
         self._ready: deque[str] = deque()
         self._parked: list[str] = []
         self._delayed: list[tuple[float, str]] = []
@@ -82,7 +82,7 @@ class Worklist:
         since = since or change.at
         owed = self._owed.get(change.uri)
         if owed is None:
-            self._owed[change.uri] = _Owed(change, since)
+            self._owed[change.uri] = _Pending(change, since)
             heappush(self._since, (since, change.uri))
             self._line_up(change.uri, parked, due)
             return
@@ -91,9 +91,9 @@ class Worklist:
             heappush(self._since, (since, change.uri))
         if change.at < owed.change.at and _contradicts(change, owed.change):
             change = _verification(change, owed.change)
-        if change.at >= owed.change.at or change.check is Check.FETCH:
-            if change.check is Check.DATE and owed.change.check is not Check.DATE:
-                change = replace(change, check=Check.COMPARE)
+        if change.at >= owed.change.at or change.check is CheckMethod.FETCH:
+            if change.check is CheckMethod.DATE and owed.change.check is not CheckMethod.DATE:
+                change = replace(change, check=CheckMethod.COMPARE)
             if owed.attempts and not owed.handed_out:
                 self._line_up(change.uri, False, due)  # not to wait out the old failure
             self._failing -= owed.attempts > 0
@@ -215,7 +215,7 @@ class Worklist:
         """Return since when the resource of a change that failed has been missing at each try."""
         return self._owed[change.uri].missing_since
 
-    def _returned(self, change: Change) -> _Owed | None:
+    def _returned(self, change: Change) -> _Pending | None:
         owed = self._owed.get(change.uri)
         if owed is None or not owed.handed_out:
             return None
@@ -266,7 +266,7 @@ class Worklist:
 
 def _contradicts(change: Change, listed: Change) -> bool:
     """Return whether a change that is compared says otherwise than an entry of a Resource List."""
-    if change.check is not Check.COMPARE or listed.resource.change is not None:
+    if change.check is not CheckMethod.COMPARE or listed.resource.change is not None:
         return False
     is_deletion = change.change is ChangeType.DELETED
     if is_deletion or listed.change is ChangeType.DELETED:
@@ -282,4 +282,4 @@ def _verification(change: Change, listed: Change) -> Change:
     is_deleted = ChangeType.DELETED in (change.change, listed.change)
     kind = ChangeType.DELETED if is_deleted else change.change
     resource = replace(change.resource, change=kind, hash=None, length=None)
-    return replace(change, change=kind, resource=resource, package=None, check=Check.FETCH)
+    return replace(change, change=kind, resource=resource, package=None, check=CheckMethod.FETCH)

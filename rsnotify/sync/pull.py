@@ -31,8 +31,8 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.timestamp_precision import ends
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.sync.actions import Fetch, Rung
-from rsnotify.sync.fallback_order import Queue, change_ways
+from rsnotify.sync.actions import DocumentKind, Fetch
+from rsnotify.sync.fallback_order import DocumentQueue, change_ways
 
 #: How often one pull leaves its first way: the lists may be rotated under our hands.
 _DESCENTS = 8
@@ -40,14 +40,14 @@ _LISTS = (Capability.CHANGE_LIST, Capability.CHANGE_LIST_ARCHIVE)
 _DUMPS = (Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
 #: What may be met on a way, and the way to its archive.
 _MET = {
-    Rung.CHANGE_LIST: _LISTS,
-    Rung.CHANGE_LIST_ARCHIVE: _LISTS,
-    Rung.CHANGE_DUMP: _DUMPS,
-    Rung.CHANGE_DUMP_ARCHIVE: _DUMPS,
+    DocumentKind.CHANGE_LIST: _LISTS,
+    DocumentKind.CHANGE_LIST_ARCHIVE: _LISTS,
+    DocumentKind.CHANGE_DUMP: _DUMPS,
+    DocumentKind.CHANGE_DUMP_ARCHIVE: _DUMPS,
 }
 _ARCHIVES = {
-    Capability.CHANGE_LIST: Rung.CHANGE_LIST_ARCHIVE,
-    Capability.CHANGE_DUMP: Rung.CHANGE_DUMP_ARCHIVE,
+    Capability.CHANGE_LIST: DocumentKind.CHANGE_LIST_ARCHIVE,
+    Capability.CHANGE_DUMP: DocumentKind.CHANGE_DUMP_ARCHIVE,
 }
 _ORDER = list(_MET)
 #: How many pages one list may have, and how many entries they may have together.
@@ -55,7 +55,7 @@ _MOST_PAGES = 1_000
 _MOST_ENTRIES = 500_000
 
 
-class Step(Struct, frozen=True):
+class PullStep(Struct, frozen=True):
     """What follows from what a pull has heard; at most one of the last three is there.
 
     Args:
@@ -71,7 +71,7 @@ class Step(Struct, frozen=True):
     failure: RsnotifyError | None = None
 
 
-class Pages:
+class PageJoiner:
     """Joins the pages of one list (`rs:ln rel="next"`), as AtoM and others write long lists."""
 
     def __init__(self) -> None:
@@ -135,14 +135,14 @@ class Pull:
         self._ways = {way.rung: way for way in ways}
         self._read = read or {}
         self._top = ways[0]
-        self._left: list[Rung] = []
+        self._left: list[DocumentKind] = []
         self._left_at: Instant | None = None
         self._descents = 0
         self._begins: list[Instant] = []
         self._accepted: Instant | None = None
-        self._broken: dict[Rung, RsnotifyError] = {}
-        self._queue = Queue()
-        self._pages = Pages()
+        self._broken: dict[DocumentKind, RsnotifyError] = {}
+        self._queue = DocumentQueue()
+        self._pages = PageJoiner()
         self.current = self._top
 
     @property
@@ -154,7 +154,7 @@ class Pull:
         """Tell whether a list is of the first way, which tells what is new."""
         return fetch.rung is self._top.rung and fetch.package is None
 
-    def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> Step:
+    def read(self, document: Document, frontier: Frontier, sent: Instant | None = None) -> PullStep:
         """Take the document that `current` asked for.
 
         Args:
@@ -170,7 +170,7 @@ class Pull:
         whole = self._pages.add(self.current.uri, document)
         if isinstance(whole, str):
             self.current = Fetch(whole, self.current.rung)
-            return Step(fetch=self.current)
+            return PullStep(fetch=self.current)
         document = whole
         if document.capability not in _MET[self.current.rung]:
             raise WrongDocument(f"a {self.current.rung} was expected, not {document.capability!r}")
@@ -179,10 +179,10 @@ class Pull:
             return self._changes(change_list_coverage(document, sent), frontier)
         return self._members(document, frontier)
 
-    def broken(self, error: RsnotifyError, frontier: Frontier) -> Step:
+    def broken(self, error: RsnotifyError, frontier: Frontier) -> PullStep:
         """Hear that what `current` asked for is of no use; its way is given up."""
         self._broken[self.current.rung] = error
-        self._pages = Pages()
+        self._pages = PageJoiner()
         if self.at_first:
             self._left = self._others()
         return self._other_way(frontier)
@@ -196,14 +196,14 @@ class Pull:
         if link is not None and rung is not None and rung is not self._top.rung:
             self._ways[rung] = Fetch(resolve(self.current.uri, link), rung)
 
-    def _changes(self, coverage: Coverage, frontier: Frontier) -> Step:
+    def _changes(self, coverage: Coverage, frontier: Frontier) -> PullStep:
         if coverage.from_ is None:
             return self._next(frontier)  # empty, it proves nothing: no news
         if coverage.reaches(self._begins_by(frontier)):
             return self._next(frontier, coverage)
         return self._too_late(coverage.from_, frontier)
 
-    def _members(self, document: Document, frontier: Frontier) -> Step:
+    def _members(self, document: Document, frontier: Frontier) -> PullStep:
         """Go down into an index, an archive or a dump."""
         joint = self._joint(frontier)
         # A member that does not say until when may hold something new.
@@ -244,7 +244,7 @@ class Pull:
 
     # From one to the next
 
-    def _too_late(self, begins: Instant, frontier: Frontier) -> Step:
+    def _too_late(self, begins: Instant, frontier: Frontier) -> PullStep:
         self._begins.append(begins)
         joint = self._joint(frontier)
         if joint != self._left_at and self._descents < _DESCENTS:
@@ -254,19 +254,19 @@ class Pull:
             self._left = self._others()
         return self._other_way(frontier)
 
-    def _others(self) -> list[Rung]:
+    def _others(self) -> list[DocumentKind]:
         return [
             rung
             for rung in _ORDER
             if rung in self._ways and rung is not self._top.rung and rung not in self._broken
         ]
 
-    def _other_way(self, frontier: Frontier) -> Step:
+    def _other_way(self, frontier: Frontier) -> PullStep:
         while self._left:
             rung = self._left.pop(0)
             if rung not in self._broken:
                 again = [] if self._top.rung in self._broken else [self._top]
-                self._queue = Queue([self._ways[rung], *again])
+                self._queue = DocumentQueue([self._ways[rung], *again])
                 return self._next(frontier)
         joint = self._joint(frontier)
         begins = min((instant for instant in self._begins if instant > joint), default=None)
@@ -274,19 +274,19 @@ class Pull:
         if begins is not None and begins <= frontier.instant:
             if frontier.running:
                 # It was not over when it was read, and what came of it since is told no more.
-                return Step(
+                return PullStep(
                     hole=None if failure else ends(frontier.instant) - MICROSECOND, failure=failure
                 )
             self._accepted = frontier.instant
-            self._queue = Queue([self._top])
+            self._queue = DocumentQueue([self._top])
             return self._next(frontier)
-        return Step(hole=None if failure else begins, failure=failure)
+        return PullStep(hole=None if failure else begins, failure=failure)
 
-    def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> Step:
+    def _next(self, frontier: Frontier, coverage: Coverage | None = None) -> PullStep:
         following = self._queue.take()
         if following is not None:
             self.current = following
-            return Step(coverage, following)
+            return PullStep(coverage, following)
         if self._top.rung in self._broken:
             return msgspec.structs.replace(self._other_way(frontier), coverage=coverage)
-        return Step(coverage)
+        return PullStep(coverage)

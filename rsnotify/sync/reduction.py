@@ -14,7 +14,7 @@ from operator import ge
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import Change, Check
+from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.vocabulary import ChangeType
 
@@ -76,7 +76,7 @@ def reduce(
         ambiguous |= outside
         for uri, change in latest.items():
             if uri not in ambiguous:
-                latest[uri] = replace(change, check=Check.COMPARE)
+                latest[uri] = replace(change, check=CheckMethod.COMPARE)
         _verify(changes, latest, ambiguous)
     return Reduced(latest, since, frozenset(ambiguous))
 
@@ -88,7 +88,7 @@ def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set
         change = latest[uri]
         kind = ChangeType.DELETED if uri in deleted else change.change
         resource = replace(change.resource, change=kind, hash=None, length=None)
-        latest[uri] = replace(change, change=kind, resource=resource, check=Check.FETCH)
+        latest[uri] = replace(change, change=kind, resource=resource, check=CheckMethod.FETCH)
 
 
 def _is_newest_first(changes: Sequence[Change]) -> bool:

@@ -8,7 +8,7 @@ from rsnotify.format.coverage import Coverage
 from rsnotify.format.datetimes import Instant
 
 
-class Held:
+class ReorderBuffer:
     """Fragments that begin later than what is known, in order of their `from`.
 
     Args:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from rsnotify.sync.document_notices import Look
+from rsnotify.sync.document_notices import DocumentsToRead
 from rsnotify.sync.pace import Pace
 
 #: How much sooner than otherwise a poll comes after news.
 QUICKER = 8
 
 
-class Rhythm:
+class PollInterval:
     """How long to wait between polls: little after news, then more and more.
 
     Changes come in bursts, so the best guess at when the next one comes is that the last one
@@ -47,7 +47,7 @@ class Schedule:
     def __init__(self, pace: Pace, random: Random) -> None:
         self._pace = pace
         self._random = random
-        self._rhythm = Rhythm(pace.poll)
+        self._rhythm = PollInterval(pace.poll)
         self._not_before = 0.0
         self._routine = True
         #: When it is.
@@ -73,7 +73,7 @@ class Schedule:
         when = max(when, self._not_before)
         self.due = when if self.due is None else min(self.due, when)
 
-    def told(self, look: Look, now: float, listeners: int) -> None:
+    def told(self, look: DocumentsToRead, now: float, listeners: int) -> None:
         """Hear what there is reason to look at. All who were told do not come at once.
 
         Args:

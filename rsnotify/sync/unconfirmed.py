@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, structs
 
-from rsnotify.format.coverage import EARLIEST, Change, Check, Coverage
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod, Coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.digest import agree
 from rsnotify.format.model import Resource
@@ -24,7 +24,7 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 Denied = tuple[Change, Instant]
 
 
-class Pushed(Struct, frozen=True):
+class UnconfirmedChange(Struct, frozen=True):
     """What push announced of one resource.
 
     Args:
@@ -36,7 +36,7 @@ class Pushed(Struct, frozen=True):
     received: float
 
 
-class Provisional:
+class UnconfirmedChanges:
     """The pushed changes of one set of resources that no list has confirmed.
 
     Args:
@@ -47,7 +47,7 @@ class Provisional:
     def __init__(self, grace: float, patience: float) -> None:
         self._grace = grace
         self._patience = patience
-        self._pushed: dict[str, Pushed] = {}
+        self._pushed: dict[str, UnconfirmedChange] = {}
         #: How many changes are overdue: a list that was read long after they came lacks them.
         self.overdue = 0
 
@@ -57,7 +57,7 @@ class Provisional:
     def add(self, changes: Iterable[Change], now: float) -> None:
         """Add changes that were pushed."""
         for change in changes:
-            self._pushed[change.uri] = Pushed(change, now)
+            self._pushed[change.uri] = UnconfirmedChange(change, now)
 
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
@@ -86,7 +86,7 @@ class Provisional:
                 verified = (
                     verification(change, until)
                     if listed is None
-                    else structs.replace(listed, check=Check.FETCH)
+                    else structs.replace(listed, check=CheckMethod.FETCH)
                 )
                 denied.append((verified, change.at))
         return denied
@@ -123,7 +123,7 @@ class Provisional:
         pushed = self._pushed.get(uri)
         return pushed is not None and self._is_overdue(pushed, asked)
 
-    def _is_overdue(self, pushed: Pushed, asked: float) -> bool:
+    def _is_overdue(self, pushed: UnconfirmedChange, asked: float) -> bool:
         return asked - pushed.received > self._grace
 
     def clear(self) -> None:
@@ -145,7 +145,7 @@ def verification(change: Change, at: Instant) -> Change:
     kind = ChangeType.DELETED if is_deletion else ChangeType.UPDATED
     links = tuple(link for link in announced.links if link.rel == Rel.COLLECTION)
     resource = Resource(change.uri, change=kind, datetime=at, type=announced.type, links=links)
-    return Change(change.uri, kind, at, resource, check=Check.FETCH)
+    return Change(change.uri, kind, at, resource, check=CheckMethod.FETCH)
 
 
 def _repeats(listed: Change, pushed: Change) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from rsnotify.format.vocabulary import MAX_ENTRIES, Rel
-from rsnotify.validation.elements import Entry
+from rsnotify.validation.elements import EntryElement
 from rsnotify.validation.kinds import Kind
 
 #: Of how many entries an outline keeps where they lead; nobody follows more.
@@ -76,7 +76,7 @@ def times_of(attributes: dict[str, str]) -> dict[str, str]:
     return {name: attributes[name] for name in _TIMES if name in attributes}
 
 
-def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
+def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:
     """Yield where an entry leads.
 
     Args:
@@ -109,7 +109,7 @@ def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
     )
 
 
-def _bitstream(attributes: dict[str, str], entry: Entry) -> Reference:
+def _bitstream(attributes: dict[str, str], entry: EntryElement) -> Reference:
     return Reference(
         attributes.get("href", ""),
         entry.md_line,

@@ -196,7 +196,7 @@ def brokered(
     version: str,
 ) -> Brokered:
     """Return the settings of MQTT brokers that these options describe."""
-    from rsnotify.runtime.mqtt.login import Login as BrokerLogin
+    from rsnotify.runtime.mqtt.login import BrokerLogin
     from rsnotify_subscriber.push.mqtt import Brokered
 
     login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
-from rsnotify.sync.actions import Rung
+from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.push.choosing import Via
 
@@ -67,7 +67,7 @@ class Pulling(Struct, frozen=True, tag=True):
         uri: The first of this kind.
     """
 
-    rung: Rung
+    rung: DocumentKind
     uri: str
 
 

@@ -30,10 +30,10 @@ from rsnotify.sync.actions import (
     Compare,
     Discover,
     Fetch,
-    Note,
+    ForgetDatetimes,
+    LogNote,
     Progress,
     Sweep,
-    Undate,
 )
 from rsnotify.sync.fallback_order import resource_ways
 from rsnotify.sync.follower import Follower
@@ -330,11 +330,11 @@ class Following:
                 self._tasks.spawn(self._compare(action))
             case Sweep():
                 self._tasks.spawn(self._sweep(action))
-            case Undate():
+            case ForgetDatetimes():
                 self._undate(action)
             case Discover():
                 self._rediscover()
-            case Note():
+            case LogNote():
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
 
     @property
@@ -342,7 +342,7 @@ class Following:
         """Whether the handler has been called and has not returned."""
         return self._applier.is_in_handler
 
-    def _undate(self, action: Undate) -> None:
+    def _undate(self, action: ForgetDatetimes) -> None:
         if action.entirely:
             self._saved = self._committing = None
         self._tasks.spawn(self._in_worker(self._state.undate, action.after, action.entirely))

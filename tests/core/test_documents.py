@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
 from rsnotify.format.model import Document, Link, Resource
-from rsnotify.format.reader import Limits, SitemapReader, read_document
+from rsnotify.format.reader import DocumentLimits, SitemapReader, read_document
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
 from rsnotify.format.writer import Profile, write_document
 from tests.core.documents import DOCUMENTS
@@ -195,7 +195,7 @@ def test_entities_are_never_expanded_not_even_in_attributes() -> None:
 
 
 def test_a_document_larger_than_the_limit_is_refused_before_it_is_read() -> None:
-    reader = SitemapReader(Limits(document_bytes=100))
+    reader = SitemapReader(DocumentLimits(document_bytes=100))
     with pytest.raises(InvalidDocument, match="larger than 100 bytes"):
         reader.feed(urlset("") + b" " * 100)
 

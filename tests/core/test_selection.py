@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.coverage import Change, Check
+from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.media_types import falls_under, guess
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import ChangeType
@@ -260,7 +260,7 @@ class Selective(Destination):
     def _apply(self, change: Change) -> None:
         decided = self.selection.decide(change, held=change.uri in self.content)
         current = self.source.state.get(change.uri)
-        if change.check is Check.FETCH and current and not self.wants(change.uri, current):
+        if change.check is CheckMethod.FETCH and current and not self.wants(change.uri, current):
             self._remove(change)  # of which type it is, the answer says
         elif decided is None:
             self._commit(change, None)

@@ -9,7 +9,7 @@ import pytest
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
-from rsnotify.selection.representations import Wanted, described, wanted, wanted_link
+from rsnotify.selection.representations import WantedRepresentation, described, wanted, wanted_link
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LOC = "http://source.example/a"
@@ -26,7 +26,7 @@ def mirror(name: str, pri: int | None = None) -> Link:
     return Link(Rel.DUPLICATE, f"http://{name}.example/a", pri=pri)
 
 
-def uris(what: Wanted) -> list[str]:
+def uris(what: WantedRepresentation) -> list[str]:
     return [place.uri for place in what.places]
 
 

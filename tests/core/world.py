@@ -19,7 +19,7 @@ from rsnotify.errors import (
     RsnotifyError,
     Unavailable,
 )
-from rsnotify.format.coverage import EARLIEST, Change, Check
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
 from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document, Resource
@@ -35,10 +35,10 @@ from rsnotify.sync.actions import (
     Compare,
     Discover,
     Fetch,
-    Note,
+    ForgetDatetimes,
+    LogNote,
     Progress,
     Sweep,
-    Undate,
 )
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
@@ -198,9 +198,9 @@ class Destination:
         for action in actions:
             if isinstance(action, BeginBaseline):
                 self.seen.clear()
-            elif isinstance(action, Undate):
+            elif isinstance(action, ForgetDatetimes):
                 self._undate(action)
-            elif isinstance(action, Note):
+            elif isinstance(action, LogNote):
                 self.notes.append(action.text)
             else:
                 self.pending.append(action)
@@ -249,7 +249,7 @@ class Destination:
             case Discover():
                 self.discover()
 
-    def _undate(self, action: Undate) -> None:
+    def _undate(self, action: ForgetDatetimes) -> None:
         if action.entirely:
             self.progress = None
             self.steps_back += 1
@@ -287,7 +287,7 @@ class Destination:
     def _apply(self, change: Change) -> None:
         follower = self.follower
         record = self.records.get(change.uri)
-        if change.check is Check.FETCH or (
+        if change.check is CheckMethod.FETCH or (
             record is not None and record[0] > change.at and self._contradicts(change)
         ):
             self._verify(change)
@@ -308,7 +308,7 @@ class Destination:
 
     def _contradicts(self, change: Change) -> bool:
         """Tell whether what is held is other than an entry that is compared."""
-        if change.check is not Check.COMPARE:
+        if change.check is not CheckMethod.COMPARE:
             return False
         held = self.content.get(change.uri)
         return held != (None if change.change is ChangeType.DELETED else change.resource.hash)

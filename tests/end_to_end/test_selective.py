@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rsnotify.runtime.mqtt.login import Login
+from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import PREFIX, channel_name
 from rsnotify.selection.push_selection import asked_by
 from rsnotify.selection.selection import Selection
@@ -24,7 +24,7 @@ from tests.publisher.helpers import PATIENCE, QUICK
 
 ACL = (Path(__file__).resolve().parents[2] / "hub/mosquitto/acl").read_text()
 USERS = {"hub": "one", "subscriber": "two"}
-LOGIN = Login(user="subscriber", password=USERS["subscriber"])
+LOGIN = BrokerLogin(user="subscriber", password=USERS["subscriber"])
 #: Polls bring nothing.
 PACE = Pace(poll=600.0, poll_with_push=600.0)
 

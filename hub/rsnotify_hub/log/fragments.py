@@ -21,7 +21,7 @@ from rsnotify.errors import InvalidDocument, MalformedDocument
 from rsnotify.format.coverage import notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.model import Document
-from rsnotify.format.reader import DEFAULT_LIMITS, Limits, read_document
+from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 
@@ -29,7 +29,7 @@ from rsnotify.format.writer import write_document
 MERGED_CONTENT_TYPE = "application/xml"
 
 #: The fragments of a log were checked against the limits of the settings when they came.
-_KEPT = Limits(
+_KEPT = DocumentLimits(
     document_bytes=sys.maxsize,
     entries=sys.maxsize,
     entry_length=sys.maxsize,
@@ -64,7 +64,7 @@ class Fragment(Struct, frozen=True):
 
 
 def read_fragment(
-    body: bytes, *, content_type: str = "application/xml", limits: Limits = DEFAULT_LIMITS
+    body: bytes, *, content_type: str = "application/xml", limits: DocumentLimits = DEFAULT_LIMITS
 ) -> Fragment:
     """Read and check a fragment.
 

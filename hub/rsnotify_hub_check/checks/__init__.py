@@ -12,10 +12,10 @@ from rsnotify_hub_check.checks import (
     signatures,
     verification,
 )
-from rsnotify_hub_check.registry import CHECKS, Check
+from rsnotify_hub_check.registry import CHECKS, ConformanceCheck
 
 
-def _place(check: Check) -> list[int]:
+def _place(check: ConformanceCheck) -> list[int]:
     return [int(part) for part in check.section.split(".")]
 
 

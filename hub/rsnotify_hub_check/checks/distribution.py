@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable
 
 from rsnotify.format.links import parse_links
-from rsnotify_hub_check.bench import Bench, html
-from rsnotify_hub_check.outcomes import Level, expect
+from rsnotify_hub_check.bench import HubUnderTest, html
+from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
 
@@ -36,7 +36,7 @@ def _delivers(
 ) -> None:
     """Register the check that content of one kind arrives as it is at the topic."""
 
-    async def run(bench: Bench) -> None:
+    async def run(bench: HubUnderTest) -> None:
         topic, callback = bench.topic(content_type, write), bench.callback()
         await bench.subscribe(topic, callback)
         delivery = await bench.delivered(topic, callback)
@@ -44,7 +44,7 @@ def _delivers(
         expect(sent == content_type, f"the Content-Type is {sent!r}, not {content_type!r}")
 
     run.__name__, run.__doc__ = name, rule
-    check("7", Level.MUST, *rocks)(run)
+    check("7", RequirementLevel.MUST, *rocks)(run)
 
 
 _delivers(
@@ -82,8 +82,8 @@ _delivers(
 )
 
 
-@check("7", Level.MUST, 100)
-async def a_delivery_links_to_its_topic_and_hub(bench: Bench) -> None:
+@check("7", RequirementLevel.MUST, 100)
+async def a_delivery_links_to_its_topic_and_hub(bench: HubUnderTest) -> None:
     """A delivery has Link headers: rel=self to the topic, rel=hub to a hub of it."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback)
@@ -95,8 +95,8 @@ async def a_delivery_links_to_its_topic_and_hub(bench: Bench) -> None:
     expect(bench.settings.hub in hubs, f"rel=hub leads to {hubs}, not to {bench.settings.hub}")
 
 
-@check("7", Level.SHOULD)
-async def the_links_are_one_header(bench: Bench) -> None:
+@check("7", RequirementLevel.SHOULD)
+async def the_links_are_one_header(bench: HubUnderTest) -> None:
     """The links of a delivery stand in one Link header."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback)
@@ -105,8 +105,8 @@ async def the_links_are_one_header(bench: Bench) -> None:
     expect(count == 1, f"there are {count} Link headers")
 
 
-@check("7", Level.MUST)
-async def the_whole_of_a_large_topic_is_delivered(bench: Bench) -> None:
+@check("7", RequirementLevel.MUST)
+async def the_whole_of_a_large_topic_is_delivered(bench: HubUnderTest) -> None:
     """A topic of a megabyte arrives whole."""
     topic, callback = bench.topic("text/plain", _long), bench.callback()
     await bench.subscribe(topic, callback)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import Bench
+from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.callback import decline
 from rsnotify_hub_check.checks.signatures import SIGNATURE, is_signed
-from rsnotify_hub_check.outcomes import Level, expect
+from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
 
-@check("5.1", Level.MUST, 103)
-async def a_renewal_is_accepted(bench: Bench) -> None:
+@check("5.1", RequirementLevel.MUST, 103)
+async def a_renewal_is_accepted(bench: HubUnderTest) -> None:
     """An active subscription can be asked for again, and is verified again."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback)
@@ -20,8 +20,8 @@ async def a_renewal_is_accepted(bench: Bench) -> None:
     await bench.delivered(topic, callback)
 
 
-@check("5.1", Level.MUST, 103)
-async def a_renewal_is_no_second_subscription(bench: Bench) -> None:
+@check("5.1", RequirementLevel.MUST, 103)
+async def a_renewal_is_no_second_subscription(bench: HubUnderTest) -> None:
     """After a renewal each update is delivered once."""
     topic, callback = bench.topic(), bench.callback()
     for _ in range(3):
@@ -33,8 +33,8 @@ async def a_renewal_is_no_second_subscription(bench: Bench) -> None:
     )
 
 
-@check("5.1", Level.MUST)
-async def a_renewal_replaces_the_secret(bench: Bench) -> None:
+@check("5.1", RequirementLevel.MUST)
+async def a_renewal_replaces_the_secret(bench: HubUnderTest) -> None:
     """After a renewal deliveries are signed with its secret."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback, secret="the first secret")
@@ -43,8 +43,8 @@ async def a_renewal_replaces_the_secret(bench: Bench) -> None:
     await bench.delivered(topic, callback, lambda each: is_signed(each, "the second secret"))
 
 
-@check("5.1", Level.MUST)
-async def a_renewal_without_a_secret_ends_signatures(bench: Bench) -> None:
+@check("5.1", RequirementLevel.MUST)
+async def a_renewal_without_a_secret_ends_signatures(bench: HubUnderTest) -> None:
     """After a renewal without a secret deliveries have no signature."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback, secret="the first secret")
@@ -53,8 +53,8 @@ async def a_renewal_without_a_secret_ends_signatures(bench: Bench) -> None:
     await bench.delivered(topic, callback, lambda each: SIGNATURE not in each.headers)
 
 
-@check("5.1", Level.MUST)
-async def a_pending_renewal_changes_nothing(bench: Bench) -> None:
+@check("5.1", RequirementLevel.MUST)
+async def a_pending_renewal_changes_nothing(bench: HubUnderTest) -> None:
     """While a renewal is being verified deliveries go on as before."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback, secret="the first secret")
@@ -68,8 +68,8 @@ async def a_pending_renewal_changes_nothing(bench: Bench) -> None:
         callback.open.set()
 
 
-@check("5.1", Level.MUST)
-async def a_renewal_that_fails_changes_nothing(bench: Bench) -> None:
+@check("5.1", RequirementLevel.MUST)
+async def a_renewal_that_fails_changes_nothing(bench: HubUnderTest) -> None:
     """Where the verification of a renewal fails the subscription stays as it was."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback, secret="the first secret")
@@ -81,8 +81,8 @@ async def a_renewal_that_fails_changes_nothing(bench: Bench) -> None:
     expect(is_signed(delivery, "the first secret"), "it is not signed with the old secret")
 
 
-@check("5.1", Level.MUST)
-async def an_unsubscription_that_fails_changes_nothing(bench: Bench) -> None:
+@check("5.1", RequirementLevel.MUST)
+async def an_unsubscription_that_fails_changes_nothing(bench: HubUnderTest) -> None:
     """Where the verification of an unsubscription fails deliveries go on."""
     topic, callback = bench.topic(), bench.callback()
     await bench.subscribe(topic, callback)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import Bench, Response
+from rsnotify_hub_check.bench import HubResponse, HubUnderTest
 from rsnotify_hub_check.callback import decline
-from rsnotify_hub_check.outcomes import Level, Untold, expect
+from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 
 
-@check("5.1.2", Level.MUST)
-async def the_answer_does_not_wait_for_the_verification(bench: Bench) -> None:
+@check("5.1.2", RequirementLevel.MUST)
+async def the_answer_does_not_wait_for_the_verification(bench: HubUnderTest) -> None:
     """The answer is 202 while the callback has not yet answered the verification."""
     topic, callback = bench.topic(), bench.callback()
     callback.open.clear()
@@ -20,8 +20,8 @@ async def the_answer_does_not_wait_for_the_verification(bench: Bench) -> None:
         callback.open.set()
 
 
-@check("5.1.2", Level.MUST)
-async def the_answer_does_not_depend_on_the_verification(bench: Bench) -> None:
+@check("5.1.2", RequirementLevel.MUST)
+async def the_answer_does_not_depend_on_the_verification(bench: HubUnderTest) -> None:
     """The answer is 202 also where the verification is going to fail."""
     refuses, hangs_up = bench.callback(), bench.callback()
     refuses.reply = decline
@@ -31,8 +31,8 @@ async def the_answer_does_not_depend_on_the_verification(bench: Bench) -> None:
         expect(response.status == 202, f"the hub answers {response}, not 202")
 
 
-@check("5.1.2", Level.MUST)
-async def unsubscribing_what_is_unknown_is_accepted(bench: Bench) -> None:
+@check("5.1.2", RequirementLevel.MUST)
+async def unsubscribing_what_is_unknown_is_accepted(bench: HubUnderTest) -> None:
     """Also an unsubscription is answered 202, whatever its verification will say."""
     response = await bench.ask("unsubscribe", bench.topic(), bench.callback())
     expect(response.status == 202, f"the hub answers {response}, not 202")
@@ -41,14 +41,14 @@ async def unsubscribing_what_is_unknown_is_accepted(bench: Bench) -> None:
 def _refuses(name: str, rule: str, change: dict[str, str | None]) -> None:
     """Register the check that a request which is wrong in one way is refused."""
 
-    async def run(bench: Bench) -> None:
+    async def run(bench: HubUnderTest) -> None:
         await _refused(bench, change)
 
     run.__name__, run.__doc__ = name, rule
-    check("5.1.2", Level.MUST)(run)
+    check("5.1.2", RequirementLevel.MUST)(run)
 
 
-async def _refused(bench: Bench, change: dict[str, str | None]) -> Response:
+async def _refused(bench: HubUnderTest, change: dict[str, str | None]) -> HubResponse:
     topic, callback = bench.topic(), bench.callback()
     right = {"hub.mode": "subscribe", "hub.topic": topic.url, "hub.callback": callback.url}
     fields = {**right, **change}
@@ -76,19 +76,19 @@ _refuses(
 )
 
 
-@check("5.1.2", Level.SHOULD)
-async def errors_are_described_in_plain_text(bench: Bench) -> None:
+@check("5.1.2", RequirementLevel.SHOULD)
+async def errors_are_described_in_plain_text(bench: HubUnderTest) -> None:
     """An error has a description in plain text."""
     response = await _refused(bench, {"hub.callback": None})
     expect(response.content_type == "text/plain", f"the error is {response.content_type}")
     expect(response.text.strip(), "the error has no description")
 
 
-@check("5.2", Level.MUST)
-async def a_denial_is_told(bench: Bench) -> None:
+@check("5.2", RequirementLevel.MUST)
+async def a_denial_is_told(bench: HubUnderTest) -> None:
     """A subscription that is denied is told by hub.mode=denied at the callback."""
     if bench.settings.unserved is None:
-        raise Untold("no topic is known that this hub denies (--denied-topic)")
+        raise Inconclusive("no topic is known that this hub denies (--denied-topic)")
     topic, callback = bench.topic(), bench.callback("foo=bar")
     topic.url = bench.settings.unserved
     denial = await bench.subscribe(topic, callback)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.runtime.cli.commands import Command, Group
+from rsnotify.runtime.cli.commands import Command, CommandGroup
 from rsnotify.runtime.cli.running import complain, printable
 from rsnotify.runtime.cli.variables import Variables
 
@@ -50,7 +50,7 @@ class _Command(Variables, Command):
     """A subcommand."""
 
 
-class _Subcommands(Group):
+class _Subcommands(CommandGroup):
     """The subcommands, each loaded at its first use."""
 
     def __init__(self, **settings: Any) -> None:

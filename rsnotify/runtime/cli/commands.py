@@ -1,4 +1,4 @@
-"""How commands show their help and report wrong arguments: `Command` and `Group` for typer."""
+"""How commands show their help and report wrong arguments: `Command` and `CommandGroup` for typer."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Command(_Layout, TyperCommand):
     """A command whose help has examples and groups of options."""
 
 
-class Group(_Layout, TyperGroup):
+class CommandGroup(_Layout, TyperGroup):
     """A group of commands, likewise."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -15,7 +15,7 @@ PATIENCE = 30.0
 _ERRORS = 2
 
 
-class Leaving:
+class ForcedShutdown:
     """Ends the process when it is asked to a second time, or has not ended within a while.
 
     It ends as by a crash, so what was not committed is as if it had not begun.

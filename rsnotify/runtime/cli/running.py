@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
-from rsnotify.runtime.cli.forced_shutdown import Leaving
+from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,7 +21,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(
-    main: Callable[[asyncio.Event], Coroutine[None, None, T]], leaving: Leaving | None = None
+    main: Callable[[asyncio.Event], Coroutine[None, None, T]], leaving: ForcedShutdown | None = None
 ) -> T:
     """Run a coroutine until it returns, on uvloop where that is installed.
 

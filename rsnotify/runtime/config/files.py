@@ -50,7 +50,7 @@ def decode_settings(path: str | Path, text: str) -> dict[str, Any]:
         raise ConfigurationError(f"cannot read {path}: {error}") from None
 
 
-class Looking:
+class FileWatch:
     """Sees that files have changed.
 
     Looking is surer than being told: files are mounted into containers, and replaced by links.

@@ -1,8 +1,8 @@
 """What paho takes for its socket: bytes in memory, which the event loop carries.
 
-paho-mqtt wants a non-blocking socket. It gets a `Wire`, which has the few methods that paho calls;
+paho-mqtt wants a non-blocking socket. It gets a `ByteStream`, which has the few methods that paho calls;
 name lookups, TLS and the handshakes of WebSockets are then asyncio's, without a thread, and can
-be cancelled. Two classes carry the bytes: `Stream` over TCP, `WebSocket` over frames.
+be cancelled. Two classes carry the bytes: `TcpByteStream` over TCP, `WebSocketByteStream` over frames.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Dial = Callable[[str, int], Awaitable[socket.socket]]
 _HIGH_WATER = 256 * 1024
 
 
-class Wire(ABC):
+class ByteStream(ABC):
     """A socket to paho.
 
     Args:
@@ -109,7 +109,7 @@ class Wire(ABC):
         return -1
 
 
-class Stream(Wire, asyncio.Protocol):
+class TcpByteStream(ByteStream, asyncio.Protocol):
     """Carries the bytes over TCP, or TLS."""
 
     _transport: asyncio.Transport
@@ -143,22 +143,22 @@ class Stream(Wire, asyncio.Protocol):
         self.on_room()
 
     def write(self, data: bytes) -> None:
-        """Begin to send (`Wire`)."""
+        """Begin to send (`ByteStream`)."""
         self._transport.write(data)
 
     def close(self) -> None:
-        """End it (`Wire`)."""
+        """End it (`ByteStream`)."""
         self._transport.close()
 
     async def closed(self, seconds: float) -> None:
-        """Wait for its end (`Wire`)."""
+        """Wait for its end (`ByteStream`)."""
         self._transport.close()
         await asyncio.wait([self._gone], timeout=seconds)
         self._transport.abort()
         await self._gone
 
 
-class WebSocket(Wire):
+class WebSocketByteStream(ByteStream):
     """Carries the bytes in binary frames (MQTT 5 §6).
 
     Args:
@@ -199,18 +199,18 @@ class WebSocket(Wire):
                 self.on_room()
 
     def write(self, data: bytes) -> None:
-        """Begin to send (`Wire`)."""
+        """Begin to send (`ByteStream`)."""
         self._waiting += data
         self.full = len(self._waiting) > _HIGH_WATER
         self._news.set()
 
     def close(self) -> None:
-        """End it (`Wire`)."""
+        """End it (`ByteStream`)."""
         self._closing = True
         self._news.set()
 
     async def closed(self, seconds: float) -> None:
-        """Wait for its end (`Wire`)."""
+        """Wait for its end (`ByteStream`)."""
         self.close()
         hearing, saying = self._tasks
         await asyncio.wait([saying], timeout=seconds)
@@ -224,9 +224,9 @@ class WebSocket(Wire):
         await asyncio.gather(hearing, saying, return_exceptions=True)
 
 
-async def open_wire(
+async def open_byte_stream(
     broker: Broker, tls: ssl.SSLContext | None, dial: Dial | None, *, most: int
-) -> Wire:
+) -> ByteStream:
     """Connect to a broker.
 
     Args:
@@ -252,23 +252,23 @@ async def open_wire(
 
 async def _open_stream(
     broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, most: int
-) -> Wire:
+) -> ByteStream:
     loop = asyncio.get_running_loop()
     name = broker.host if tls is not None else None
     if sock is not None:
         _, wire = await loop.create_connection(
-            lambda: Stream(most), sock=sock, ssl=tls, server_hostname=name
+            lambda: TcpByteStream(most), sock=sock, ssl=tls, server_hostname=name
         )
     else:
         _, wire = await loop.create_connection(
-            lambda: Stream(most), broker.host, broker.port, ssl=tls, server_hostname=name
+            lambda: TcpByteStream(most), broker.host, broker.port, ssl=tls, server_hostname=name
         )
     return wire
 
 
 async def _open_websocket(
     broker: Broker, tls: ssl.SSLContext | None, sock: socket.socket | None, most: int
-) -> Wire:
+) -> ByteStream:
     scheme = "ws" if tls is None else "wss"
     authority = broker.url.partition("://")[2]
     connection = await connect(
@@ -286,4 +286,4 @@ async def _open_websocket(
     if connection.subprotocol != "mqtt":
         await connection.close()
         raise WebSocketException("it has a WebSocket that speaks no MQTT")
-    return WebSocket(most, connection)
+    return WebSocketByteStream(most, connection)

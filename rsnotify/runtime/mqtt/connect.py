@@ -15,10 +15,16 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from websockets.exceptions import WebSocketException
 
 from rsnotify.errors import Unavailable
-from rsnotify.runtime.mqtt.byte_streams import Dial, Wire, open_wire
-from rsnotify.runtime.mqtt.connection import LONGEST, TIMEOUT, WINDOW, Connection, OtherVersion
-from rsnotify.runtime.mqtt.login import ANONYMOUS, Login
-from rsnotify.runtime.mqtt.messages import Message, connect_properties
+from rsnotify.runtime.mqtt.byte_streams import ByteStream, Dial, open_byte_stream
+from rsnotify.runtime.mqtt.connection import (
+    LONGEST,
+    TIMEOUT,
+    WINDOW,
+    BrokerConnection,
+    UnsupportedVersion,
+)
+from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
+from rsnotify.runtime.mqtt.messages import MqttMessage, connect_properties
 from rsnotify.runtime.mqtt.names import Broker
 
 #: Seconds between pings; a broker that has not answered one by the next is gone.
@@ -28,7 +34,7 @@ KEEPALIVE = 10
 _HEAD = 65_536
 
 
-class Session(Struct, frozen=True):
+class BrokerSession(Struct, frozen=True):
     """What the broker keeps while one is away: subscriptions, and messages not yet delivered.
 
     Args:
@@ -41,15 +47,15 @@ class Session(Struct, frozen=True):
 
 
 #: A session that begins and ends with its connection.
-CLEAN = Session()
+CLEAN = BrokerSession()
 
-_Enter = Callable[[str], Awaitable[Connection]]
+_Enter = Callable[[str], Awaitable[BrokerConnection]]
 
 
 class _Protocol(Client):
     """paho, over a wire that is there already."""
 
-    def __init__(self, wire: Wire, **options: Any) -> None:
+    def __init__(self, wire: ByteStream, **options: Any) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, reconnect_on_failure=False, **options)
         self._wire = wire
 
@@ -60,14 +66,14 @@ class _Protocol(Client):
 @asynccontextmanager
 async def connect(
     broker: Broker,
-    login: Login = ANONYMOUS,
+    login: BrokerLogin = ANONYMOUS,
     *,
-    session: Session = CLEAN,
+    session: BrokerSession = CLEAN,
     version: str = "5",
     dial: Dial | None = None,
-    take: Callable[[Message], None] = lambda _: None,
+    take: Callable[[MqttMessage], None] = lambda _: None,
     by_hand: bool = False,
-) -> AsyncIterator[Connection]:
+) -> AsyncIterator[BrokerConnection]:
     """Connect to a broker.
 
     Args:
@@ -78,7 +84,7 @@ async def connect(
             spoken to in 3.1.1.
         dial: Makes the connection of TCP; None connects to any address.
         take: Called with each message, in the order of the broker.
-        by_hand: Whether messages are acknowledged by `Connection.acknowledge`.
+        by_hand: Whether messages are acknowledged by `BrokerConnection.acknowledge`.
 
     Returns:
         A context with the connection; leaving it says goodbye.
@@ -91,7 +97,7 @@ async def connect(
     look = partial(_enter, broker, login, CLEAN, dial, lambda _: None, False)
     try:
         connection = await enter(version)
-    except OtherVersion as error:
+    except UnsupportedVersion as error:
         if version != "5":
             raise
         connection = await (enter("3.1.1") if error.told else _enter_again(enter, look))
@@ -101,7 +107,7 @@ async def connect(
         await connection.end()
 
 
-async def _enter_again(enter: _Enter, look: _Enter) -> Connection:
+async def _enter_again(enter: _Enter, look: _Enter) -> BrokerConnection:
     """Enter where a broker went away without a word when it was spoken to in MQTT 5.
 
     It may only just have begun, behind a proxy that takes connections before. What is told by 5
@@ -111,26 +117,26 @@ async def _enter_again(enter: _Enter, look: _Enter) -> Connection:
     try:
         await (await look("3.1.1")).end()
     except Unavailable as error:
-        if isinstance(error, OtherVersion):
+        if isinstance(error, UnsupportedVersion):
             raise
     try:
         return await enter("5")
-    except OtherVersion:
+    except UnsupportedVersion:
         return await enter("3.1.1")
 
 
 async def _enter(
     broker: Broker,
-    login: Login,
-    session: Session,
+    login: BrokerLogin,
+    session: BrokerSession,
     dial: Dial | None,
-    take: Callable[[Message], None],
+    take: Callable[[MqttMessage], None],
     by_hand: bool,
     version: str,
-) -> Connection:
+) -> BrokerConnection:
     wire = await _wire(broker, login, dial)
     client = _client(wire, login, session, version, by_hand=by_hand)
-    connection = Connection(broker, client, wire, take)
+    connection = BrokerConnection(broker, client, wire, take)
     try:
         async with _answering(broker):
             _send_connect(client, broker, session, version)
@@ -141,11 +147,11 @@ async def _enter(
     return connection
 
 
-async def _wire(broker: Broker, login: Login, dial: Dial | None) -> Wire:
+async def _wire(broker: Broker, login: BrokerLogin, dial: Dial | None) -> ByteStream:
     tls = login.context() if broker.tls else None
     try:
         async with _answering(broker):
-            return await open_wire(broker, tls, dial, most=LONGEST + _HEAD)
+            return await open_byte_stream(broker, tls, dial, most=LONGEST + _HEAD)
     except ssl.SSLCertVerificationError as error:
         reason = f"its certificate is not to be trusted: {error.verify_message}"
         raise Unavailable(broker.url, reason) from None
@@ -163,7 +169,9 @@ async def _answering(broker: Broker) -> AsyncIterator[None]:
         raise Unavailable(broker.url, "no answer in time") from None
 
 
-def _client(wire: Wire, login: Login, session: Session, version: str, *, by_hand: bool) -> Client:
+def _client(
+    wire: ByteStream, login: BrokerLogin, session: BrokerSession, version: str, *, by_hand: bool
+) -> Client:
     options: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
     if version != "5":
         options = {
@@ -177,7 +185,7 @@ def _client(wire: Wire, login: Login, session: Session, version: str, *, by_hand
     return client
 
 
-def _send_connect(client: Client, broker: Broker, session: Session, version: str) -> None:
+def _send_connect(client: Client, broker: Broker, session: BrokerSession, version: str) -> None:
     more: dict[str, Any] = {}
     if version == "5":
         properties = connect_properties(

@@ -2,7 +2,7 @@
 
 Theory of operation. paho is a state machine here: what arrives is put into it by `loop_read`, what
 it wants to send it writes by `loop_write` when it says so, and `loop_misc` is called now and then
-for its pings. All of this happens on the event loop, in no other thread. A `Connection` is used
+for its pings. All of this happens on the event loop, in no other thread. A `BrokerConnection` is used
 until it is lost, and never connects again: whoever uses it has a log or a list to go on from, and
 makes a new one. So nothing is kept here that a lost connection could leave in doubt.
 """
@@ -20,8 +20,8 @@ from paho.mqtt.reasoncodes import ReasonCode
 from websockets.exceptions import ConnectionClosed
 
 from rsnotify.errors import RsnotifyError, Unavailable
-from rsnotify.runtime.mqtt.byte_streams import Wire
-from rsnotify.runtime.mqtt.messages import Message, publish_properties, read_message
+from rsnotify.runtime.mqtt.byte_streams import ByteStream
+from rsnotify.runtime.mqtt.messages import MqttMessage, publish_properties, read_message
 from rsnotify.runtime.mqtt.names import Broker
 
 #: How long a broker may take to answer, in seconds.
@@ -36,7 +36,7 @@ _TOO_LARGE = 0x95
 _OTHER_VERSION = 0x84
 
 
-class Refused(Unavailable):
+class ConnectionRefused(Unavailable):
     """A broker does not take a message, and says so (MQTT 5).
 
     Args:
@@ -50,7 +50,7 @@ class Refused(Unavailable):
         self.too_large = too_large
 
 
-class OtherVersion(Unavailable):
+class UnsupportedVersion(Unavailable):
     """A broker seems not to speak the version of MQTT that it was spoken to in.
 
     It says so (5 §3.2.2.2), or goes away without an answer, as it also may (5 §3.1.2.2).
@@ -66,7 +66,7 @@ class OtherVersion(Unavailable):
         self.told = told
 
 
-class Connection:
+class BrokerConnection:
     """A connection to a broker; made by `rsnotify.runtime.mqtt.connect.connect`.
 
     Args:
@@ -80,7 +80,7 @@ class Connection:
     """
 
     def __init__(
-        self, broker: Broker, client: Client, wire: Wire, take: Callable[[Message], None]
+        self, broker: Broker, client: Client, wire: ByteStream, take: Callable[[MqttMessage], None]
     ) -> None:
         self._broker = broker
         self._client = client
@@ -93,7 +93,7 @@ class Connection:
             future.add_done_callback(_heard)
         self._published: dict[int, asyncio.Future[None]] = {}
         self._subscribed: dict[int, asyncio.Future[None]] = {}
-        self._arrived: list[Message] = []
+        self._arrived: list[MqttMessage] = []
         self._room = asyncio.Semaphore(WINDOW)
         self._most = LONGEST
         self._flushing = False
@@ -132,7 +132,7 @@ class Connection:
             retain: Whether the broker keeps it, for who subscribes later.
 
         Returns:
-            A future that is done when the broker has acknowledged it. It fails with `Refused`,
+            A future that is done when the broker has acknowledged it. It fails with `ConnectionRefused`,
             or with Unavailable when the connection is lost.
 
         Raises:
@@ -140,7 +140,7 @@ class Connection:
             Unavailable: The connection is lost.
         """
         if len(payload) + len(topic.encode()) + len(channel.encode()) + 64 > self._most:
-            raise Refused(
+            raise ConnectionRefused(
                 self._broker.url, f"it takes messages of {self._most} bytes at most", too_large=True
             )
         await self._room.acquire()
@@ -177,7 +177,7 @@ class Connection:
         """Ask for the messages of a topic no longer; some may be on their way."""
         self._client.unsubscribe(topic)
 
-    def acknowledge(self, message: Message) -> None:
+    def acknowledge(self, message: MqttMessage) -> None:
         """Say that a message need not come again; in the order in which they came."""
         if message.id is not None:
             self._client.ack(message.id, 1)
@@ -272,7 +272,9 @@ class Connection:
         if reason.is_failure:
             said = f"it lets nobody in like this: {reason}"
             other = reason.value == _OTHER_VERSION
-            self._fail(said, OtherVersion(self._broker.url, said, told=True) if other else None)
+            self._fail(
+                said, UnsupportedVersion(self._broker.url, said, told=True) if other else None
+            )
             return
         self.resumed = flags.session_present
         self._most = min(LONGEST, getattr(properties, "MaximumPacketSize", LONGEST))
@@ -302,7 +304,9 @@ class Connection:
         # A WebSocket is closed with a code, which may be one of an error.
         was_closed = error is None or isinstance(error, ConnectionClosed)
         is_silent = was_closed and not self._welcome.done()
-        self._fail(said, OtherVersion(self._broker.url, said, told=False) if is_silent else None)
+        self._fail(
+            said, UnsupportedVersion(self._broker.url, said, told=False) if is_silent else None
+        )
 
     def _on_publish(
         self, _client: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any
@@ -316,7 +320,9 @@ class Connection:
         if reason.is_failure:
             too_large = reason.value == _TOO_LARGE
             future.set_exception(
-                Refused(self._broker.url, f"it takes no message: {reason}", too_large=too_large)
+                ConnectionRefused(
+                    self._broker.url, f"it takes no message: {reason}", too_large=too_large
+                )
             )
         else:
             future.set_result(None)

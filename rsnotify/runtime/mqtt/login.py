@@ -9,7 +9,7 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError
 
 
-class Login(Struct, frozen=True, kw_only=True):
+class BrokerLogin(Struct, frozen=True, kw_only=True):
     """Who one is to a broker.
 
     Args:
@@ -63,7 +63,7 @@ class Login(Struct, frozen=True, kw_only=True):
 
 
 #: Somebody who shows nothing.
-ANONYMOUS = Login()
+ANONYMOUS = BrokerLogin()
 
 
 def _context(ca: str | None) -> ssl.SSLContext:

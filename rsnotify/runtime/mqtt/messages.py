@@ -11,7 +11,7 @@ from paho.mqtt.properties import Properties
 CHANNEL = "channel"
 
 
-class Message(Struct, frozen=True):
+class MqttMessage(Struct, frozen=True):
     """What a broker sent.
 
     Args:
@@ -31,7 +31,7 @@ class Message(Struct, frozen=True):
     id: int | None
 
 
-def read_message(found: MQTTMessage) -> Message:
+def read_message(found: MQTTMessage) -> MqttMessage:
     """Read what paho received.
 
     Raises:
@@ -39,7 +39,7 @@ def read_message(found: MQTTMessage) -> Message:
     """
     properties = found.properties
     users = getattr(properties, "UserProperty", None) or []
-    return Message(
+    return MqttMessage(
         topic=found.topic,
         payload=bytes(found.payload),
         retained=bool(found.retain),

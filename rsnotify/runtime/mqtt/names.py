@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.selection.push_selection import Select
+from rsnotify.selection.push_selection import PushSelection
 
 #: What the names of channels begin with, unless a broker's URL says otherwise.
 PREFIX = "rsnotify/"
@@ -67,7 +67,7 @@ class Broker(Struct, frozen=True):
         """Return the MQTT topic of a channel."""
         return channel_name(channel, self.name) if self.name.endswith("/") else self.name
 
-    def part(self, channel: str, select: Select) -> str | None:
+    def part(self, channel: str, select: PushSelection) -> str | None:
         """Return the MQTT topic of what a selection leaves of a channel; None where is none.
 
         Args:

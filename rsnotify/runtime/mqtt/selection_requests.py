@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.selection.push_selection import Select
+from rsnotify.selection.push_selection import PushSelection
 
 #: For how long a hub keeps a stream that nobody asks for any more, in seconds.
 LEASE = 7_200
@@ -21,7 +21,7 @@ CONTENT_TYPE = "application/json"
 _LONGEST = 16_384
 
 
-class Ask(Struct, frozen=True):
+class SelectionRequest(Struct, frozen=True):
     """Asks for a part of a channel.
 
     Args:
@@ -30,14 +30,14 @@ class Ask(Struct, frozen=True):
     """
 
     topic: str
-    select: Select
+    select: PushSelection
 
     def encode(self) -> bytes:
         """Write it as the payload of a message."""
         return msgspec.json.encode(self)
 
 
-def read_ask(payload: bytes) -> Ask:
+def read_selection_request(payload: bytes) -> SelectionRequest:
     """Read the payload of a message.
 
     Raises:
@@ -46,11 +46,11 @@ def read_ask(payload: bytes) -> Ask:
     if len(payload) > _LONGEST:
         raise ConfigurationError(f"it is larger than {_LONGEST} bytes")
     try:
-        ask = msgspec.json.decode(payload, type=Ask)
+        ask = msgspec.json.decode(payload, type=SelectionRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         reason = str(error)[:200]  # which may quote what was sent
         raise ConfigurationError(f"it asks for no part of a topic: {reason}") from None
     select = ask.select.canonical()
     if not select:
         raise ConfigurationError("it asks for all of its topic, which has a name of its own")
-    return Ask(ask.topic, select)
+    return SelectionRequest(ask.topic, select)
