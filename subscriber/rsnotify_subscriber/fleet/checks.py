@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.mqtt.names import parse_broker
-from rsnotify.settings.wrong import WrongSetting
+from rsnotify.runtime.config.wrong_setting import WrongSetting
+from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_subscriber.fleet.configuration import Source, Terms
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.push.choosing import Via
