@@ -150,3 +150,44 @@ def test_every_package_is_in_the_distribution() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     assert {path.rpartition("/")[2] for path in packages} == set(FOLDERS)
+
+
+LONGEST = 350
+MOST_ARGUMENTS = 8
+#: Constructors that have more arguments for a reason.
+MORE_ARGUMENTS: dict[str, str] = {}
+#: Modules that are longer for a reason.
+LONGER: dict[str, str] = {}
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {name: n for name, n in lengths.items() if n > LONGEST and name not in LONGER} == {}
+
+
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    return [
+        (name, node)
+        for name, path in MODULES.items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def test_a_class_name_is_used_once() -> None:
+    places = defaultdict(set)
+    for name, node in classes():
+        if not node.name.startswith("_"):
+            places[node.name].add(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_constructor_has_too_many_arguments() -> None:
+    found = {}
+    for name, node in classes():
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                arguments = [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]
+                if len(arguments) - 1 > MOST_ARGUMENTS:
+                    found[f"{name}.{node.name}"] = len(arguments) - 1
+    assert {name: n for name, n in found.items() if name not in MORE_ARGUMENTS} == {}
