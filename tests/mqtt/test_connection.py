@@ -16,10 +16,11 @@ from websockets.typing import Subprotocol
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
 from rsnotify.runtime.mqtt.connect import BrokerSession, connect
-from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
+from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 

@@ -21,11 +21,11 @@ from rsnotify.runtime.mqtt.connection import (
     TIMEOUT,
     WINDOW,
     BrokerConnection,
-    UnsupportedVersion,
 )
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage, connect_properties
 from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.refusals import UnsupportedVersion
 
 #: Seconds between pings; a broker that has not answered one by the next is gone.
 KEEPALIVE = 10

@@ -23,6 +23,13 @@ from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.runtime.mqtt.byte_streams import ByteStream
 from rsnotify.runtime.mqtt.messages import MqttMessage, publish_properties, read_message
 from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.refusals import (
+    ConnectionRefused,
+    UnsupportedVersion,
+    connection_refusal,
+    publish_refusal,
+    subscription_refusal,
+)
 
 #: How long a broker may take to answer, in seconds.
 TIMEOUT = 10.0
@@ -32,59 +39,6 @@ WINDOW = 100
 LONGEST = 50_000_000
 
 _MISC_SECONDS = 1.0
-_TOO_LARGE = 0x95
-_OTHER_VERSION = 0x84
-_NOT_AUTHORIZED = 0x87
-#: Bad user name or password, not authorized, banned, bad authentication method.
-_LOGIN_REFUSED = frozenset({0x86, _NOT_AUTHORIZED, 0x8A, 0x8C})
-
-
-class NotPermitted(Unavailable):
-    """A broker answers that it does not permit something; waiting does not help.
-
-    Args:
-        uri: The broker.
-        reason: What it says.
-        remedy: What the user has to change, as a clause.
-    """
-
-    def __init__(self, uri: str, reason: str, remedy: str) -> None:
-        super().__init__(uri, f"{reason}; {remedy}")
-        self.remedy = remedy
-
-
-class ConnectionRefused(Unavailable):
-    """A broker does not take a message, and says so (MQTT 5).
-
-    Args:
-        uri: The broker.
-        reason: What it says.
-        too_large: Whether that is for its size, so that no later try can do better.
-        remedy: What the user has to change, as a clause; None if it may pass by itself.
-    """
-
-    def __init__(
-        self, uri: str, reason: str, *, too_large: bool = False, remedy: str | None = None
-    ) -> None:
-        super().__init__(uri, reason if remedy is None else f"{reason}; {remedy}")
-        self.too_large = too_large
-        self.remedy = remedy
-
-
-class UnsupportedVersion(Unavailable):
-    """A broker seems not to speak the version of MQTT that it was spoken to in.
-
-    It says so (5 §3.2.2.2), or goes away without an answer, as it also may (5 §3.1.2.2).
-
-    Args:
-        uri: The broker.
-        reason: What it says.
-        told: Whether it says so.
-    """
-
-    def __init__(self, uri: str, reason: str, *, told: bool) -> None:
-        super().__init__(uri, reason)
-        self.told = told
 
 
 class BrokerConnection:
@@ -291,28 +245,14 @@ class BrokerConnection:
         properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            self._fail_by_refusal(reason)
+            error = connection_refusal(self._broker.url, self._client.username, reason)
+            self._fail(str(reason), error)
             return
         self.resumed = flags.session_present
         self._most = min(LONGEST, getattr(properties, "MaximumPacketSize", LONGEST))
         self._room = asyncio.Semaphore(min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW)))
         if not self._welcome.done():
             self._welcome.set_result(None)
-
-    def _fail_by_refusal(self, reason: ReasonCode) -> None:
-        said = f"it refuses the connection: {reason}"
-        error: RsnotifyError | None = None
-        if reason.value == _OTHER_VERSION:
-            error = UnsupportedVersion(self._broker.url, said, told=True)
-        elif reason.value in _LOGIN_REFUSED:
-            user = self._client.username
-            who = f"of {user!r}" if user else "without a user"
-            said = f"it refuses the login {who}: {reason}"
-            remedy = "configure the MQTT user and password that it wants"
-            if user:
-                remedy = "correct the MQTT user and password, or what the broker allows this user"
-            error = NotPermitted(self._broker.url, said, remedy)
-        self._fail(said, error)
 
     def _on_disconnect(
         self,
@@ -350,15 +290,7 @@ class BrokerConnection:
         if future.done():
             return
         if reason.is_failure:
-            allow = "let the broker allow this user to publish it"
-            future.set_exception(
-                ConnectionRefused(
-                    self._broker.url,
-                    f"it takes no message: {reason}",
-                    too_large=reason.value == _TOO_LARGE,
-                    remedy=allow if reason.value == _NOT_AUTHORIZED else None,
-                )
-            )
+            future.set_exception(publish_refusal(self._broker.url, reason))
         else:
             future.set_result(None)
 
@@ -369,12 +301,7 @@ class BrokerConnection:
         if future is None or future.done():
             return
         if reasons[0].is_failure:
-            url, said = self._broker.url, f"it grants no subscription: {reasons[0]}"
-            allow = "let the broker allow this user to subscribe"
-            permits = reasons[0].value != _NOT_AUTHORIZED
-            future.set_exception(
-                Unavailable(url, said) if permits else NotPermitted(url, said, allow)
-            )
+            future.set_exception(subscription_refusal(self._broker.url, reasons[0]))
         else:
             future.set_result(None)
 
