@@ -34,6 +34,8 @@ LONGEST = 50_000_000
 _MISC_SECONDS = 1.0
 _TOO_LARGE = 0x95
 _OTHER_VERSION = 0x84
+#: Bad user name or password, not authorized, bad authentication method.
+_LOGIN_REFUSED = (134, 135, 140)
 
 
 class Refused(Unavailable):
@@ -270,7 +272,9 @@ class Connection:
         properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-            said = f"it lets nobody in like this: {reason}"
+            said = f"it refused the connection: {reason}"
+            if reason.value in _LOGIN_REFUSED:
+                said += "; check the user and the password, or the certificate"
             other = reason.value == _OTHER_VERSION
             self._fail(said, OtherVersion(self._broker.url, said, told=True) if other else None)
             return
