@@ -179,9 +179,9 @@ async def test_a_websocket_that_is_refused_says_what_to_change(
 async def test_a_hub_that_comes_back_and_refuses_says_what_to_change(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = replace(QUICK, grace=0)
-    async with Publisher(tmp_path / "state", BASE, hubs=[parse_hub(hub.url)], options=options) as it:
-        await it.aupdated(BASE + "a")
+    hubs, options = [parse_hub(hub.url)], replace(QUICK, grace=0)
+    async with Publisher(tmp_path / "state", BASE, hubs=hubs, options=options) as publisher:
+        await publisher.aupdated(BASE + "a")
         await hub.has(BASE + "a")
         hub.refuse_with = 401
         await hub.stop()

@@ -93,7 +93,7 @@ class Emitter:
     def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
         """Log a warning for the first failure, and for a refusal that the user has to resolve.
 
-        A hub may be away first and refuse the Source when it is back. Repetitions are logged as INFO.
+        A hub may be away first and refuse the Source when it is back. What repeats is only INFO.
         """
         self._failed[hub.uri] = asyncio.get_running_loop().time()
         remedy = error.remedy if isinstance(error, HubFailure) else None
