@@ -189,3 +189,9 @@ def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None
     ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_POLL": "1e9"})
     assert isinstance(ended.exception, ConfigurationError)
     assert str(ended.exception).startswith("the environment variable RSNOTIFY_POLL: ")
+
+
+def test_a_misspelt_command_is_answered_by_those_that_are_like_it() -> None:
+    result = CliRunner().invoke(application(), ["hbu"])
+    assert result.exit_code == 2
+    assert "No such command 'hbu'. Did you mean 'hub'?" in result.output

@@ -10,6 +10,7 @@ import typer
 
 from rsnotify.commands import complain, printable
 from rsnotify.commands.command_line import Command
+from rsnotify.host.listening import cannot_listen
 from rsnotify_hub.conformance.asking import Settings, Way
 from rsnotify_hub.conformance.ends import serve_ends
 from rsnotify_hub.conformance.outcomes import Broken, Result
@@ -171,7 +172,7 @@ async def _run(
     except Broken as broken:
         raise complain(f"the hub at {settings.hub} cannot be tried: {broken}", 2) from None
     except OSError as error:
-        raise complain(f"cannot listen on {host} port {port}: {error.strerror}", 2) from None
+        raise complain(f"{cannot_listen(host, port, error)}; choose another --listen", 2) from None
     return results
 
 
