@@ -25,7 +25,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.commands.processes import free_port
+from rsnotify.runtime.processes import free_port
 from tests.containers import ROOT, image_of, read_dockerfile, read_environment, services
 
 PROJECT, SMALL = "rsnotify-check", "rsnotify-check-small"

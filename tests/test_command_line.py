@@ -17,9 +17,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rsnotify.cli import application
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.conformance.command import app as hub_check
+from rsnotify.runtime.cli.application import application
+from rsnotify_hub_check.command import app as hub_check
 
 #: What takes long to import, and no help needs.
 HEAVY = {
@@ -59,7 +59,7 @@ def loaded_by(*runs: list[str]) -> set[str]:
     """Return the modules that a process has loaded after these runs of `rsnotify`."""
     program = """
 import contextlib, io, json, sys
-from rsnotify.cli import application
+from rsnotify.runtime.cli.application import application
 for arguments in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         application()(arguments)
@@ -141,7 +141,7 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
         [
             sys.executable,
             "-c",
-            "from rsnotify.cli import application as a; a()(prog_name='rsnotify')",
+            "from rsnotify.runtime.cli.application import application as a; a()(prog_name='rsnotify')",
         ],
         env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},
         capture_output=True,

@@ -17,7 +17,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
-from rsnotify.addresses import refusal
+from rsnotify.runtime.addresses import refusal
 from rsnotify_hub.lookups import Lookups
 
 USER_AGENT = "rsnotify-hub"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.command_options import (
     Bearer,
     CallbackHost,
@@ -196,7 +196,7 @@ def brokered(
     version: str,
 ) -> Brokered:
     """Return the settings of MQTT brokers that these options describe."""
-    from rsnotify.mqtt.login import Login as BrokerLogin
+    from rsnotify.runtime.mqtt.login import BrokerLogin
     from rsnotify_subscriber.push.mqtt import Brokered
 
     login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)

@@ -7,10 +7,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from rsnotify.commands import printable
-from rsnotify.commands.display import live
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.display import live
+from rsnotify.runtime.cli.running import printable
 from rsnotify_subscriber.status import Status
 
 #: Seconds, that is calls of `show`, between two plain lines while only counts change.

@@ -14,13 +14,13 @@ from time import monotonic
 
 import msgspec
 
-from rsnotify.arguments import require, require_function, require_struct
-from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, RsnotifyError, shown
-from rsnotify.mediatypes import is_media_type
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
-from rsnotify.selective import asked_by
+from rsnotify.format.coverage import Change
+from rsnotify.format.media_types import is_media_type
+from rsnotify.runtime.arguments import require, require_function, require_struct
+from rsnotify.selection.push_selection import asked_by
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.discovery import Offers

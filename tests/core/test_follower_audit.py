@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.digest import COUNT, DIGEST, HASH
-from rsnotify.follower import Follower
-from rsnotify.model import Document
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.digest import COUNT, DIGEST, HASH
+from rsnotify.format.model import Document
+from rsnotify.sync.follower import Follower
 from tests.core.test_follower import names
 from tests.core.test_follower_properties import play
 from tests.core.world import BASE, OFFER, PACE, Destination, Source

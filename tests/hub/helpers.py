@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from rsnotify.datetimes import format_datetime
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.writer import write_document
 
 TOPIC = "https://source.example/data/channel.xml"
 ADMIN = "the-token-of-the-admin"

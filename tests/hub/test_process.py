@@ -11,7 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rsnotify.datetimes import parse_datetime
+from rsnotify.format.datetimes import parse_datetime
 from tests.hub.helpers import (
     PATIENCE,
     START,

@@ -19,7 +19,7 @@ import jwt
 import msgspec
 import pytest
 
-from rsnotify.datetimes import parse_datetime
+from rsnotify.format.datetimes import parse_datetime
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
 
 #: Every secret has this in it, so that one look finds any of them.

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.reading import read_document
+from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.push.hubs import parse_hub
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub

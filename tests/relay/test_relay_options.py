@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import fields
 from typer.testing import CliRunner
 
-from rsnotify.cli import application
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.application import application
 from rsnotify_relay import Relay
 from rsnotify_relay.command import relay
 from rsnotify_subscriber import Via

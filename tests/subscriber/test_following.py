@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.datetimes import MICROSECOND
 from rsnotify.errors import ConfigurationError, StorageError, Unavailable
-from rsnotify.model import Document, Resource
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from tests.subscriber.conftest import Destination
 from tests.subscriber.hub import SmallHub

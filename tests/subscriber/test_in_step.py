@@ -14,12 +14,12 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
-from rsnotify.digest import SetSum
-from rsnotify.model import Document
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
+from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
 from rsnotify_subscriber.command_report import sentence
 from rsnotify_subscriber.events import Audited, Event

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
@@ -58,7 +58,7 @@ async def following(destination: Destination, **options: Any) -> AsyncIterator[S
 
 
 async def test_a_certificate_that_is_just_being_replaced_is_no_end(tmp_path: Path) -> None:
-    login = Login(ca=str(tmp_path / "ca.pem"))
+    login = BrokerLogin(ca=str(tmp_path / "ca.pem"))
     broker = parse_broker("mqtts://127.0.0.1")
     transport = MqttTransport(broker, "topic", Brokered(login=login), trusts=anywhere)
     with pytest.raises(Unavailable, match="cannot use the certificates"):
@@ -233,7 +233,7 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
 ) -> None:
     acl = "user reader\ntopic read rsnotify/#\n"
     async with Mosquitto(tmp_path / "strict", users={"reader": "secret"}, acl=acl) as broker:
-        login = Login(user="reader", password="secret")
+        login = BrokerLogin(user="reader", password="secret")
         async with following(destination, mqtt=Brokered(url=broker.url, login=login)):
             pass
         transport = MqttTransport(
@@ -246,11 +246,11 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (Brokered(login=Login(user="me", password="canary")), "name the MQTT broker"),
-        (Brokered(login=Login(certificate="me.pem")), "name the MQTT broker"),
+        (Brokered(login=BrokerLogin(user="me", password="canary")), "name the MQTT broker"),
+        (Brokered(login=BrokerLogin(certificate="me.pem")), "name the MQTT broker"),
         (Brokered(url="http://broker"), "no broker"),
         (Brokered(version="4"), "no version"),
-        (Brokered(login=Login(ca="not-there.pem")), "not-there.pem"),
+        (Brokered(login=BrokerLogin(ca="not-there.pem")), "not-there.pem"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(

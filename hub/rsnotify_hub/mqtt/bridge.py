@@ -16,11 +16,11 @@ from random import Random
 from typing import Any
 
 from rsnotify.errors import RsnotifyError, StorageError, Unavailable
-from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import inbox, parse_broker
-from rsnotify.retry import Retry
+from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import inbox, parse_broker
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration, login_of
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.store import Entry, Store
@@ -134,11 +134,11 @@ class Bridge:
 
     async def _connect(self, topics: Topics, asked: Asked, intake: Intake) -> None:
         settings = self._configuration
-        arrived: asyncio.Queue[Message] = asyncio.Queue()
+        arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
         async with connect(
             self._broker,
             login_of(settings),
-            session=Session(settings.mqtt_client_id, SESSION_SECONDS)
+            session=BrokerSession(settings.mqtt_client_id, SESSION_SECONDS)
             if settings.mqtt_channels
             else CLEAN,
             version=settings.mqtt_version,
@@ -179,7 +179,7 @@ class Bridge:
             finally:
                 await sending.close()
 
-    async def _listen(self, connection: Connection, inbox: Inbox, asked: Asked) -> None:
+    async def _listen(self, connection: BrokerConnection, inbox: Inbox, asked: Asked) -> None:
         if inbox.pattern is not None:
             await connection.subscribe(inbox.pattern)
             log.info("taking what Sources publish as %s", inbox.pattern)
@@ -202,7 +202,7 @@ class Bridge:
         asked.drop(stream)
         try:
             await sending.end(stream)
-        except Refused as error:
+        except ConnectionRefused as error:
             log.info("a part of %s cannot be taken away yet: %s", stream.topic, error)
             asked.put_back(stream)
         except BaseException:

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.listening import cannot_listen
+from rsnotify.runtime.listening import cannot_listen
 
 #: How many connections the system keeps that were not yet taken.
 BACKLOG = 1024

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from random import Random
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_publisher.push.feed import Feed
 from rsnotify_publisher.push.hubs import Hub, HubFailure
 from rsnotify_publisher.push.transports import feed_hub

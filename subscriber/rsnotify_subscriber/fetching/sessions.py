@@ -22,9 +22,9 @@ from contextlib import asynccontextmanager
 import aiohttp
 from yarl import URL
 
-from rsnotify.addresses import refusal
 from rsnotify.errors import RefusedAddress, Unavailable
-from rsnotify.links import resolve
+from rsnotify.format.links import resolve
+from rsnotify.runtime.addresses import refusal
 from rsnotify_subscriber.fetching.connections import MOST, PER_HOST, Connections, NotPublic
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,

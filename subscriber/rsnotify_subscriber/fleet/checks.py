@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rsnotify.settings.wrong import WrongSetting
+from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify_subscriber.fleet.configuration import Source
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.push.choosing import Via

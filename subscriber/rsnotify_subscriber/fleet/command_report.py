@@ -10,9 +10,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from rsnotify.commands import printable
-from rsnotify.commands.display import live
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.display import live
+from rsnotify.runtime.cli.running import printable
 from rsnotify_subscriber.command_report import Quiet
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
 

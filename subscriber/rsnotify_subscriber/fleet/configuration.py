@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from rsnotify.errors import shown
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.fetcher import LARGEST
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS

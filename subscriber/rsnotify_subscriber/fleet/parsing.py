@@ -12,8 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, WrongOption, shown
-from rsnotify.settings.lines import line_of
-from rsnotify.settings.wrong import WrongSetting, understand
+from rsnotify.runtime.config.line_numbers import line_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source
 from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Source, Terms, WebSub
 

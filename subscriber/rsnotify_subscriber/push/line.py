@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.tasks import Tasks
 

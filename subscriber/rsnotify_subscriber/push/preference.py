@@ -28,7 +28,7 @@ from math import inf
 from random import Random
 from typing import Generic, TypeVar
 
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 
 #: How long a way may take to come up before the next one is begun with too.
 PATIENCE = 2.0

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.line import Line
 from rsnotify_subscriber.push.preference import Preference

@@ -13,10 +13,10 @@ from msgspec import Meta, Struct
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RefusedAddress, Unavailable
-from rsnotify.selective import EVERYTHING, Select
-from rsnotify.vocabulary import MAX_BYTES
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.vocabulary import MAX_BYTES
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import TIMEOUT, dial
 from rsnotify_subscriber.push.transport import Listener
@@ -51,7 +51,7 @@ class WebSocketTransport:
         topic: str,
         *,
         trusts: Callable[[str | None], Awaitable[bool]],
-        select: Select = EVERYTHING,
+        select: PushSelection = EVERYTHING,
         credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._hub = hub

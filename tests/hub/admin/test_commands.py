@@ -11,8 +11,8 @@ import sys
 import pytest
 from typer.testing import CliRunner, Result
 
-from rsnotify.commands.processes import free_port
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
+from rsnotify.runtime.processes import free_port
 from rsnotify_hub.admin import remote, shapes, tables
 from rsnotify_hub.admin.remote import Remote
 from rsnotify_hub.command import hub as commands

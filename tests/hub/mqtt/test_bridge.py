@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from rsnotify.mqtt.connecting import Session
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.connect import BrokerSession
+from rsnotify.runtime.mqtt.names import channel_name
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
 from tests.hub.mqtt.conftest import Listen
@@ -14,7 +14,7 @@ from tests.mosquitto import Mosquitto
 
 NAME = channel_name(TOPIC)
 #: Sessions outlive the broker, as their subscriptions do.
-AWAY = Session("a-destination", 3600)
+AWAY = BrokerSession("a-destination", 3600)
 
 
 async def test_a_fragment_reaches_the_broker_as_it_is(

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.settings import decode_settings
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.config.files import decode_settings
 from rsnotify_subscriber import Via
 from rsnotify_subscriber.fleet.configuration import Configuration, Source
 from rsnotify_subscriber.fleet.keeping import difference

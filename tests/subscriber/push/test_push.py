@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import Unavailable
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.preference import HOLD, PATIENCE, SLACK

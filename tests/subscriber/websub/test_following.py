@@ -12,7 +12,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.writing import write_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.command_options import Hearing
 from tests.subscriber.conftest import PACE, Destination
