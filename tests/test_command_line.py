@@ -201,3 +201,9 @@ def test_so_is_a_broker_that_is_none_where_one_source_is_followed(tmp_path: Path
         assert str(ended.exception).startswith(f"the environment variable {variable}: ")
         ended = CliRunner().invoke(application(), [*arguments, f"--{name}", value])
         assert str(ended.exception).startswith(f"--{name}: ")
+
+
+def test_a_misspelt_command_is_answered_by_those_that_are_like_it() -> None:
+    result = CliRunner().invoke(application(), ["hbu"])
+    assert result.exit_code == 2
+    assert "No such command 'hbu'. Did you mean 'hub'?" in result.output

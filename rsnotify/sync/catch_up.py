@@ -281,7 +281,8 @@ class CatchUp:
         if asked is None or fetch is not asked.current:
             return
         self.settled = False
-        self._note(f"the {fetch.rung} could not be used: {error}", warning=True)
+        is_new = str(error) != str(self.error)
+        self._note(f"the {fetch.rung} could not be used: {error}", warning=is_new)
         if isinstance(error, NotFound):
             self._actions.append(Discover())
         if not self._is_hopeless(fetch, error):

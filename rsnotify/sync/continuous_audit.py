@@ -119,7 +119,8 @@ class ContinuousAudit:
 
     def _cannot(self, reason: str) -> None:
         if reason != self.reason:
-            self._note(f"the audit of the Source cannot be used: {reason}", warning=True)
+            is_wanted = reason == self._incomparable  # nothing has to be mended then
+            self._note(f"the copy cannot be audited: {reason}", warning=not is_wanted)
         self.in_step, self.reason = None, reason
 
     def listed(self, document: Document) -> None:

@@ -262,7 +262,7 @@ def test_what_cannot_be_read_or_compared_is_said_once_and_the_fragment_is_taken(
         destination.work()
     assert destination.content == source.state
     assert destination.follower.in_step is None
-    assert len([note for note in destination.notes if "cannot be used" in note]) == 1
+    assert len([note for note in destination.notes if "cannot be audited" in note]) == 1
 
 
 def test_a_part_of_the_set_is_not_compared_with_the_whole(

@@ -259,5 +259,5 @@ def _url(asked: str, target: str) -> URL:
         raise RefusedAddress(asked, f"{what} is no URI: {error}") from None
     if not is_web:
         what = "it" if target == asked else repr(target)
-        raise RefusedAddress(asked, f"{what} is no http or https URI")
+        raise RefusedAddress(asked, f"{what} is not an absolute http:// or https:// URL")
     return url
