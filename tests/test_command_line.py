@@ -141,7 +141,7 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
         [
             sys.executable,
             "-c",
-            "from rsnotify.runtime.cli.application import application as a; a()(prog_name='rsnotify')",
+            "import rsnotify.runtime.cli.application as a; a.application()(prog_name='rsnotify')",
         ],
         env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},
         capture_output=True,

@@ -96,15 +96,9 @@ class Emitter:
         A hub may be away first and refuse the Source when it is back. What repeats is only INFO.
         """
         self._failed[hub.uri] = asyncio.get_running_loop().time()
-        remedy = error.remedy if isinstance(error, HubFailure) else None
+        remedy = error.remedy
         is_new = failures == 0
         if self._beside is not None:  # which has had its turn when this one fails again
-<<<<<<< HEAD
-            first = failures == 1 and not self._beside.failed_lately(hub)
-        level = logging.WARNING if first else logging.INFO
-        until = "it is back" if error.remedy is None else "then"
-        _log.log(level, "%s; %s wait in the journal until %s", error, self._what, until)
-=======
             is_new = failures == 1
         if is_new:
             self._remedies.pop(hub.uri, None)
@@ -115,7 +109,6 @@ class Emitter:
             is_new = False
         level = logging.WARNING if is_new else logging.INFO
         _log.log(level, "%s; %s wait in the journal until it accepts them", error, self._what)
->>>>>>> readers
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:

@@ -39,43 +39,6 @@ WINDOW = 100
 LONGEST = 50_000_000
 
 _MISC_SECONDS = 1.0
-<<<<<<< HEAD
-=======
-_TOO_LARGE = 0x95
-_OTHER_VERSION = 0x84
-#: Bad user name or password, not authorized, bad authentication method.
-_LOGIN_REFUSED = (134, 135, 140)
-
-
-class ConnectionRefused(Unavailable):
-    """A broker does not take a message, and says so (MQTT 5).
-
-    Args:
-        uri: The broker.
-        reason: What it says.
-        too_large: Whether that is for its size, so that no later try can do better.
-    """
-
-    def __init__(self, uri: str, reason: str, *, too_large: bool = False) -> None:
-        super().__init__(uri, reason)
-        self.too_large = too_large
-
-
-class UnsupportedVersion(Unavailable):
-    """A broker seems not to speak the version of MQTT that it was spoken to in.
-
-    It says so (5 §3.2.2.2), or goes away without an answer, as it also may (5 §3.1.2.2).
-
-    Args:
-        uri: The broker.
-        reason: What it says.
-        told: Whether it says so.
-    """
-
-    def __init__(self, uri: str, reason: str, *, told: bool) -> None:
-        super().__init__(uri, reason)
-        self.told = told
->>>>>>> readers
 
 
 class BrokerConnection:
@@ -282,18 +245,8 @@ class BrokerConnection:
         properties: Properties | None,
     ) -> None:
         if reason.is_failure:
-<<<<<<< HEAD
             error = connection_refusal(self._broker.url, self._client.username, reason)
             self._fail(str(reason), error)
-=======
-            said = f"it refused the connection: {reason}"
-            if reason.value in _LOGIN_REFUSED:
-                said += "; check the user and the password, or the certificate"
-            other = reason.value == _OTHER_VERSION
-            self._fail(
-                said, UnsupportedVersion(self._broker.url, said, told=True) if other else None
-            )
->>>>>>> readers
             return
         self.resumed = flags.session_present
         self._most = min(LONGEST, getattr(properties, "MaximumPacketSize", LONGEST))
