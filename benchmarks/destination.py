@@ -12,8 +12,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import to_microseconds
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import to_microseconds
 from rsnotify_subscriber import FolderMirror, Subscriber
 
 

@@ -24,11 +24,11 @@ from resync.resource import Resource as TheirResource
 from resync.resource_list import ResourceList
 from resync.sitemap import Sitemap
 
-from rsnotify.datetimes import format_datetime
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import Limits, SitemapReader, read_document
-from rsnotify.vocabulary import Capability, ChangeType, Rel
-from rsnotify.writing import closing, entry, opening, write_document
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import DocumentLimits, SitemapReader, read_document
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.writer import closing, entry, opening, write_document
 
 RESOURCES, CHANGES = "resource list", "change list"
 LINKED, INDENTED = "with links", "indented"
@@ -118,7 +118,7 @@ def our_streaming(count: int) -> Callable[[], object]:
 
     def work() -> None:
         head = Document(Capability.RESOURCE_LIST, at=_BEGIN)
-        reader = SitemapReader(Limits(document_bytes=sys.maxsize, entries=sys.maxsize))
+        reader = SitemapReader(DocumentLimits(document_bytes=sys.maxsize, entries=sys.maxsize))
         read = len(reader.feed(opening(head)))
         for chunk in _chunks(map(entry, resources(count, None))):
             read += len(reader.feed(chunk))

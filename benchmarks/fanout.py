@@ -32,9 +32,9 @@ from typing import Protocol
 
 from listeners import connect, frame, frame_size, receive_frame
 
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.writer import write_document
 
 SUBSCRIBERS = 1_000
 IDLE = 10_000

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 import aiohttp
 from sets import RESOURCES
 
-from rsnotify.commands.processes import Process, free_port
-from rsnotify.host.openfiles import allow_files
+from rsnotify.runtime.open_files import allow_files
+from rsnotify.runtime.processes import Process, free_port
 from rsnotify_subscriber import Fleet, FolderMirror, Subscriber
 from rsnotify_subscriber.fleet import SourceStatus, totals
 

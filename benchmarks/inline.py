@@ -23,8 +23,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from latency import percentiles
 
-from rsnotify.commands.processes import Process, free_port
-from rsnotify.datetimes import to_microseconds
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.runtime.processes import Process, free_port
 from rsnotify_publisher import Publisher, routes
 
 SIZE = 2048

@@ -27,8 +27,8 @@ from statistics import quantiles
 
 from aiohttp import web
 
-from rsnotify.commands.processes import Process, free_port
-from rsnotify.datetimes import to_microseconds
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.runtime.processes import Process, free_port
 from rsnotify_publisher import Publisher, routes
 
 RATE = 200

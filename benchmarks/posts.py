@@ -17,7 +17,7 @@ import uvloop
 from fanout import TOPIC
 from receivers import callbacks, secret_of
 
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration
 
 _DEFAULTS = Configuration()

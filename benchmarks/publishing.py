@@ -19,7 +19,7 @@ from statistics import median
 
 import aiohttp
 
-from rsnotify.commands.processes import Process, free_port
+from rsnotify.runtime.processes import Process, free_port
 from rsnotify_subscriber import Received, Subscriber
 
 SETS = 300

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Options, Publisher
 
 BASE = "https://source.example/data/"

@@ -9,10 +9,10 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rsnotify.commands.processes import Process
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.writer import write_document
+from rsnotify.runtime.processes import Process
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 import aiohttp
 from aiohttp import web
 
-from rsnotify.datetimes import Instant
-from rsnotify.links import format_links
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.links import format_links
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.writer import write_document
 
 RESOURCES = 5
 

@@ -1,5 +1,5 @@
 """`python -m rsnotify`."""
 
-from rsnotify.cli import main
+from rsnotify.runtime.cli.application import main
 
 main()

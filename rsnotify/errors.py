@@ -45,6 +45,8 @@ class RsnotifyError(Exception):
 
     #: Seconds that the other side asked to wait before the next try, if it did.
     retry_after: float | None = None
+    #: What the user has to change, as a clause, where waiting does not help.
+    remedy: str | None = None
 
 
 class DocumentError(RsnotifyError):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from rsnotify.commands.processes import free_port
+from rsnotify.runtime.processes import free_port
 from tests import watchdog
 from tests.browser import Browser, connect
 from tests.chromium import running_chromium

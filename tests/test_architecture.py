@@ -1,35 +1,50 @@
-"""The house keeps its shape: who may import whom (docs/design.md)."""
+"""The rules on who may import whom (docs/design.md)."""
 
 from __future__ import annotations
 
 import ast
+import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-CORE = ROOT / "rsnotify"
-PACKAGES = {
-    "rsnotify_hub": ROOT / "hub/rsnotify_hub",
-    "rsnotify_publisher": ROOT / "publisher/rsnotify_publisher",
-    "rsnotify_relay": ROOT / "relay/rsnotify_relay",
-    "rsnotify_subscriber": ROOT / "subscriber/rsnotify_subscriber",
+FOLDERS = {
+    "rsnotify": ROOT,
+    "rsnotify_demo": ROOT / "demo",
+    "rsnotify_hub": ROOT / "hub",
+    "rsnotify_hub_check": ROOT / "hub",
+    "rsnotify_publisher": ROOT / "publisher",
+    "rsnotify_relay": ROOT / "relay",
+    "rsnotify_subscriber": ROOT / "subscriber",
 }
-#: A relay is a Destination and a Source: the one package that may use two others.
+#: A relay is a Destination and a Source, so it may use both libraries.
 USES = {"rsnotify_relay": {"rsnotify_publisher", "rsnotify_subscriber"}}
+PURE = ("rsnotify.format", "rsnotify.sync", "rsnotify.selection", "rsnotify.validation")
 IO_MODULES = {
     "aiohttp", "apscheduler", "asyncio", "concurrent", "ctypes", "filelock", "http", "io",
     "logging", "mmap", "multiprocessing", "os", "paho", "pathlib", "select", "selectors",
     "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess", "tempfile", "threading",
     "time", "urllib.request", "uvloop", "watchfiles", "websockets",
 }  # fmt: skip
-#: The parts of the package that do I/O: the command line, MQTT, and what is asked of the machine.
-#: The rest never imports them.
-COMMAND_LINE = {"rsnotify.cli", "rsnotify.commands", "rsnotify.__main__"}
-MQTT = {"rsnotify.mqtt"}
-HOST = {"rsnotify.host"}
-#: What of MQTT are rules without I/O, as all the rest is.
-MQTT_RULES = {"rsnotify.mqtt.framing", "rsnotify.mqtt.names"}
+
+
+def module_of(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {
+    module_of(path, root): path
+    for package, root in FOLDERS.items()
+    for path in sorted((root / package).rglob("*.py"))
+}
+PURE_MODULES = sorted(name for name in MODULES if name.startswith(PURE))
+
+
+def within(name: str, modules: set[str] | tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(module + ".") for module in modules)
 
 
 def imports(path: Path) -> set[str]:
@@ -39,63 +54,140 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: imports are absolute here"
-            names.add(node.module or "")
+            assert node.level == 0, f"{path}: imports are absolute"
+            module = node.module or ""
+            full = {f"{module}.{alias.name}" for alias in node.names}
+            names |= {name if name in MODULES else module for name in full}
     return names
 
 
-def within(name: str, modules: set[str]) -> bool:
-    return any(name == module or name.startswith(module + ".") for module in modules)
+IMPORTS = {name: imports(path) for name, path in MODULES.items()}
 
 
-def does_io(path: Path) -> bool:
-    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-    if within(name, MQTT):
-        return name not in MQTT_RULES
-    return within(name, COMMAND_LINE | HOST)
+def test_the_pure_folders_have_modules() -> None:
+    assert {name.split(".")[1] for name in PURE_MODULES} == {name.split(".")[1] for name in PURE}
+    assert len(PURE_MODULES) > 40
 
 
-CORE_FILES = [path for path in CORE.rglob("*.py") if not does_io(path)]
+@pytest.mark.parametrize("name", PURE_MODULES)
+def test_a_pure_module_imports_no_io(name: str) -> None:
+    allowed = {"rsnotify.errors", "rsnotify.plural"}
+    forbidden = {
+        imported
+        for imported in IMPORTS[name] - allowed
+        if within(imported, IO_MODULES)
+        or (within(imported, tuple(FOLDERS)) and not within(imported, PURE))
+    }
+    assert forbidden == set()
 
 
-def test_there_is_a_core_to_look_at() -> None:
-    assert len(CORE_FILES) > 10
-
-
-@pytest.mark.parametrize("path", CORE_FILES, ids=lambda path: path.name)
-def test_the_core_imports_no_io_and_nobody_above_it(path: Path) -> None:
-    forbidden = IO_MODULES | set(PACKAGES) | COMMAND_LINE | MQTT | HOST
-    assert {name for name in imports(path) if within(name, forbidden)} == set()
-
-
-@pytest.mark.parametrize("path", CORE_FILES, ids=lambda path: path.name)
-def test_the_core_reads_no_clock(path: Path) -> None:
+@pytest.mark.parametrize("name", PURE_MODULES)
+def test_a_pure_module_reads_no_clock_and_no_file(name: str) -> None:
     calls = {
         ast.unparse(node.func)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(ast.parse(MODULES[name].read_text()))
         if isinstance(node, ast.Call)
     }
     clocks = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today", "open", "print"}
     assert calls & clocks == set()
 
 
-def test_mqtt_and_the_command_line_know_nothing_of_each_other_nor_of_who_is_above() -> None:
-    for path in (*(CORE / "mqtt").glob("*.py"), *(CORE / "host").glob("*.py")):
-        forbidden = set(PACKAGES) | COMMAND_LINE
-        assert {name for name in imports(path) if within(name, forbidden)} == set(), path
-    for path in (CORE / "commands").rglob("*.py"):
-        assert {name for name in imports(path) if within(name, MQTT)} == set(), path
+@pytest.mark.parametrize("package", FOLDERS)
+def test_a_package_imports_none_of_the_others_but_rsnotify(package: str) -> None:
+    others = set(FOLDERS) - {package, "rsnotify"} - USES.get(package, set())
+    for name in MODULES:
+        if within(name, {package}):
+            found = {imported for imported in IMPORTS[name] if within(imported, others)}
+            assert found == set(), name
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_packages_never_import_each_other_but_for_the_relay(package: str) -> None:
-    others = set(PACKAGES) - {package} - USES.get(package, set())
-    for path in PACKAGES[package].rglob("*.py"):
-        assert {name for name in imports(path) if within(name, others)} == set(), path
+def test_only_commands_import_the_shared_command_line() -> None:
+    for name in MODULES:
+        if not within(name, ("rsnotify.runtime.cli", "rsnotify_demo", "rsnotify.__main__")):
+            commands = {part for part in name.split(".") if "command" in part}
+            found = {used for used in IMPORTS[name] if within(used, {"rsnotify.runtime.cli"})}
+            assert commands or not found, name
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_only_commands_use_the_command_line_of_the_core(package: str) -> None:
-    for path in PACKAGES[package].rglob("*.py"):
-        if "command" not in path.stem.split("_"):
-            assert {name for name in imports(path) if within(name, COMMAND_LINE)} == set(), path
+def folder_of(name: str) -> str:
+    """Return the folder of a module; a module right in its package counts as a folder."""
+    if MODULES[name].name == "__init__.py" or name.count(".") == 1:
+        return name
+    return name.rpartition(".")[0]
+
+
+def folder_imports() -> dict[str, set[str]]:
+    """Return which folders import from which; a folder and one inside it may use each other."""
+    graph: dict[str, set[str]] = defaultdict(set)
+    for name, used in IMPORTS.items():
+        here = folder_of(name)
+        for imported in used & MODULES.keys():
+            there = folder_of(imported)
+            related = within(here, {there}) or within(there, {here})
+            if there != here and not related:
+                graph[here].add(there)
+    return graph
+
+
+def test_folders_do_not_import_each_other_in_a_cycle() -> None:
+    graph = folder_imports()
+
+    def reachable(start: str) -> set[str]:
+        found: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            folder = waiting.pop()
+            if folder not in found:
+                found.add(folder)
+                waiting.extend(graph[folder])
+        return found
+
+    cycles = {folder for folder in list(graph) if folder in reachable(folder)}
+    assert cycles == set()
+
+
+def test_every_package_is_in_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert {path.rpartition("/")[2] for path in packages} == set(FOLDERS)
+
+
+LONGEST = 350
+MOST_ARGUMENTS = 8
+#: Constructors that have more arguments for a reason.
+MORE_ARGUMENTS: dict[str, str] = {}
+#: Modules that are longer for a reason.
+LONGER: dict[str, str] = {}
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {name: len(path.read_text().splitlines()) for name, path in MODULES.items()}
+    assert {name: n for name, n in lengths.items() if n > LONGEST and name not in LONGER} == {}
+
+
+def classes() -> list[tuple[str, ast.ClassDef]]:
+    return [
+        (name, node)
+        for name, path in MODULES.items()
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+
+
+def test_a_class_name_is_used_once() -> None:
+    places = defaultdict(set)
+    for name, node in classes():
+        if not node.name.startswith("_"):
+            places[node.name].add(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_constructor_has_too_many_arguments() -> None:
+    found = {}
+    for name, node in classes():
+        for method in node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                arguments = [*method.args.posonlyargs, *method.args.args, *method.args.kwonlyargs]
+                if len(arguments) - 1 > MOST_ARGUMENTS:
+                    found[f"{name}.{node.name}"] = len(arguments) - 1
+    assert {name: n for name, n in found.items() if name not in MORE_ARGUMENTS} == {}

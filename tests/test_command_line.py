@@ -17,9 +17,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from rsnotify.cli import application
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.conformance.command import app as hub_check
+from rsnotify.runtime.cli.application import application
+from rsnotify_hub_check.command import app as hub_check
 
 #: What takes long to import, and no help needs.
 HEAVY = {
@@ -59,7 +59,7 @@ def loaded_by(*runs: list[str]) -> set[str]:
     """Return the modules that a process has loaded after these runs of `rsnotify`."""
     program = """
 import contextlib, io, json, sys
-from rsnotify.cli import application
+from rsnotify.runtime.cli.application import application
 for arguments in json.loads(sys.argv[1]):
     with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
         application()(arguments)
@@ -141,7 +141,7 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
         [
             sys.executable,
             "-c",
-            "from rsnotify.cli import application as a; a()(prog_name='rsnotify')",
+            "import rsnotify.runtime.cli.application as a; a.application()(prog_name='rsnotify')",
         ],
         env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},
         capture_output=True,
@@ -186,6 +186,24 @@ def test_so_is_one_that_a_file_of_sources_would_have_had(tmp_path: Path) -> None
     source = f"[[source]]\nurl = 'http://127.0.0.1:9/'\ndest = '{tmp_path / 'copy'}'\n"
     (tmp_path / "fleet.toml").write_text(source)
     arguments = ["follow", "--config", str(tmp_path / "fleet.toml")]
-    ended = CliRunner().invoke(application(), arguments, env={"RSNOTIFY_POLL": "1e9"})
-    assert isinstance(ended.exception, ConfigurationError)
-    assert str(ended.exception).startswith("the environment variable RSNOTIFY_POLL: ")
+    for name, value in (("POLL", "1e9"), ("MQTT_VERSION", "4"), ("MQTT_URL", "http://b.example")):
+        variable = f"RSNOTIFY_FOLLOW_{name}"
+        ended = CliRunner().invoke(application(), arguments, env={variable: value})
+        assert isinstance(ended.exception, ConfigurationError)
+        assert str(ended.exception).startswith(f"the environment variable {variable}: ")
+
+
+def test_so_is_a_broker_that_is_none_where_one_source_is_followed(tmp_path: Path) -> None:
+    arguments = ["follow", "http://127.0.0.1:9/", str(tmp_path / "copy")]
+    for name, value in (("mqtt-version", "4"), ("mqtt-url", "http://b.example")):
+        variable = f"RSNOTIFY_FOLLOW_{name.upper().replace('-', '_')}"
+        ended = CliRunner().invoke(application(), arguments, env={variable: value})
+        assert str(ended.exception).startswith(f"the environment variable {variable}: ")
+        ended = CliRunner().invoke(application(), [*arguments, f"--{name}", value])
+        assert str(ended.exception).startswith(f"--{name}: ")
+
+
+def test_a_misspelt_command_is_answered_by_those_that_are_like_it() -> None:
+    result = CliRunner().invoke(application(), ["hbu"])
+    assert result.exit_code == 2
+    assert "No such command 'hbu'. Did you mean 'hub'?" in result.output

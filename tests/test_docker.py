@@ -18,8 +18,8 @@ import pytest
 import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
-from rsnotify.commands.processes import free_port
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.processes import free_port
 from tests.containers import (
     ROOT,
     Image,

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import typer
 
-from rsnotify.cli import application
-from rsnotify_hub.conformance.command import app as hub_check
+from rsnotify.runtime.cli.application import application
 from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub_check.command import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 
 PAGES = ["publisher/README.md", "subscriber/README.md", "hub/README.md", "relay/README.md"]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("docs/*.md")]
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("docs/**/*.md")]
 )
 #: What programs say that do not end by themselves.
 SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.roles import check_role
+from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_publisher import Publisher
 from rsnotify_subscriber.storing.sqlite import SQLiteFolder

@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from rsnotify.commands import run
-from rsnotify.commands.command_line import from_environment
-from rsnotify.host.variables import warn_of_former
+from rsnotify.runtime.cli.commands import from_environment
+from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.config.former_variables import warn_of_former
 from rsnotify_hub.admin.command import commands as hub
 
 __all__ = ["hub"]

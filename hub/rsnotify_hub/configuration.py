@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from rsnotify.mqtt.login import Login
+from rsnotify.runtime.mqtt.login import BrokerLogin
 
 # More is a slip of the pen, and more than SQLite counts.
 _Positive = Annotated[int, Meta(ge=1, le=10**15)]
@@ -200,9 +200,9 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return f"Configuration(host={self.host!r}, port={self.port}, data={self.data!r})"
 
 
-def login_of(configuration: Configuration) -> Login:
+def login_of(configuration: Configuration) -> BrokerLogin:
     """Return who the hub is to its broker."""
-    return Login(
+    return BrokerLogin(
         user=configuration.mqtt_user,
         password=configuration.mqtt_password,
         ca=configuration.mqtt_ca,

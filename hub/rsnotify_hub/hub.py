@@ -13,10 +13,10 @@ from pathlib import Path
 import aiohttp
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
-from rsnotify.mqtt.names import parse_broker
-from rsnotify.retry import Retry
+from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.access.limits import Limits

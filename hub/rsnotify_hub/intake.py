@@ -8,8 +8,8 @@ from functools import partial
 
 from aiohttp import web
 
-from rsnotify.datetimes import Instant
-from rsnotify.reading import Limits
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.gate import Gate, Permission
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.contents import read_content
@@ -33,7 +33,7 @@ class Intake:
     ) -> None:
         self._gate = gate
         self._clock = clock
-        self._limits = Limits(
+        self._limits = DocumentLimits(
             document_bytes=configuration.max_fragment_bytes, links=configuration.max_links
         )
 

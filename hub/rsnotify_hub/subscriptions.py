@@ -24,7 +24,7 @@ from datetime import timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 
 
 class Subscription(Struct, frozen=True):

@@ -37,8 +37,8 @@ from pyoxigraph import (
     parse,
 )
 
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Options, Publisher, routes
 
 TURTLE = "text/turtle"

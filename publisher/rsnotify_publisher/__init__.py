@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rsnotify.lazy import lazily
+from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rsnotify_publisher.changes import Metadata, Record
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rsnotify_publisher.push.hubs import Hub, parse_hub
     from rsnotify_publisher.web import application, routes
 else:
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rsnotify_publisher.changes": ("Metadata", "Record"),

@@ -14,12 +14,12 @@ from typing import TypedDict
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Link, Resource
-from rsnotify.reading import DEFAULT_LIMITS
-from rsnotify.vocabulary import ChangeType, Rel
-from rsnotify.writing import entry
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.reader import DEFAULT_LIMITS
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.format.writer import entry
 from rsnotify_publisher.hashes import Digests
 
 # RFC 3986: a scheme, then only the characters that a URI may hold.

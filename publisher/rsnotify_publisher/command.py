@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.commands import complain, run
-from rsnotify.commands.leaving import Leaving
-from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.openfiles import allow_files
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
+from rsnotify.runtime.cli.listening import address, listen
+from rsnotify.runtime.cli.running import complain, run
+from rsnotify.runtime.open_files import allow_files
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -310,7 +310,7 @@ def _publish(root: Path | None, settings: Configuration) -> None:
         with claim(folders):
             _allow_files(len(folders))
             app = server(published, folders)
-            leaving = Leaving(lambda: _LEFT, _TO_END)
+            leaving = ForcedShutdown(lambda: _LEFT, _TO_END)
             at = address(settings.host, listening)
             publishers = [folder.publisher for folder in folders]
 

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import typer
 
-from rsnotify.commands import printable
 from rsnotify.errors import shown
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.running import printable
 from rsnotify_publisher.folder.status import MOST_COUNTED, HubStatus, SourceStatus, StatusReader
 from rsnotify_publisher.publisher import Publisher
 
@@ -75,7 +75,7 @@ class TerminalReport:
     """Lines that renew themselves."""
 
     def __init__(self) -> None:
-        from rsnotify.commands.display import live
+        from rsnotify.runtime.cli.display import live
 
         self.live = live("")
 

@@ -9,10 +9,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.host.settings import decode_settings, read_text
-from rsnotify.mqtt.login import Login
-from rsnotify.settings.lines import Path, line_of
-from rsnotify.settings.wrong import WrongSetting, understand
+from rsnotify.runtime.config.files import decode_settings, read_text
+from rsnotify.runtime.config.line_numbers import Path, line_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hubs import Hub, check_token, parse_hubs
 
@@ -94,7 +94,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises:
             ConfigurationError: A URL is unusable.
         """
-        login = Login(
+        login = BrokerLogin(
             user=self.mqtt_user,
             password=self.mqtt_password,
             ca=self.mqtt_ca,

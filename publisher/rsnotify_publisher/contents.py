@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rsnotify.errors import StorageError
-from rsnotify.vocabulary import INLINE_LIMIT
+from rsnotify.format.vocabulary import INLINE_LIMIT
 
 #: What a resource holds now, told its URI: bytes, the path of a file, or None if it is gone.
 Content = Callable[[str], bytes | Path | None]

@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rsnotify.arguments import require
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document, Link
-from rsnotify.vocabulary import Capability, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Link
+from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.format.writer import write_document
+from rsnotify.runtime.arguments import require
 from rsnotify_publisher.changes import check_uri
 from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION
 from rsnotify_publisher.files import write_atomically

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from rsnotify.links import format_links
-from rsnotify.vocabulary import Rel
+from rsnotify.format.links import format_links
+from rsnotify.format.vocabulary import Rel
 from rsnotify_publisher.documents import CAPABILITY_LIST, RESOURCE_LIST
 from rsnotify_publisher.publisher import Publisher
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from rsnotify.datetimes import from_microseconds
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document, Link, Resource
-from rsnotify.mqtt.names import is_broker, parse_broker
-from rsnotify.vocabulary import Capability, Rel
-from rsnotify.writing import Profile, write_document
-from rsnotify.writing import entry as write_entry
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.format.writer import Profile, write_document
+from rsnotify.format.writer import entry as write_entry
+from rsnotify.runtime.mqtt.names import is_broker, parse_broker
 from rsnotify_publisher.framework import framework_channel
 from rsnotify_publisher.journal import Volume
 from rsnotify_publisher.options import Options

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.model import Document, Link, Resource
-from rsnotify.mqtt.names import is_broker, parse_broker
-from rsnotify.vocabulary import Capability, Rel
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.runtime.mqtt.names import is_broker, parse_broker
 from rsnotify_publisher.journal import Journal, State
 from rsnotify_publisher.push.hubs import Hub
 

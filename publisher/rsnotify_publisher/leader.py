@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.library import Library, Stopped
 from rsnotify_publisher.push.feeding import Feeding

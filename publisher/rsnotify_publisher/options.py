@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.settings.wrong import understand
-from rsnotify.vocabulary import MAX_BYTES, MAX_ENTRIES
+from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES
+from rsnotify.runtime.config.wrong_setting import understand
 
 # Types check nothing by themselves; `check_options` does.
 _Seconds = Annotated[float, Meta(gt=0)]

@@ -20,10 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Unpack
 
-from rsnotify.arguments import require, require_function
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.arguments import require, require_function
 from rsnotify_publisher.background import Background
 from rsnotify_publisher.changes import (
     Metadata,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from apscheduler.executors.debug import DebugExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from rsnotify.host.lanes import Lane
+from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
 from rsnotify_publisher.lookout import Lookout
 

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
 from rsnotify_publisher.changes import Record, check_uri
 from rsnotify_publisher.contents import Content, Contents
 from rsnotify_publisher.documents import PARTS, Documents

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from rsnotify.lazy import lazily
+from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rsnotify_relay.relay import Relay
     from rsnotify_relay.republisher import Republisher
 else:
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rsnotify_relay.relay": ("Relay",),

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.commands import run
-from rsnotify.commands.leaving import Leaving
-from rsnotify.commands.listening import address, listen
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
+from rsnotify.runtime.cli.listening import address, listen
+from rsnotify.runtime.cli.running import run
 from rsnotify_subscriber.command_how import How, with_how
 from rsnotify_subscriber.command_options import Hearing, Url
 
@@ -125,7 +125,7 @@ def relay(
             most_ways=how.hubs,
             **how.settings(),
         )
-        leaving = Leaving(lambda: left_behind(relaying.subscriber.in_handler))
+        leaving = ForcedShutdown(lambda: left_behind(relaying.subscriber.in_handler))
         run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher.changes import check_resource
 from rsnotify_subscriber import Received
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_publisher import Hub, Options, Publisher
 from rsnotify_publisher.documents import PARTS
 from rsnotify_relay.republisher import Republisher

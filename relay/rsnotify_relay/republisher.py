@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher
 from rsnotify_relay.naming import Naming
 from rsnotify_relay.provenance import republished

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from rsnotify.mediatypes import guess
+from rsnotify.format.media_types import guess
 from rsnotify_publisher import Publisher, link_header, routes
 from rsnotify_publisher.web import LIVE, robots
 from rsnotify_publisher.web.answers import answer, hold_resource

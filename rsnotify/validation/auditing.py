@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsnotify.digest import AUDIT_NS, FORMS
+from rsnotify.format.digest import AUDIT_NS, FORMS
 from rsnotify.validation.elements import Element
 from rsnotify.validation.entries import Broken
 from rsnotify.validation.values import shown

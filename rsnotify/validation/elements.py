@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 from xml.parsers import expat
 
-from rsnotify.parsing import expat_parser
-from rsnotify.reading import Limits
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.reader import DocumentLimits
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.xml_parser import expat_parser
 
 _ROOTS = {"urlset": "url", "sitemapindex": "sitemap"}
 _TEXTS = frozenset({"loc", "lastmod", "changefreq", "priority"})
@@ -32,14 +32,14 @@ class Element(NamedTuple):
     line: int
 
 
-class Text(NamedTuple):
+class TextElement(NamedTuple):
     """The text of an element, without white space around it."""
 
     text: str
     line: int
 
 
-class Entry:
+class EntryElement:
     """A `url` or `sitemap`.
 
     Args:
@@ -54,7 +54,7 @@ class Entry:
         self.line = line
         self.name = name
         self.number = number
-        self.texts: dict[str, Text] = {}
+        self.texts: dict[str, TextElement] = {}
         self.md: Element | None = None
         self.links: list[Element] = []
 
@@ -73,7 +73,7 @@ class Entry:
         return self.line if self.md is None else self.md.line
 
 
-class Listener(Protocol):
+class ElementListener(Protocol):
     """Who is told of the elements, in document order."""
 
     def root(self, *, index: bool, line: int) -> None:
@@ -85,7 +85,7 @@ class Listener(Protocol):
     def link(self, link: Element) -> None:
         """Hear of an `rs:ln` below the root."""
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: EntryElement) -> None:
         """Hear of an entry, at its end."""
 
     def broken(
@@ -106,7 +106,7 @@ class ElementReader:
         limits: What is not read for its size.
     """
 
-    def __init__(self, listener: Listener, limits: Limits) -> None:
+    def __init__(self, listener: ElementListener, limits: DocumentLimits) -> None:
         self._listener = listener
         self._limits = limits
         #: How many bytes came in.
@@ -118,7 +118,7 @@ class ElementReader:
         #: Whether it was read to its end.
         self.complete = False
         self._entry_name = ""
-        self._entry: Entry | None = None
+        self._entry: EntryElement | None = None
         self._entries = 0
         self._links = 0
         #: What the entry may still have, or what stands outside of entries.
@@ -227,7 +227,7 @@ class ElementReader:
             self._entries += 1
             self._outside = (self._room, self._elements + 1)
             self._room, self._elements = self._limits.entry_length, self._limits.entry_elements
-            self._entry = Entry(self._line, local, self._entries)
+            self._entry = EntryElement(self._line, local, self._entries)
             self._links = 0
             if any(_PART not in attribute for attribute in attributes):
                 self._broken("entry-attributes", local, ", ".join(attributes))
@@ -241,7 +241,7 @@ class ElementReader:
         else:
             self._start_unknown(name)
 
-    def _start_in_entry(self, entry: Entry, name: str, attributes: dict[str, str]) -> None:
+    def _start_in_entry(self, entry: EntryElement, name: str, attributes: dict[str, str]) -> None:
         namespace, local = _split(name)
         self._within = 1
         if (namespace, local) == (RS_NS, "md"):
@@ -257,7 +257,7 @@ class ElementReader:
         else:
             self._start_unknown(name)
 
-    def _start_text(self, entry: Entry, local: str) -> None:
+    def _start_text(self, entry: EntryElement, local: str) -> None:
         if local in entry.texts:
             self._broken("element-repeated", local)
             return
@@ -291,7 +291,7 @@ class ElementReader:
             self._within -= 1
             if not self._within and self._text_of and entry is not None:
                 text = "".join(self._text).strip()
-                entry.texts[self._text_of] = Text(text, self._text_line)
+                entry.texts[self._text_of] = TextElement(text, self._text_line)
                 self._text_of = ""
         elif entry is not None:
             self._entry = None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rsnotify.validation.elements import Element, Entry
+from rsnotify.format.vocabulary import RS_NS, Capability, ChangeType, Rel
+from rsnotify.format.writer import Profile
+from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
 from rsnotify.validation.moments import read_moment
 from rsnotify.validation.values import broken_by, shown
-from rsnotify.vocabulary import RS_NS, Capability, ChangeType, Rel
-from rsnotify.writing import Profile
 
 #: Takes a rule, the line, the element and a detail.
 Broken = Callable[..., None]
@@ -78,7 +78,7 @@ class EntryCheck:
         self._is_1_0 = spec is Profile.V1_0
         self._broken = broken
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: EntryElement) -> None:
         """Check an entry."""
         self._texts(entry)
         if entry.md is not None:
@@ -93,14 +93,14 @@ class EntryCheck:
             self._allowed(self._kind, entry)
             self._capability(self._kind, entry)
 
-    def _texts(self, entry: Entry) -> None:
+    def _texts(self, entry: EntryElement) -> None:
         if not entry.text("loc"):
             self._broken("loc-missing", entry.line, entry.name)
         for name, (text, line) in entry.texts.items():
             for rule in broken_by(name, text) if text or name != "loc" else ():
                 self._broken(rule, line, name, shown(name, text))
 
-    def _parts(self, kind: Kind, entry: Entry) -> None:
+    def _parts(self, kind: Kind, entry: EntryElement) -> None:
         """Check that what the kind asks of an entry is there."""
         deleted = entry.attribute("change") == ChangeType.DELETED
         for part in kind.entry_required + kind.entry_recommended:
@@ -118,7 +118,7 @@ class EntryCheck:
                 line = entry.line if part in ("lastmod", "describedby") else entry.md_line
                 self._broken(f"{kind.id}-entry-{part}-missing", line, entry.name)
 
-    def _allowed(self, kind: Kind, entry: Entry) -> None:
+    def _allowed(self, kind: Kind, entry: EntryElement) -> None:
         """Check that nothing is there that belongs to other kinds (core §7, Appendix A)."""
         if entry.md is None:
             return
@@ -146,7 +146,7 @@ class EntryCheck:
         if not kind.is_manifest:
             refuse("path-not-allowed", "path")
 
-    def _capability(self, kind: Kind, entry: Entry) -> None:
+    def _capability(self, kind: Kind, entry: EntryElement) -> None:
         """Check what an entry says that it leads to (core §8, §9)."""
         if entry.md is None:
             return
@@ -164,7 +164,7 @@ class EntryCheck:
         elif kind.id == Capability.CAPABILITY_LIST and capability in NOT_OFFERED:
             self._broken("capability-not-offered", line, "rs:md", capability)
 
-    def _relation(self, entry: Entry, link: Element) -> None:
+    def _relation(self, entry: EntryElement, link: Element) -> None:
         """Check what single relations ask for (core §14)."""
         attributes, line = link.attributes, link.line
         relation = attributes.get("rel")
@@ -182,7 +182,7 @@ class EntryCheck:
         elif relation == Rel.PATCH:
             self._patch(entry, link)
 
-    def _patch(self, entry: Entry, link: Element) -> None:
+    def _patch(self, entry: EntryElement, link: Element) -> None:
         if "type" not in link.attributes:
             self._broken("patch-type-missing", link.line, "rs:ln")
         if self._kind is None:
@@ -192,7 +192,7 @@ class EntryCheck:
         elif self._kind.is_manifest and "path" not in link.attributes:
             self._broken("patch-path-missing", link.line, "rs:ln")
 
-    def _link_counts(self, entry: Entry) -> None:
+    def _link_counts(self, entry: EntryElement) -> None:
         relations = [link.attributes.get("rel") for link in entry.links]
         if relations.count(Rel.MEMENTO) > 1:
             self._broken("memento-repeated", entry.line, entry.name)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from rsnotify.format.vocabulary import Capability
 from rsnotify.validation.findings import Severity
-from rsnotify.vocabulary import Capability
 
 _AT = "at"
 _FROM = "from"

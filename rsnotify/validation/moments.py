@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
-from rsnotify.datetimes import MICROSECOND, Instant, parse_datetime
+from rsnotify.format.datetimes import MICROSECOND, Instant, parse_datetime
 
 # https://www.w3.org/TR/1998/NOTE-datetime-19980827: the zone is mandatory after a time.
 _FORM = re.compile(
@@ -29,25 +29,25 @@ _LASTS = {
 }
 
 
-class Moment(Struct, frozen=True):
+class StrictDatetime(Struct, frozen=True):
     """The instants that a datetime may mean, from the first to the last."""
 
     first: Instant
     last: Instant
 
-    def is_before(self, other: Moment) -> bool:
+    def is_before(self, other: StrictDatetime) -> bool:
         """Tell whether it is certainly earlier."""
         return self.last < other.first
 
 
-def read_moment(text: str | None) -> Moment | None:
+def read_moment(text: str | None) -> StrictDatetime | None:
     """Read a W3C Datetime; None if it is none."""
     match = _FORM.fullmatch(text.strip()) if text is not None else None
     if match is None or text is None:
         return None
     try:
         first = parse_datetime(text)
-        return Moment(first, first + _lasting(match) - MICROSECOND)
+        return StrictDatetime(first, first + _lasting(match) - MICROSECOND)
     except (ValueError, OverflowError):
         return None
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from rsnotify.validation.elements import Entry
+from rsnotify.format.vocabulary import MAX_ENTRIES, Rel
+from rsnotify.validation.elements import EntryElement
 from rsnotify.validation.kinds import Kind
-from rsnotify.vocabulary import MAX_ENTRIES, Rel
 
 #: Of how many entries an outline keeps where they lead; nobody follows more.
 _MOST_FOLLOWED = 2_000
@@ -76,7 +76,7 @@ def times_of(attributes: dict[str, str]) -> dict[str, str]:
     return {name: attributes[name] for name in _TIMES if name in attributes}
 
 
-def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
+def references_of(entry: EntryElement, *, manifest: bool) -> Iterator[Reference]:
     """Yield where an entry leads.
 
     Args:
@@ -109,7 +109,7 @@ def references_of(entry: Entry, *, manifest: bool) -> Iterator[Reference]:
     )
 
 
-def _bitstream(attributes: dict[str, str], entry: Entry) -> Reference:
+def _bitstream(attributes: dict[str, str], entry: EntryElement) -> Reference:
     return Reference(
         attributes.get("href", ""),
         entry.md_line,

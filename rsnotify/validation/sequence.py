@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from rsnotify.validation.elements import Element, Entry
+from rsnotify.format.vocabulary import MAX_ENTRIES, Capability
+from rsnotify.format.writer import Profile
+from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.entries import Broken
 from rsnotify.validation.kinds import Kind
-from rsnotify.validation.moments import Moment, read_moment
-from rsnotify.vocabulary import MAX_ENTRIES, Capability
-from rsnotify.writing import Profile
+from rsnotify.validation.moments import StrictDatetime, read_moment
 
 
 class SequenceCheck:
@@ -27,13 +27,13 @@ class SequenceCheck:
         self._at = read_moment(head.attributes.get("at"))
         self._from = read_moment(head.attributes.get("from"))
         self._until = read_moment(head.attributes.get("until"))
-        self._latest: Moment | None = None
-        self._reached: Moment | None = None
+        self._latest: StrictDatetime | None = None
+        self._reached: StrictDatetime | None = None
         self._of_latest: set[str] = set()
         self._capabilities: set[str] = set()
         self._format: str | None = None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: EntryElement) -> None:
         """Check the next entry against those before it."""
         if self._kind.changes:
             self._change(entry)
@@ -46,7 +46,7 @@ class SequenceCheck:
         if self._kind.id == Capability.CAPABILITY_LIST:
             self._capability(entry)
 
-    def _change(self, entry: Entry) -> None:
+    def _change(self, entry: EntryElement) -> None:
         """Check the datetime of a change (core §12.1; 1.1 §7).
 
         In 1.0 that is `lastmod`. In 1.1 it is `datetime`; `lastmod` then may be anything, and
@@ -65,7 +65,7 @@ class SequenceCheck:
         if self._is_1_0:
             self._unique(entry, moment, line)
 
-    def _in_order(self, moment: Moment, line: int, element: str, text: str) -> None:
+    def _in_order(self, moment: StrictDatetime, line: int, element: str, text: str) -> None:
         if self._latest is not None and moment.is_before(self._latest):
             if self._kind.ordered is not None:
                 self._broken(f"{self._kind.id}-order", line, element, text)
@@ -73,7 +73,7 @@ class SequenceCheck:
             self._latest = moment
             self._of_latest.clear()
 
-    def _unique(self, entry: Entry, moment: Moment, line: int) -> None:
+    def _unique(self, entry: EntryElement, moment: StrictDatetime, line: int) -> None:
         uri = entry.text("loc")
         if moment != self._latest or uri is None or len(self._of_latest) > MAX_ENTRIES:
             return
@@ -81,12 +81,12 @@ class SequenceCheck:
             self._broken("change-not-unique", line, "lastmod", uri)
         self._of_latest.add(uri)
 
-    def _is_outside(self, first: Moment | None, last: Moment | None) -> bool:
+    def _is_outside(self, first: StrictDatetime | None, last: StrictDatetime | None) -> bool:
         early = first is not None and self._from is not None and first.is_before(self._from)
         late = last is not None and self._until is not None and self._until.is_before(last)
         return early or late
 
-    def _interval(self, entry: Entry) -> None:
+    def _interval(self, entry: EntryElement) -> None:
         """Check the interval of a list or package against that of the document."""
         from_, until = read_moment(entry.attribute("from")), read_moment(entry.attribute("until"))
         line = entry.md_line
@@ -101,12 +101,12 @@ class SequenceCheck:
             self._broken("entry-interval-overlap", line, "rs:md")
         self._reached = until
 
-    def _snapshot(self, entry: Entry) -> None:
+    def _snapshot(self, entry: EntryElement) -> None:
         at = read_moment(entry.attribute("at"))
         if at is not None and self._at is not None and at.is_before(self._at):
             self._broken("entry-at-early", entry.md_line, "rs:md")
 
-    def _package(self, entry: Entry) -> None:
+    def _package(self, entry: EntryElement) -> None:
         format_ = entry.attribute("type")
         if format_ is None:
             return
@@ -114,7 +114,7 @@ class SequenceCheck:
             self._broken("packages-mixed", entry.md_line, "rs:md", f"{self._format}, {format_}")
         self._format = self._format or format_
 
-    def _capability(self, entry: Entry) -> None:
+    def _capability(self, entry: EntryElement) -> None:
         capability = entry.attribute("capability")
         if capability is None:
             return

@@ -11,20 +11,20 @@ from collections.abc import Iterator
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.links import resolve
+from rsnotify.format.links import resolve
+from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import TOPICS, Kind
 from rsnotify.validation.moments import read_moment
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
-from rsnotify.vocabulary import Capability, Rel
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 #: Where core §12.2, and §13.1 by likeness, say when an entry has `until`.
 _UNTIL_IS_TOLD = frozenset({"changelist-index", "changedump-index"})
 
 
-class Place(Struct, frozen=True):
+class TreePosition(Struct, frozen=True):
     """A validated document, and where it is.
 
     Args:
@@ -45,7 +45,7 @@ class Located(Struct, frozen=True):
     finding: Finding
 
 
-def leads_to(place: Place) -> Iterator[Reference]:
+def leads_to(place: TreePosition) -> Iterator[Reference]:
     """Yield the documents and packages below a document.
 
     Each has an absolute URI, as far as the document has one itself, and the capability that
@@ -79,18 +79,18 @@ def _expected(kind: Kind, reference: Reference) -> str | None:
     return reference.capability
 
 
-def lists(above: Place, uri: str) -> bool:
+def lists(above: TreePosition, uri: str) -> bool:
     """Tell whether a document has an entry for another."""
     return any(resolve(above.uri, one.uri) == uri for one in above.outline.references)
 
 
-def up_of(place: Place) -> str | None:
+def up_of(place: TreePosition) -> str | None:
     """Return where the link `up` of a document leads."""
     found = place.outline.links.get(Rel.UP)
     return None if found is None else resolve(place.uri, found[0])
 
 
-def up_expected(parent: Place) -> str | None:
+def up_expected(parent: TreePosition) -> str | None:
     """Return where the link `up` of what a document leads to should lead; None if anywhere.
 
     Below an index, an archive or a dump that is not the document itself, but the Capability
@@ -99,26 +99,26 @@ def up_expected(parent: Place) -> str | None:
     return parent.uri or None if is_directly_above(parent) else up_of(parent)
 
 
-def is_directly_above(parent: Place) -> bool:
+def is_directly_above(parent: TreePosition) -> bool:
     """Tell whether `up` leads to the very document that lists the other."""
     kind = parent.outline.kind
     return kind is not None and kind.capability in _ABOVE and not kind.index
 
 
-def up_broken(parent: Place, child: Place) -> Located:
+def up_broken(parent: TreePosition, child: TreePosition) -> Located:
     """Say that the link `up` of a document leads elsewhere."""
     _, line = child.outline.links[Rel.UP]
     detail = f"it leads to {up_of(child)}, not {up_expected(parent) or parent.name}"
     return Located(child.name, broken("tree-up", line, "rs:ln", detail))
 
 
-def index_of(place: Place) -> str | None:
+def index_of(place: TreePosition) -> str | None:
     """Return where the link `index` of a document leads."""
     found = place.outline.links.get(Rel.INDEX)
     return None if found is None else resolve(place.uri, found[0])
 
 
-def is_index(place: Place, part: Place) -> bool:
+def is_index(place: TreePosition, part: TreePosition) -> bool:
     """Tell whether a document is an index of which another is a part.
 
     A part may have several: an index that is live, and the copy of it that an archive keeps.
@@ -128,14 +128,16 @@ def is_index(place: Place, part: Place) -> bool:
     return kind is not None and kind.index and same and lists(place, part.uri)
 
 
-def index_broken(part: Place) -> Located:
+def index_broken(part: TreePosition) -> Located:
     """Say that the link `index` of a document leads to what does not list it."""
     _, line = part.outline.links[Rel.INDEX]
     detail = f"{index_of(part)} does not list it"
     return Located(part.name, broken("tree-index", line, "rs:ln", detail))
 
 
-def check_pair(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
+def check_pair(
+    parent: TreePosition, reference: Reference, child: TreePosition
+) -> Iterator[Located]:
     """Check a document against another that it leads to; all but the links `up` and `index`.
 
     Args:
@@ -157,7 +159,9 @@ def check_pair(parent: Place, reference: Reference, child: Place) -> Iterator[Lo
     yield from _check_times(parent, reference, child)
 
 
-def _check_part(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
+def _check_part(
+    parent: TreePosition, reference: Reference, child: TreePosition
+) -> Iterator[Located]:
     """Check a part against its index (core §6.2, §10.2)."""
     outline = child.outline
     if outline.kind is not None and outline.kind.index:
@@ -170,7 +174,9 @@ def _check_part(parent: Place, reference: Reference, child: Place) -> Iterator[L
         yield Located(child.name, broken("tree-index-missing", outline.line, "urlset"))
 
 
-def _check_times(parent: Place, reference: Reference, child: Place) -> Iterator[Located]:
+def _check_times(
+    parent: TreePosition, reference: Reference, child: TreePosition
+) -> Iterator[Located]:
     """Check what an entry says of the times of a document (core §7, §12.2)."""
     told, says = reference.times, child.outline.times
     if not told:
@@ -192,7 +198,7 @@ def _check_times(parent: Place, reference: Reference, child: Place) -> Iterator[
 
 
 def check_copy(
-    dump: Place, reference: Reference, manifest: Place, copy: Place
+    dump: TreePosition, reference: Reference, manifest: TreePosition, copy: TreePosition
 ) -> Iterator[Located]:
     """Check that the Manifest that `contents` leads to is that of the package (core §11.1)."""
     both_read = manifest.outline.kind is not None and copy.outline.kind is not None

@@ -11,9 +11,11 @@ import hashlib
 from collections.abc import Iterable
 from itertools import islice
 
-from rsnotify.reading import DEFAULT_LIMITS, Limits
+from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
+from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES, Capability
+from rsnotify.format.writer import Profile
 from rsnotify.validation.auditing import check_audit
-from rsnotify.validation.elements import Element, ElementReader, Entry
+from rsnotify.validation.elements import Element, ElementReader, EntryElement
 from rsnotify.validation.entries import (
     HEAD_ATTRIBUTES,
     LINK_ATTRIBUTES,
@@ -28,8 +30,6 @@ from rsnotify.validation.outline import Outline, most_references, references_of,
 from rsnotify.validation.rules import broken
 from rsnotify.validation.sequence import SequenceCheck
 from rsnotify.validation.values import shown
-from rsnotify.vocabulary import MAX_BYTES, MAX_ENTRIES, Capability
-from rsnotify.writing import Profile
 
 
 class Validator:
@@ -40,7 +40,9 @@ class Validator:
         limits: What is not read for its size.
     """
 
-    def __init__(self, spec: Profile = Profile.V1_1, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, spec: Profile = Profile.V1_1, limits: DocumentLimits = DEFAULT_LIMITS
+    ) -> None:
         self._document = _Document(spec)
         self._reader = ElementReader(self._document, limits)
         self._told_large = False
@@ -72,7 +74,7 @@ def validate(
     data: bytes | Iterable[bytes],
     *,
     spec: Profile = Profile.V1_1,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: DocumentLimits = DEFAULT_LIMITS,
 ) -> list[Finding]:
     """Validate a whole document.
 
@@ -106,7 +108,7 @@ class _Document:
         self._root_line = 1
         self._head: Element | None = None
         self._is_resourcesync = False
-        self._waiting: list[Entry] | None = []
+        self._waiting: list[EntryElement] | None = []
         self._entry_check: EntryCheck | None = None
         self._sequence: SequenceCheck | None = None
         self._digest = hashlib.sha256()
@@ -158,7 +160,7 @@ class _Document:
         if relation and href:
             self.outline.links.setdefault(relation, (href, link.line))
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: EntryElement) -> None:
         self.outline.entries += 1
         self._is_resourcesync |= entry.md is not None or bool(entry.links)
         if self.outline.entries == MAX_ENTRIES + 1:
@@ -228,7 +230,7 @@ class _Document:
         for entry in waiting:
             self._check(entry)
 
-    def _check(self, entry: Entry) -> None:
+    def _check(self, entry: EntryElement) -> None:
         self._number = entry.number
         if self._entry_check is not None:
             self._entry_check.check(entry)
@@ -238,7 +240,7 @@ class _Document:
         if self.outline.kind is not None:
             self._remember(self.outline.kind, entry)
 
-    def _remember(self, kind: Kind, entry: Entry) -> None:
+    def _remember(self, kind: Kind, entry: EntryElement) -> None:
         if kind.is_manifest:
             said = [entry.text("loc"), *(entry.attribute(name) for name in ("path", "change"))]
             self._digest.update(repr(said).encode())

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from rsnotify.lazy import lazily
+from rsnotify.runtime.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit, audit
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rsnotify_subscriber.status import PushState, Status
     from rsnotify_subscriber.subscriber import Subscriber
 else:
-    __getattr__, __dir__ = lazily(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "rsnotify_subscriber.auditing.auditor": ("Audit", "audit"),

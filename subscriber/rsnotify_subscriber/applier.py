@@ -13,10 +13,10 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import Change
 from rsnotify.errors import RsnotifyError, StorageError
-from rsnotify.selection import Selection
+from rsnotify.format.coverage import Change
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.preparing import Preparation

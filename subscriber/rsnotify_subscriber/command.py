@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError, RsnotifyError
+from rsnotify.runtime.cli.running import complain
 from rsnotify_subscriber.command_how import How, with_how
 from rsnotify_subscriber.command_options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
+from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.command_options import (
     Bearer,
     CallbackHost,
@@ -130,6 +132,13 @@ class How(Struct, frozen=True, kw_only=True):
         return Hearing(self.callback_url, self.callback_host, self.callback_port, self.terms())
 
     def _brokered(self) -> Brokered:
+        if self.mqtt_version not in ("5", "3.1.1"):
+            raise WrongOption("mqtt_version", "it has to be 5 or 3.1.1")
+        if self.mqtt_url is not None:
+            try:
+                parse_broker(self.mqtt_url)
+            except ConfigurationError as error:
+                raise WrongOption("mqtt_url", str(error)) from None
         return brokered(
             self.mqtt_url,
             self.mqtt_user,
@@ -196,7 +205,7 @@ def brokered(
     version: str,
 ) -> Brokered:
     """Return the settings of MQTT brokers that these options describe."""
-    from rsnotify.mqtt.login import Login as BrokerLogin
+    from rsnotify.runtime.mqtt.login import BrokerLogin
     from rsnotify_subscriber.push.mqtt import Brokered
 
     login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rsnotify.commands.listening import listen
 from rsnotify.errors import ConfigurationError
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.cli.listening import listen
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms

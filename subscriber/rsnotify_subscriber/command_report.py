@@ -7,10 +7,10 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from rsnotify.commands import printable
-from rsnotify.commands.display import live
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.display import live
+from rsnotify.runtime.cli.running import printable
 from rsnotify_subscriber.status import Status
 
 #: Seconds, that is calls of `show`, between two plain lines while only counts change.
@@ -27,7 +27,7 @@ def sentence(status: Status) -> str:
     return (
         f"{counted(status.resources, 'resource')}, {counted(status.applied, 'change')} "
         f"applied{lag}, "
-        f"{_standing(status)}, synced through {_through(status)}, {_compared(status)}, "
+        f"{_standing(status)}, {_through(status)}, {_compared(status)}, "
         f"push {status.push}{by}{printable(doubts)}"
     )
 
@@ -39,7 +39,7 @@ def outcome(status: Status) -> str:
     differs = f"; {printable(status.difference)}" if status.difference else ""
     return (
         f"{_LEVEL[status.in_step]}: {counted(status.resources, 'resource')}, "
-        f"synced through {_through(status)}, {_compared(status)}{differs}"
+        f"{_through(status)}, {_compared(status)}{differs}"
     )
 
 
@@ -50,7 +50,9 @@ def _standing(status: Status) -> str:
 
 
 def _through(status: Status) -> str:
-    return format_datetime(status.through) if status.through else "not yet"
+    return (
+        f"synced through {format_datetime(status.through)}" if status.through else "not synced yet"
+    )
 
 
 def _compared(status: Status) -> str:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeVar
 
-from rsnotify.commands import printable, run
-from rsnotify.commands.leaving import Leaving
+from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
+from rsnotify.runtime.cli.running import printable, run
 from rsnotify_subscriber.command_options import Hearing
 
 _REPORT_EVERY = 1.0
@@ -87,7 +87,7 @@ def follow_and_show(
     Raises:
         RsnotifyError: Following failed.
     """
-    leaving = Leaving(lambda: left_behind(follower.in_handler))
+    leaving = ForcedShutdown(lambda: left_behind(follower.in_handler))
     with report:
         run(lambda stop: _follow(follower, hearing, report, stop, beside, once=once), leaving)
 

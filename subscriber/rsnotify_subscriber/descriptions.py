@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError, FetchError, Unavailable
-from rsnotify.model import Document
-from rsnotify.pull import Pages
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.pull import PageJoiner
 from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 from rsnotify_subscriber.fetching.origin import Origin
 
@@ -114,7 +114,7 @@ class Descriptions:
         """Join the pages of a description (`rel="next"`)."""
         if document.capability not in _STORED:
             return document
-        pages, uri = Pages(), origin.place
+        pages, uri = PageJoiner(), origin.place
         while True:
             try:
                 whole = pages.add(uri, document)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, DocumentError, FetchError, NotFound
-from rsnotify.ladder import change_ways, resource_ways
-from rsnotify.links import resolve
-from rsnotify.offer import FIELDS, Offer, read_framework
-from rsnotify.vocabulary import Capability
+from rsnotify.format.links import resolve
+from rsnotify.format.offer import FIELDS, Offer, read_framework
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.fallback_order import change_ways, resource_ways
 from rsnotify_subscriber.descriptions import Descriptions, Memory
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.searching import Search, capability_lists, offer_at, only_one

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from rsnotify.actions import Rung
-from rsnotify.datetimes import Instant
-from rsnotify.follower import Follower
-from rsnotify.offer import Offer
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.offer import Offer
+from rsnotify.sync.actions import DocumentKind
+from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.push.choosing import Via
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -67,7 +67,7 @@ class Pulling(Struct, frozen=True, tag=True):
         uri: The first of this kind.
     """
 
-    rung: Rung
+    rung: DocumentKind
     uri: str
 
 

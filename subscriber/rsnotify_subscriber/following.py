@@ -17,27 +17,27 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rsnotify.actions import (
+from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, shown
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.actions import (
     Action,
     Apply,
     BeginBaseline,
     Compare,
     Discover,
     Fetch,
-    Note,
+    ForgetDatetimes,
+    LogNote,
     Progress,
     Sweep,
-    Undate,
 )
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant
-from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, shown
-from rsnotify.follower import Follower
-from rsnotify.ladder import resource_ways
-from rsnotify.model import Document
-from rsnotify.offer import Offer
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import ChangeType
+from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.follower import Follower
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
@@ -330,11 +330,11 @@ class Following:
                 self._tasks.spawn(self._compare(action))
             case Sweep():
                 self._tasks.spawn(self._sweep(action))
-            case Undate():
+            case ForgetDatetimes():
                 self._undate(action)
             case Discover():
                 self._rediscover()
-            case Note():
+            case LogNote():
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
 
     @property
@@ -342,7 +342,7 @@ class Following:
         """Whether the handler has been called and has not returned."""
         return self._applier.is_in_handler
 
-    def _undate(self, action: Undate) -> None:
+    def _undate(self, action: ForgetDatetimes) -> None:
         if action.entirely:
             self._saved = self._committing = None
         self._tasks.spawn(self._in_worker(self._state.undate, action.after, action.entirely))

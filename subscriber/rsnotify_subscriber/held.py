@@ -7,12 +7,12 @@ from enum import Enum
 
 from msgspec import Struct
 
-from rsnotify import dating
-from rsnotify.coverage import Change, Check
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.dating import postponed
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format import timestamp_precision as dating
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import postponed
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber.fetching.digests import agree
 
 #: HTTP dates are in whole seconds.
@@ -75,9 +75,9 @@ class Held(Struct, frozen=True):
 
     def verdict(self, change: Change) -> Verdict:
         """Return what has to be done about a change, as its `check` asks for."""
-        if change.check is Check.FETCH:
+        if change.check is CheckMethod.FETCH:
             return Verdict.FETCH
-        if change.check is Check.COMPARE and self.changed_at >= to_microseconds(change.at):
+        if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
             if self._agrees(change):
                 return Verdict.COVERED
             return Verdict.FETCH if self.covers(change) else Verdict.APPLY

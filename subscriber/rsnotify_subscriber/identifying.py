@@ -11,8 +11,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, shown
-from rsnotify.offer import Offer
-from rsnotify.retry import Retry
+from rsnotify.format.offer import Offer
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.discovery import Offers, base_of
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.state import Identity

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change, Check
 from rsnotify.errors import FetchError, NotFound, RsnotifyError, StorageError
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
-from rsnotify.ways import Wanted
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.representations import WantedRepresentation
+from rsnotify.selection.selection import Selection
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.held import Held, Verdict
@@ -152,16 +152,18 @@ class Preparation:
         return None if decided is None else _as_held(decided, held)
 
 
-def _verdict(decided: Change, change: Change, wanted: Wanted, held: Held | None) -> Verdict:
+def _verdict(
+    decided: Change, change: Change, wanted: WantedRepresentation, held: Held | None
+) -> Verdict:
     described = replace(decided, resource=wanted.entry)
     if decided.change is not change.change:  # it is not selected any more, so it goes
         assert held is not None, "what is not held need not go"
         return Verdict.COVERED if held.covers(described) else Verdict.APPLY
     if held is not None:
         return held.verdict(described)
-    if change.check is Check.FETCH:
+    if change.check is CheckMethod.FETCH:
         return Verdict.FETCH
-    is_nothing = change.check is Check.COMPARE and change.change is ChangeType.DELETED
+    is_nothing = change.check is CheckMethod.COMPARE and change.change is ChangeType.DELETED
     return Verdict.COVERED if is_nothing else Verdict.APPLY
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.ladder import resource_ways
+from rsnotify.sync.fallback_order import resource_ways
 from rsnotify_subscriber.state import Identity, State
 
 logger = logging.getLogger("rsnotify.subscriber")

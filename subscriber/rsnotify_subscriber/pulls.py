@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rsnotify.actions import Fetch, Rung
-from rsnotify.follower import Follower
-from rsnotify.model import Document
+from rsnotify.format.model import Document
+from rsnotify.sync.actions import DocumentKind, Fetch
+from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, Pulling
 from rsnotify_subscriber.push.push import Push
 
@@ -25,7 +25,7 @@ class Pulls:
         self._push = push
         self._announce = announce
         self._out = 0
-        self._rung: Rung | None = None
+        self._rung: DocumentKind | None = None
         self._began = 0.0
         self._has_news = False
 
@@ -41,7 +41,7 @@ class Pulls:
     def fetched(self, fetch: Fetch, document: Document) -> None:
         """Hear what came, before the follower does."""
         last, known = document.changed_at, self._follower.since
-        if fetch.rung is Rung.CHANGE_LIST and not document.index and last and known:
+        if fetch.rung is DocumentKind.CHANGE_LIST and not document.index and last and known:
             self._has_news = self._has_news or last > known
 
     def answered(self) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import to_microseconds
-from rsnotify.vocabulary import ChangeType
-from rsnotify.ways import Wanted
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.held import Held
@@ -32,7 +32,7 @@ class Ready(Struct, frozen=True):
 
     change: Change
     decided: Change | None
-    wanted: Wanted
+    wanted: WantedRepresentation
     content: Content | None = None
     unchanged: Held | None = None
     doubt: str = ""

@@ -9,11 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from rsnotify.arguments import is_plain_function
-from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.arguments import is_plain_function
 
 
 class Received(Struct, frozen=True):

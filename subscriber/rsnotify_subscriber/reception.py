@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from rsnotify.actions import Action
-from rsnotify.datetimes import Instant
-from rsnotify.digest import COUNT
 from rsnotify.errors import DocumentError
-from rsnotify.follower import Follower
-from rsnotify.reading import read_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.digest import COUNT
+from rsnotify.format.reader import read_document
+from rsnotify.sync.actions import Action
+from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, GapSeen
 
 #: How many seconds a Source that sends heartbeats may be silent: ours sends one every ten.

@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from rsnotify.embedded import html_links
 from rsnotify.errors import (
     ConfigurationError,
     DocumentError,
@@ -17,10 +16,11 @@ from rsnotify.errors import (
     SeveralSets,
     Unavailable,
 )
-from rsnotify.links import resolve
-from rsnotify.model import Document
-from rsnotify.offer import FIELDS, Offer, read_framework, read_offer
-from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify.format.embedded_links import html_links
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document
+from rsnotify.format.offer import FIELDS, Offer, read_framework, read_offer
+from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.fetching.fetcher import Page
 from rsnotify_subscriber.fetching.origin import Origin

@@ -26,16 +26,16 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Struct
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import StorageError
-from rsnotify.ladder import resource_ways
-from rsnotify.model import Link, Resource
-from rsnotify.offer import Offer
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType, Rel
-from rsnotify.ways import described
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.selection.representations import described
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.fallback_order import resource_ways
 from rsnotify_subscriber.descriptions import Memory
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.lookups import look_up, look_up_equivalent

@@ -10,8 +10,8 @@ from statistics import median
 
 from msgspec import Struct
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant
 
 _WINDOW = timedelta(seconds=1)
 

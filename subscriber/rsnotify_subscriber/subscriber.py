@@ -14,13 +14,13 @@ from time import monotonic
 
 import msgspec
 
-from rsnotify.arguments import require, require_function, require_struct
-from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, RsnotifyError, shown
-from rsnotify.mediatypes import is_media_type
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
-from rsnotify.selective import asked_by
+from rsnotify.format.coverage import Change
+from rsnotify.format.media_types import is_media_type
+from rsnotify.runtime.arguments import require, require_function, require_struct
+from rsnotify.selection.push_selection import asked_by
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.discovery import Offers
@@ -276,7 +276,9 @@ class Subscriber:
         return self._shared.worker() if self._shared else ThreadPoolExecutor(1, "rsnotify-state")
 
     async def _run_with(self, state: State, worker: Executor, *, once: bool) -> None:
-        incoming = await asyncio.get_running_loop().run_in_executor(worker, state.incoming)
+        loop = asyncio.get_running_loop()
+        incoming = await loop.run_in_executor(worker, state.incoming)
+        self._last = await loop.run_in_executor(worker, _status_of, state)
         kept = self._shared.kept if self._shared is not None else None
         fetcher = Fetcher(self._sessions, incoming, self._largest, kept, self._pace.rate)
         failure = ""
@@ -363,8 +365,15 @@ class Subscriber:
             watching.cancel()
 
     def _waiting(self, reason: str) -> None:
-        self._last = Status(error=reason)
+        self._last = msgspec.structs.replace(self._last, error=reason)
         self._tell()
+
+
+def _status_of(state: State) -> Status:
+    """Return what the state says of the copy, before the Source is asked."""
+    progress = state.progress()
+    through = progress.through if progress is not None else None
+    return Status(resources=state.resources, through=through, compared=state.compared())
 
 
 def _via(via: str) -> Via:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rsnotify.digest import SetSum
+from rsnotify.format.digest import SetSum
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.storing.database import Rows
 

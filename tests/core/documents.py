@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from hypothesis import strategies as st
 
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
 
 TEXT = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="￾￿"),

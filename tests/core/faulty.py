@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
 from tests.core.source import BASE, EPOCH, EVERYTHING, Snapshot, Source
 from tests.core.world import Destination
 

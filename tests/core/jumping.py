@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from rsnotify.model import Document
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability
 from tests.core.source import EPOCH, EVERYTHING, Period, Snapshot, Source, listed_changes
 
 #: It keeps no closed lists, so that nothing makes up for what was passed over.

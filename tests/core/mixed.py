@@ -8,8 +8,8 @@ from enum import Enum
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
 from tests.core.world import OFFER, Destination, Source
 
 #: Fragments that a hub keeps, so that at times it does not reach back.

@@ -7,13 +7,13 @@ from datetime import UTC, datetime, timedelta
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.digest import SetDigest, SetSum
 from rsnotify.errors import NotFound
-from rsnotify.model import Document, Link, Resource
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.digest import SetDigest, SetSum
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
 
 BASE = "http://source.example/"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

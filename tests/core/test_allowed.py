@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from rsnotify.settings.allowed import allowed
-from rsnotify.settings.lines import Path
+from rsnotify.runtime.config.allowed_values import allowed
+from rsnotify.runtime.config.line_numbers import Path
 
 
 class Colour(StrEnum):

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.audit import Audit, Remedy
-from rsnotify.digest import SetSum
-from rsnotify.model import Document
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import Capability
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.continuous_audit import ContinuousAudit, Remedy
+from rsnotify.sync.pace import Pace
 
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -39,35 +39,35 @@ def heartbeat(*names: str) -> Document:
 
 
 @pytest.fixture
-def audit() -> Audit:
-    return Audit(PACE, Log())
+def audit() -> ContinuousAudit:
+    return ContinuousAudit(PACE, Log())
 
 
-def compared(audit: Audit, document: Document, *held: str, now: float = 0.0) -> Remedy:
+def compared(audit: ContinuousAudit, document: Document, *held: str, now: float = 0.0) -> Remedy:
     audit.hear(document, UNTIL, UNTIL)
     assert audit.speaks_of(UNTIL)
     return audit.compare(total(*held), UNTIL, now)
 
 
-def test_it_speaks_of_one_instant_alone(audit: Audit) -> None:
+def test_it_speaks_of_one_instant_alone(audit: ContinuousAudit) -> None:
     audit.hear(heartbeat("a"), UNTIL, UNTIL - SECOND)
     assert not audit.speaks_of(UNTIL - SECOND)
     assert audit.speaks_of(UNTIL)
     assert not audit.speaks_of(UNTIL + SECOND)
 
 
-def test_what_is_told_of_the_past_is_not_heard(audit: Audit) -> None:
+def test_what_is_told_of_the_past_is_not_heard(audit: ContinuousAudit) -> None:
     audit.hear(heartbeat("a"), UNTIL, UNTIL + SECOND)
     assert not audit.speaks_of(UNTIL)
 
 
-def test_what_does_not_say_how_far_it_reaches_ends_what_was_said(audit: Audit) -> None:
+def test_what_does_not_say_how_far_it_reaches_ends_what_was_said(audit: ContinuousAudit) -> None:
     audit.hear(heartbeat("a"), UNTIL, UNTIL)
     audit.hear(Document(Capability.CHANGE_NOTIFICATION), None, UNTIL)
     assert not audit.speaks_of(UNTIL)
 
 
-def test_while_something_later_is_held_nothing_is_compared(audit: Audit) -> None:
+def test_while_something_later_is_held_nothing_is_compared(audit: ContinuousAudit) -> None:
     audit.hear(heartbeat("a"), UNTIL, UNTIL)
     assert audit.compare(total("a", "b"), UNTIL + SECOND, 0.0) is Remedy.NOTHING
     assert audit.in_step is None
@@ -75,7 +75,7 @@ def test_while_something_later_is_held_nothing_is_compared(audit: Audit) -> None
 
 @pytest.mark.parametrize("name", ["at", "completed"])
 def test_before_the_end_of_a_list_that_was_read_nothing_is_compared(
-    audit: Audit, name: str
+    audit: ContinuousAudit, name: str
 ) -> None:
     listed = Document(Capability.RESOURCE_LIST, at=UNTIL - SECOND)
     audit.listed(replace(listed, **{name: UNTIL + SECOND}))
@@ -83,7 +83,7 @@ def test_before_the_end_of_a_list_that_was_read_nothing_is_compared(
     assert audit.in_step is None
 
 
-def test_remedies_become_dearer_and_rarer(audit: Audit) -> None:
+def test_remedies_become_dearer_and_rarer(audit: ContinuousAudit) -> None:
     def remedy(now: float) -> Remedy:
         return compared(audit, heartbeat("a", "b"), "a", now=now)
 
@@ -101,7 +101,7 @@ def test_where_there_is_no_list_of_all_resources_the_change_lists_are_read_ever_
     None
 ):
     log = Log()
-    audit = Audit(PACE, log)
+    audit = ContinuousAudit(PACE, log)
     pulled = []
     for now in range(0, 2_000, 10):
         audit.hear(heartbeat("a", "b"), UNTIL, UNTIL)
@@ -113,7 +113,7 @@ def test_where_there_is_no_list_of_all_resources_the_change_lists_are_read_ever_
 
 
 def test_what_was_compared_is_compared_once_more_after_a_remedy_and_then_left(
-    audit: Audit,
+    audit: ContinuousAudit,
 ) -> None:
     assert compared(audit, heartbeat("a", "b"), "a") is Remedy.PULL
     assert audit.speaks_of(UNTIL)
@@ -121,7 +121,9 @@ def test_what_was_compared_is_compared_once_more_after_a_remedy_and_then_left(
     assert not audit.speaks_of(UNTIL)
 
 
-def test_a_set_that_holds_something_without_a_hash_cannot_be_compared(audit: Audit) -> None:
+def test_a_set_that_holds_something_without_a_hash_cannot_be_compared(
+    audit: ContinuousAudit,
+) -> None:
     audit.hear(heartbeat("a"), UNTIL, UNTIL)
     held = total("a")
     held.add([("b", "md5:" + "0" * 32)])

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rsnotify.reading import read_document
+from rsnotify.format.reader import read_document
 from tests.core.test_linear import OPENING
 
 #: How a document begins, and what then comes without end.
@@ -49,7 +49,7 @@ ENDLESS = {
 PROGRAM = """
 import json, sys
 from rsnotify.errors import DocumentError
-from rsnotify.reading import Limits, read_document
+from rsnotify.format.reader import Limits, read_document
 from rsnotify.validation.validator import Validator
 
 def peak():

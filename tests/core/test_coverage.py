@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rsnotify.coverage import (
+from rsnotify.errors import InvalidDocument, WrongDocument
+from rsnotify.format.coverage import (
     Frontier,
     change_list_coverage,
     fragment_coverage,
     notification_coverage,
 )
-from rsnotify.datetimes import parse_datetime
-from rsnotify.errors import InvalidDocument, WrongDocument
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.datetimes import parse_datetime
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

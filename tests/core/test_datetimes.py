@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.datetimes import (
+from rsnotify.format.datetimes import (
     format_datetime,
     from_microseconds,
     parse_datetime,

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rsnotify.digest import (
+from rsnotify.errors import InvalidDocument
+from rsnotify.format.digest import (
     AUDIT_NS,
     FORMS,
     SetDigest,
@@ -22,11 +23,10 @@ from rsnotify.digest import (
     set_digest,
     term,
 )
-from rsnotify.errors import InvalidDocument
-from rsnotify.model import Document
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "audit.md").read_text("utf-8")

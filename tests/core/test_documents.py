@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import Limits, SitemapReader, read_document
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
-from rsnotify.writing import Profile, write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import DocumentLimits, SitemapReader, read_document
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS, Capability, ChangeType
+from rsnotify.format.writer import Profile, write_document
 from tests.core.documents import DOCUMENTS
 
 HEAD = f'<urlset xmlns="{SITEMAP_NS}" xmlns:rs="{RS_NS}">'
@@ -195,7 +195,7 @@ def test_entities_are_never_expanded_not_even_in_attributes() -> None:
 
 
 def test_a_document_larger_than_the_limit_is_refused_before_it_is_read() -> None:
-    reader = SitemapReader(Limits(document_bytes=100))
+    reader = SitemapReader(DocumentLimits(document_bytes=100))
     with pytest.raises(InvalidDocument, match="larger than 100 bytes"):
         reader.feed(urlset("") + b" " * 100)
 

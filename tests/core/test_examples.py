@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from lxml import etree
 
-from rsnotify.datetimes import parse_datetime
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import SITEMAP_NS
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import parse_datetime
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import SITEMAP_NS
+from rsnotify.format.writer import write_document
 from tests.core.validation.examples import examples
 from tests.core.validation.valid import VALID
 

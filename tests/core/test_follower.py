@@ -1,4 +1,4 @@
-"""How a Destination gets level, rung by rung (theory of operation: rsnotify/follower.py)."""
+"""How a Destination gets level, rung by rung (theory of operation: rsnotify/sync/follower.py)."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.actions import Discover, Fetch, Note, Progress, Rung
 from rsnotify.errors import Unavailable
-from rsnotify.follower import Follower
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Discover, DocumentKind, Fetch, LogNote, Progress
+from rsnotify.sync.follower import Follower
 from tests.core.world import BASE, OFFER, PACE, Destination, Source
 
 
@@ -253,7 +253,7 @@ def test_a_source_that_is_down_is_asked_less_and_less_often_and_not_compared() -
         assert follower.wakeup is not None
         now = follower.wakeup
         actions = follower.tick(now)
-    assert {rung for _, rung in asked} == {Rung.CHANGE_LIST}
+    assert {rung for _, rung in asked} == {DocumentKind.CHANGE_LIST}
     waits = [later - earlier for (earlier, _), (later, _) in pairwise(asked)]
     assert waits[-1] > 4 * waits[0]
     assert max(waits) <= PACE.retry.most
@@ -277,7 +277,7 @@ def test_a_closed_change_list_has_a_successor_that_is_looked_for() -> None:
     assert Discover() in actions
     successor = Offer(resource_list=OFFER.resource_list, change_list=BASE + "next.xml")
     follower.offered(successor, 0.0)
-    assert follower.tick(0.0) == [Fetch(BASE + "next.xml", Rung.CHANGE_LIST)]
+    assert follower.tick(0.0) == [Fetch(BASE + "next.xml", DocumentKind.CHANGE_LIST)]
 
 
 def test_an_until_that_moves_is_not_believed_beyond_the_last_entry() -> None:
@@ -315,7 +315,7 @@ def test_notes_tell_the_rung_and_the_reason(source: Source, destination: Destina
     assert destination.notes[-1] == f"1 change from the Change List {OFFER.change_list}"
     destination.pending.clear()
     actions = destination.follower.fragment(Document("moonlist"), destination.now)
-    assert [a.warning for a in actions if isinstance(a, Note)] == [True]
+    assert [a.warning for a in actions if isinstance(a, LogNote)] == [True]
 
 
 def test_however_short_the_interval_the_lists_are_read_after_each_comparison(

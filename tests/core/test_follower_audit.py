@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.digest import COUNT, DIGEST, HASH
-from rsnotify.follower import Follower
-from rsnotify.model import Document
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.digest import COUNT, DIGEST, HASH
+from rsnotify.format.model import Document
+from rsnotify.sync.follower import Follower
 from tests.core.test_follower import names
 from tests.core.test_follower_properties import play
 from tests.core.world import BASE, OFFER, PACE, Destination, Source
@@ -262,7 +262,7 @@ def test_what_cannot_be_read_or_compared_is_said_once_and_the_fragment_is_taken(
         destination.work()
     assert destination.content == source.state
     assert destination.follower.in_step is None
-    assert len([note for note in destination.notes if "cannot be used" in note]) == 1
+    assert len([note for note in destination.notes if "cannot be audited" in note]) == 1
 
 
 def test_a_part_of_the_set_is_not_compared_with_the_whole(

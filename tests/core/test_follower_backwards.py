@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.model import Document
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability
 from tests.core.jumping import OFFER, JumpingSource
 from tests.core.world import BASE, EPOCH, PACE, PATIENT, Destination
 

@@ -8,8 +8,6 @@ from random import Random
 
 import pytest
 
-from rsnotify.actions import Apply, Compare, Discover, Fetch, Note, Progress, Rung
-from rsnotify.coverage import Change
 from rsnotify.errors import (
     FetchError,
     Gone,
@@ -18,10 +16,12 @@ from rsnotify.errors import (
     RsnotifyError,
     Unavailable,
 )
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.schedule import QUICKER, Rhythm
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote, Progress
+from rsnotify.sync.schedule import QUICKER, PollInterval
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 
@@ -40,12 +40,12 @@ def test_a_dump_that_stays_broken_gives_way_to_the_list_after_some_tries(
 ) -> None:
     wire = Wire(EVERYTHING)
     for _ in range(PACE.baseline_after - 1):
-        assert wire.asked() == [Rung.RESOURCE_DUMP]
+        assert wire.asked() == [DocumentKind.RESOURCE_DUMP]
         wire.answer(failure())
         assert wire.asked() == []
         wire.wait()
     wire.answer(failure())
-    assert wire.asked() == [Rung.RESOURCE_LIST]
+    assert wire.asked() == [DocumentKind.RESOURCE_LIST]
 
 
 def test_a_change_list_that_stays_broken_lets_the_change_dump_speak() -> None:
@@ -54,9 +54,9 @@ def test_a_change_list_that_stays_broken_lets_the_change_dump_speak() -> None:
         wire.answer(malformed())
         wire.wait()
     wire.answer(malformed())
-    assert wire.asked() == [Rung.CHANGE_LIST_ARCHIVE]
+    assert wire.asked() == [DocumentKind.CHANGE_LIST_ARCHIVE]
     wire.answer(malformed())
-    assert wire.asked() == [Rung.CHANGE_DUMP]
+    assert wire.asked() == [DocumentKind.CHANGE_DUMP]
     wire.answer(Document(Capability.CHANGE_DUMP, from_=EPOCH))
     wire.answer(malformed())
     assert wire.asked() == []
@@ -68,7 +68,7 @@ def test_a_change_list_that_stays_broken_costs_a_baseline_less_and_less_often() 
     wire = Wire(EVERYTHING, Progress(EPOCH, EPOCH))
     baselines = []
     for _ in range(500):
-        if wire.asked() == [Rung.RESOURCE_LIST]:
+        if wire.asked() == [DocumentKind.RESOURCE_LIST]:
             baselines.append(wire.follower.failures)
             wire.answer(Document(Capability.RESOURCE_LIST, at=EPOCH))
             wire.actions = wire.follower.differing((), wire.now)
@@ -174,7 +174,7 @@ def test_the_next_package_of_changes_waits_for_the_last_one_too() -> None:
     wire.answer(changes(Capability.CHANGE_DUMP_MANIFEST, 0 * SECOND, *many))
     assert wire.asked() == []
     wire.actions = wire.follower.applied(applied(wire), 0.0)
-    assert wire.asked() == [Rung.CHANGE_DUMP]
+    assert wire.asked() == [DocumentKind.CHANGE_DUMP]
 
 
 def test_a_source_that_asks_for_patience_with_its_dump_is_not_asked_for_its_list() -> None:
@@ -267,7 +267,7 @@ def test_after_a_baseline_in_whole_seconds_the_last_closed_list_is_looked_at() -
     wire.actions = wire.follower.differing((), 0.0)
     wire.actions = wire.follower.missing((), 0.0)
     wire.answer(changes(Capability.CHANGE_LIST, SECOND))
-    assert wire.asked() == [Rung.CHANGE_LIST_ARCHIVE]
+    assert wire.asked() == [DocumentKind.CHANGE_LIST_ARCHIVE]
 
 
 # How often
@@ -291,7 +291,7 @@ def polled(source: Source) -> Destination:
 
 
 def test_polls_come_soon_after_news_and_then_less_and_less_often() -> None:
-    rhythm = Rhythm(16.0)
+    rhythm = PollInterval(16.0)
     assert rhythm.next(news=False) == 16.0
     assert [rhythm.next(news=news) for news in (True, False, False, True)] == [2, 4, 8, 2]
     assert [rhythm.next(news=False) for _ in range(5)] == [4, 8, 16, 16, 16]
@@ -342,5 +342,5 @@ def test_a_source_that_says_when_to_come_back_is_not_asked_before_whatever_happe
 
 def test_the_way_that_is_taken_is_told() -> None:
     wire = Wire(EVERYTHING)
-    notes = [action.text for action in wire.actions if isinstance(action, Note)]
+    notes = [action.text for action in wire.actions if isinstance(action, LogNote)]
     assert notes == [f"baseline from the Resource Dump {EVERYTHING.resource_dump}"]

@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.model import Document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import ChangeType
 from tests.core.faulty import Faults, FaultySource, Liar
 from tests.core.world import PACE, Destination
 

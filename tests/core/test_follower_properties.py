@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.actions import Fetch
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.ladder import change_ways, resource_ways
-from rsnotify.model import Document
-from rsnotify.offer import Offer
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.sync.actions import Fetch
+from rsnotify.sync.fallback_order import change_ways, resource_ways
 from tests.core.world import EVERYTHING, OFFER, PATIENT, Destination, Source
 
 NAMES = st.sampled_from("abcde")

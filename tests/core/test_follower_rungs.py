@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.offer import Offer
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.offer import Offer
 from tests.core.world import BASE, EVERYTHING, Destination, Source
 
 

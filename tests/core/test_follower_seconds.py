@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rsnotify.offer import Offer
+from rsnotify.format.offer import Offer
 from tests.core.test_follower_properties import play
 from tests.core.world import EVERYTHING, Destination, Source
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.actions import Discover, Fetch
-from rsnotify.datetimes import MICROSECOND
 from rsnotify.errors import Unavailable
-from rsnotify.model import Document, Resource
-from rsnotify.schedule import QUICKER
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Discover, Fetch
+from rsnotify.sync.schedule import QUICKER
 from tests.core.world import BASE, EPOCH, EVERYTHING, OFFER, PACE, Destination, Source
 
 #: Within which time it is looked at what was told of.

@@ -7,16 +7,16 @@ from random import Random
 
 import pytest
 
-from rsnotify import intake
-from rsnotify.actions import Fetch, Progress, Rung
-from rsnotify.coverage import Coverage
-from rsnotify.intake import Intake
-from rsnotify.knowledge import Knowledge
-from rsnotify.model import Resource
-from rsnotify.pace import Pace
-from rsnotify.provisional import Provisional
-from rsnotify.retry import Retry
-from rsnotify.worklist import Worklist
+from rsnotify.format.coverage import Coverage
+from rsnotify.format.model import Resource
+from rsnotify.sync import change_intake as intake
+from rsnotify.sync.actions import DocumentKind, Fetch, Progress
+from rsnotify.sync.change_intake import ChangeIntake
+from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.pending_changes import PendingChanges
+from rsnotify.sync.retry import Retry
+from rsnotify.sync.unconfirmed import UnconfirmedChanges
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -25,13 +25,13 @@ def test_of_the_packages_that_were_read_the_last_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(intake, "_KEPT", 2)
-    knowledge = Knowledge(Progress(NOW, NOW), hold=10)
+    knowledge = SyncFrontiers(Progress(NOW, NOW), hold=10)
     pace = Pace(hold=10)
-    provisional = Provisional(1.0, 1.0)
-    taker = Intake(knowledge, Worklist(Retry(), Random(1)), provisional, pace)
+    provisional = UnconfirmedChanges(1.0, 1.0)
+    taker = ChangeIntake(knowledge, PendingChanges(Retry(), Random(1)), provisional, pace)
     for name in "abac":
         package = Resource(f"http://a.example/{name}.zip")
-        asked = Fetch(package.uri, Rung.CHANGE_DUMP, package)
+        asked = Fetch(package.uri, DocumentKind.CHANGE_DUMP, package)
         coverage = Coverage(NOW, NOW, closed=True, ordered=True, changes=())
         taker.take(asked, coverage, 0.0, present=False, more=False)
     assert list(taker.packages) == ["http://a.example/a.zip", "http://a.example/c.zip"]

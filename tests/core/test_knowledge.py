@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import EARLIEST, change_list_coverage, fragment_coverage
-from rsnotify.held import Held
-from rsnotify.knowledge import Knowledge
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import EARLIEST, change_list_coverage, fragment_coverage
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.frontiers import SyncFrontiers
+from rsnotify.sync.reorder_buffer import ReorderBuffer
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 STEP = timedelta(microseconds=1)
@@ -28,12 +28,12 @@ def listed(*seconds: int, from_: int = 0) -> Document:
     return Document(Capability.CHANGE_LIST, resources, from_=at(from_))
 
 
-def knowing(second: int) -> Knowledge:
-    return Knowledge(Progress(at(second), at(second)), hold=10)
+def knowing(second: int) -> SyncFrontiers:
+    return SyncFrontiers(Progress(at(second), at(second)), hold=10)
 
 
 def test_before_a_baseline_there_is_no_t() -> None:
-    knowledge = Knowledge(None, hold=10)
+    knowledge = SyncFrontiers(None, hold=10)
     assert knowledge.progress(None) is None
     knowledge.baseline(at(1))
     assert knowledge.progress(EARLIEST) is None
@@ -84,7 +84,7 @@ def test_fragments_beyond_a_gap_are_taken_up_in_order_when_it_is_filled() -> Non
 
 
 def test_too_many_fragments_beyond_a_gap_are_let_go_but_remembered_as_announced() -> None:
-    knowledge = Knowledge(Progress(at(0), at(0)), hold=1)
+    knowledge = SyncFrontiers(Progress(at(0), at(0)), hold=1)
     knowledge.push(fragment_coverage(listed(4, from_=3)))
     knowledge.push(fragment_coverage(listed(5, from_=4)))
     knowledge.pull(change_list_coverage(listed(1, 2, 3)))
@@ -96,7 +96,7 @@ def test_too_many_fragments_beyond_a_gap_are_let_go_but_remembered_as_announced(
 
 
 def test_a_fragment_beyond_a_gap_that_comes_by_several_ways_is_held_once() -> None:
-    knowledge = Knowledge(Progress(at(0), at(0)), hold=2)
+    knowledge = SyncFrontiers(Progress(at(0), at(0)), hold=2)
     for _ in range(3):
         knowledge.push(fragment_coverage(listed(4, from_=3)))
     knowledge.push(fragment_coverage(listed(5, from_=4)))
@@ -106,7 +106,7 @@ def test_a_fragment_beyond_a_gap_that_comes_by_several_ways_is_held_once() -> No
 
 
 def test_beyond_a_gap_fragments_without_changes_are_not_kept_without_end() -> None:
-    held = Held(limit=5)
+    held = ReorderBuffer(limit=5)
     for begin in range(1, 20):
         held.hold(fragment_coverage(listed(from_=begin)))
     kept = 0

@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.actions import Fetch, Rung
-from rsnotify.baseline import Baseline
-from rsnotify.coverage import Frontier, change_list_coverage
 from rsnotify.errors import ContentMismatch, NotFound, WrongDocument
-from rsnotify.ladder import change_ways
-from rsnotify.model import Document, Link, Resource
-from rsnotify.offer import Offer
-from rsnotify.pull import Pull, Step
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import DocumentKind, Fetch
+from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.fallback_order import change_ways
+from rsnotify.sync.pull import Pull, PullStep
 
 BASE = "http://source.example/"
 OFFER = Offer(
@@ -83,7 +83,7 @@ def test_an_archive_that_brings_nothing_is_not_read_again_and_leaves_a_hole() ->
     empty = Document(Capability.CHANGE_LIST_ARCHIVE)
     assert asked(pull.read(changes(5, None), known(2)).fetch) == "archive.xml"
     assert asked(pull.read(empty, known(2)).fetch) == "changelist.xml"
-    assert pull.read(changes(5, None), known(2)) == Step(hole=at(5))
+    assert pull.read(changes(5, None), known(2)) == PullStep(hole=at(5))
 
 
 def test_what_was_rotated_away_while_the_archive_was_read_is_looked_for_in_it_again() -> None:
@@ -163,10 +163,10 @@ def test_the_ways_are_taken_in_the_order_of_their_cost() -> None:
     pull = Pull(FULL)
     ways = [pull.current.rung]
     documents = {
-        Rung.CHANGE_LIST: changes(5, None),
-        Rung.CHANGE_LIST_ARCHIVE: changes(5, 6),
-        Rung.CHANGE_DUMP: dump(5),
-        Rung.CHANGE_DUMP_ARCHIVE: Document(Capability.CHANGE_DUMP_ARCHIVE, from_=at(5)),
+        DocumentKind.CHANGE_LIST: changes(5, None),
+        DocumentKind.CHANGE_LIST_ARCHIVE: changes(5, 6),
+        DocumentKind.CHANGE_DUMP: dump(5),
+        DocumentKind.CHANGE_DUMP_ARCHIVE: Document(Capability.CHANGE_DUMP_ARCHIVE, from_=at(5)),
     }
     step = pull.read(documents[pull.current.rung], known(2))
     while step.fetch is not None:
@@ -216,7 +216,7 @@ def test_a_broken_way_is_left_and_the_first_one_read_again_after_the_next() -> N
     assert asked(step.fetch) == "changedump.xml"
     step = pull.read(dump(0, Resource("a.zip", from_=at(2), until=at(5))), known(2))
     assert asked(pull.read(manifest(2, 5, 3), known(2)).fetch) == "changelist.xml"
-    assert pull.read(changes(5, None), known(5)) == Step(change_list_coverage(changes(5, None)))
+    assert pull.read(changes(5, None), known(5)) == PullStep(change_list_coverage(changes(5, None)))
 
 
 def test_where_the_first_way_is_broken_the_others_are_read_but_it_is_not_level() -> None:
@@ -233,7 +233,7 @@ def test_a_broken_way_is_no_hole() -> None:
     pull = Pull(OFFER)
     pull.read(changes(5, None), known(2))
     error = NotFound(BASE + "archive.xml", "404")
-    assert pull.broken(error, known(2)) == Step(failure=error)
+    assert pull.broken(error, known(2)) == PullStep(failure=error)
 
 
 @pytest.mark.parametrize("running", [True, False])

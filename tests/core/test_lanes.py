@@ -8,7 +8,7 @@ from threading import Barrier, Event, Thread, current_thread
 
 import pytest
 
-from rsnotify.host.lanes import Lane
+from rsnotify.runtime.lanes import Lane
 
 PATIENCE = 30
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 
 from rsnotify.errors import DocumentError
-from rsnotify.reading import read_document
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.validation.validator import validate
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS
 from tests.core.test_plainform import PIECES, PLAIN, cut
 from tests.growth import check_growth
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.links import format_links, parse_links
+from rsnotify.format.links import format_links, parse_links
 
 BOTH = [("self", "http://a/"), ("hub", "http://b/")]
 TARGETS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters="<>"))

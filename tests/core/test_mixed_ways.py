@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rsnotify.datetimes import MICROSECOND
+from rsnotify.format.datetimes import MICROSECOND
 from tests.core.mixed import CHANGES, HISTORIES, WAYS, Joining, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 

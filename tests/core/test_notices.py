@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.actions import Progress
 from rsnotify.errors import WrongDocument
-from rsnotify.knowledge import Knowledge
-from rsnotify.model import Document, Link, Resource
-from rsnotify.notices import Look, Notices
-from rsnotify.offer import Offer, read_framework
-from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer, read_framework
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.sync.actions import Progress
+from rsnotify.sync.document_notices import DocumentNotices, DocumentsToRead
+from rsnotify.sync.frontiers import SyncFrontiers
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 BASE = "http://a/"
@@ -24,9 +24,9 @@ OFFER = Offer(
     resource_list=BASE + "resourcelist.xml",
     change_list=BASE + "changelist.xml",
 )
-NOTHING = Look()
-OFFERED = Look(offer=True)
-LISTS = Look(lists=True)
+NOTHING = DocumentsToRead()
+OFFERED = DocumentsToRead(offer=True)
+LISTS = DocumentsToRead(lists=True)
 
 
 def at(seconds: int) -> datetime:
@@ -45,12 +45,12 @@ def told(*entries: Resource, from_: int = 0, until: int = 1) -> Document:
 
 def hears(
     *entries: Resource, known: int | None = 100, hole: int | None = None, failing: bool = False
-) -> Look:
+) -> DocumentsToRead:
     progress = None if known is None else Progress(at(known), at(known))
-    knowledge = Knowledge(progress, hold=10)
+    knowledge = SyncFrontiers(progress, hold=10)
     if hole is not None:
         knowledge.leave_open(at(hole))
-    return Notices(knowledge).hear(told(*entries), OFFER, failing=failing)
+    return DocumentNotices(knowledge).hear(told(*entries), OFFER, failing=failing)
 
 
 CHANGES = Capability.CHANGE_LIST
@@ -72,12 +72,16 @@ def test_so_may_another_where_one_is_gone() -> None:
 
 
 @pytest.mark.parametrize(("until", "look"), [(100, NOTHING), (101, LISTS)])
-def test_a_closed_list_is_read_if_it_reaches_beyond_what_is_known(until: int, look: Look) -> None:
+def test_a_closed_list_is_read_if_it_reaches_beyond_what_is_known(
+    until: int, look: DocumentsToRead
+) -> None:
     assert hears(entry("closed.xml", CHANGES, from_=at(50), until=at(until))) == look
 
 
 @pytest.mark.parametrize(("begins", "look"), [(100, NOTHING), (101, LISTS)])
-def test_the_open_list_is_read_if_it_begins_beyond_what_is_known(begins: int, look: Look) -> None:
+def test_the_open_list_is_read_if_it_begins_beyond_what_is_known(
+    begins: int, look: DocumentsToRead
+) -> None:
     assert hears(entry("changelist.xml", CHANGES, from_=at(begins))) == look
 
 
@@ -91,7 +95,9 @@ def test_before_a_baseline_no_change_list_helps() -> None:
 
 
 @pytest.mark.parametrize(("instant", "look"), [(at(299), NOTHING), (at(300), LISTS), (None, LISTS)])
-def test_a_resource_list_is_read_if_it_fills_a_hole(instant: datetime | None, look: Look) -> None:
+def test_a_resource_list_is_read_if_it_fills_a_hole(
+    instant: datetime | None, look: DocumentsToRead
+) -> None:
     assert hears(entry("resourcelist.xml", RESOURCES, at=instant), hole=300) == look
 
 
@@ -113,13 +119,13 @@ def test_what_is_no_document_of_a_set_is_passed_over() -> None:
 
 
 def test_a_change_of_a_resource_is_no_notice() -> None:
-    notices = Notices(Knowledge(None, hold=10))
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
     with pytest.raises(WrongDocument):
         notices.hear(Document(Capability.CHANGE_NOTIFICATION, from_=at(0)), OFFER, failing=False)
 
 
 def test_who_does_not_say_when_is_believed_all_the_same() -> None:
-    notices = Notices(Knowledge(None, hold=10))
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
     bare = Document(Capability.FRAMEWORK_NOTIFICATION, (entry("any", Capability.CAPABILITY_LIST),))
     for _ in range(2):
         assert notices.hear(bare, OFFER, failing=False) == OFFERED
@@ -129,24 +135,26 @@ def test_who_does_not_say_when_is_believed_all_the_same() -> None:
 
 
 def test_what_came_twice_is_looked_at_once() -> None:
-    notices = Notices(Knowledge(None, hold=10))
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
     document = told(entry("any", Capability.CAPABILITY_LIST))
     assert notices.hear(document, OFFER, failing=False) == OFFERED
     assert notices.hear(document, OFFER, failing=False) == NOTHING
 
 
 def test_what_was_missed_is_made_up_for_by_looking_at_everything() -> None:
-    notices = Notices(Knowledge(None, hold=10))
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
     first = notices.hear(told(from_=3, until=5), OFFER, failing=False)
     assert first == NOTHING, "whoever begins looks at all of it anyway"
     assert notices.hear(told(from_=5, until=9), OFFER, failing=False) == NOTHING
-    assert notices.hear(told(from_=10, until=11), OFFER, failing=False) == Look(True, True)
+    assert notices.hear(told(from_=10, until=11), OFFER, failing=False) == DocumentsToRead(
+        True, True
+    )
     assert notices.through == at(11)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20))))
 def test_what_was_heard_never_goes_back(intervals: list[tuple[int, int]]) -> None:
-    notices = Notices(Knowledge(None, hold=10))
+    notices = DocumentNotices(SyncFrontiers(None, hold=10))
     reached = START
     for begin, length in intervals:
         notices.hear(told(from_=begin, until=begin + length), OFFER, failing=False)

@@ -7,10 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument
-from rsnotify.model import Document
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.writer import write_document
 from tests.core.documents import DOCUMENTS
 
 DECLARATION = '<?xml version="1.0" encoding="UTF-8"?>\n'

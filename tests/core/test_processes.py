@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from rsnotify.commands import processes
-from rsnotify.commands.processes import free_port
+from rsnotify.runtime import processes
+from rsnotify.runtime.processes import free_port
 
 
 def offer(monkeypatch: pytest.MonkeyPatch, *ports: int) -> None:

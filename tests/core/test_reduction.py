@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.coverage import Change, Check
-from rsnotify.model import Resource
-from rsnotify.reduction import reduce
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.reduction import reduce
 
 NINE = datetime(2026, 1, 1, 9, tzinfo=UTC)
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
@@ -30,7 +30,7 @@ def test_the_last_entry_counts_in_a_list_in_chronological_order() -> None:
     entries = [change("a", CREATED, 0), change("b", CREATED, 1), change("a", DELETED, 2)]
     reduced = reduce(entries, ordered=True)
     assert {uri: one.change for uri, one in reduced.latest.items()} == {"a": DELETED, "b": CREATED}
-    assert {one.check for one in reduced.latest.values()} == {Check.DATE}
+    assert {one.check for one in reduced.latest.values()} == {CheckMethod.DATE}
     assert reduced.since["a"] == NINE
 
 
@@ -38,7 +38,7 @@ def test_the_first_entry_counts_in_a_list_that_begins_with_the_newest() -> None:
     entries = [change("a", UPDATED, 2, dated=False), change("a", CREATED, 0, dated=False)]
     reduced = reduce(entries, ordered=False)
     assert reduced.latest["a"].change is UPDATED
-    assert reduced.latest["a"].check is Check.COMPARE
+    assert reduced.latest["a"].check is CheckMethod.COMPARE
     assert not reduced.ambiguous
 
 
@@ -50,7 +50,7 @@ def test_a_file_put_back_with_its_old_lastmod_is_ambiguous() -> None:
     ]
     reduced = reduce(entries, ordered=False)
     assert reduced.ambiguous == {"a"}
-    assert reduced.latest["a"].check is Check.FETCH
+    assert reduced.latest["a"].check is CheckMethod.FETCH
 
 
 def test_a_later_change_settles_what_was_ambiguous_before() -> None:
@@ -72,7 +72,7 @@ def test_two_different_entries_of_one_datetime_are_ambiguous_where_the_list_has_
 
 def test_datetimes_that_may_be_wrong_are_compared_also_in_an_ordered_list() -> None:
     reduced = reduce([change("a", UPDATED, 0)], ordered=True, compare=True)
-    assert reduced.latest["a"].check is Check.COMPARE
+    assert reduced.latest["a"].check is CheckMethod.COMPARE
 
 
 @given(
@@ -97,7 +97,7 @@ def test_an_entry_dated_before_its_list_does_not_say_whether_it_came_last(
     entries.insert(2 * place, change("a", CREATED, -50, dated=False, hash="md5:1"))
     reduced = reduce(entries, ordered=ordered, compare=True, from_=NINE)
     assert reduced.ambiguous == {"a"}
-    assert reduced.latest["a"].check is Check.FETCH
+    assert reduced.latest["a"].check is CheckMethod.FETCH
     assert reduced.latest["a"].change is DELETED, "it need not be there"
     assert reduced.latest["a"].resource.hash is None
 
@@ -109,6 +109,6 @@ def test_what_is_ambiguous_may_have_the_content_of_either_entry() -> None:
         change("a", UPDATED, 1, dated=False, hash="md5:1"),
     ]
     latest = reduce(entries, ordered=False).latest["a"]
-    assert latest.check is Check.FETCH
+    assert latest.check is CheckMethod.FETCH
     assert latest.change is UPDATED
     assert latest.resource.hash is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.retry import Retry, asked_wait
+from rsnotify.sync.retry import Retry, asked_wait
 
 
 @given(st.integers(1, 1000), st.integers())

@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.actions import Action, Compare
-from rsnotify.coverage import Change, Check
 from rsnotify.errors import ConfigurationError
-from rsnotify.mediatypes import falls_under, guess
-from rsnotify.model import Document, Link, Resource
-from rsnotify.selection import Selection
-from rsnotify.selective import EVERYTHING, asked_by
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.media_types import falls_under, guess
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.push_selection import EVERYTHING, asked_by
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Action, Compare
 from tests.core.test_follower_properties import STEPS, play
 from tests.core.world import BASE, EPOCH, OFFER, Destination, Source
 from tests.growth import check_growth
@@ -260,7 +260,7 @@ class Selective(Destination):
     def _apply(self, change: Change) -> None:
         decided = self.selection.decide(change, held=change.uri in self.content)
         current = self.source.state.get(change.uri)
-        if change.check is Check.FETCH and current and not self.wants(change.uri, current):
+        if change.check is CheckMethod.FETCH and current and not self.wants(change.uri, current):
             self._remove(change)  # of which type it is, the answer says
         elif decided is None:
             self._commit(change, None)

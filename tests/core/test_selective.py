@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.selection import Selection
-from rsnotify.selective import EVERYTHING, LONGEST, MOST, Select, asked_by
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.push_selection import EVERYTHING, LONGEST, MOST, PushSelection, asked_by
+from rsnotify.selection.selection import Selection
 
 CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.DELETED
 BASE = "https://source.example/data/"
@@ -51,39 +51,39 @@ def test_no_less_is_asked_for_than_is_wanted(selection: Selection, entry: Resour
     ("selection", "asked"),
     [
         (Selection(), EVERYTHING),
-        (Selection(only=(BASE + "maps/",)), Select(prefixes=(BASE + "maps/",))),
-        (Selection(only=(BASE + "maps/*.ttl",)), Select(prefixes=(BASE + "maps/",))),
+        (Selection(only=(BASE + "maps/",)), PushSelection(prefixes=(BASE + "maps/",))),
+        (Selection(only=(BASE + "maps/*.ttl",)), PushSelection(prefixes=(BASE + "maps/",))),
         (Selection(only=(BASE + "maps/", "*.ttl")), EVERYTHING),
-        (Selection(only=("maps/",), types=("text/turtle",)), Select(types=("text/turtle",))),
+        (Selection(only=("maps/",), types=("text/turtle",)), PushSelection(types=("text/turtle",))),
         (Selection(excluded=(BASE,)), EVERYTHING),
         (Selection(only=tuple(f"{BASE}{n}" for n in range(MOST + 1))), EVERYTHING),
     ],
 )
 def test_what_a_hub_cannot_tell_is_left_to_the_destination(
-    selection: Selection, asked: Select
+    selection: Selection, asked: PushSelection
 ) -> None:
     assert asked_by(selection) == asked
 
 
 def test_a_deletion_is_sent_whatever_its_type() -> None:
-    turtle = Select(types=("text/turtle",))
+    turtle = PushSelection(types=("text/turtle",))
     assert turtle.admits(Resource(BASE + "a.html", change=DELETED))
     assert not turtle.admits(Resource(BASE + "a.html", change=UPDATED))
     assert turtle.admits(Resource(BASE + "a", change=UPDATED))
 
 
 def test_what_becomes_of_another_type_is_still_sent_where_its_name_tells_the_old_one() -> None:
-    turtle = Select(types=("text/turtle",))
+    turtle = PushSelection(types=("text/turtle",))
     assert turtle.admits(Resource(BASE + "a.ttl", change=UPDATED, type="text/html"))
     assert not turtle.admits(Resource(BASE + "a.ttl", change=CREATED, type="text/html"))
     assert not turtle.admits(Resource(BASE + "a", change=UPDATED, type="text/html"))
 
 
 def test_the_same_wish_has_the_same_text_however_it_is_written() -> None:
-    one = Select(
+    one = PushSelection(
         (BASE + "b", BASE + "a/x", BASE + "a/"), ("Text/Turtle; q=1", "text/*"), (UPDATED,)
     )
-    other = Select((BASE + "a/", BASE + "b"), ("text/*", "text/turtle"), (UPDATED, UPDATED))
+    other = PushSelection((BASE + "a/", BASE + "b"), ("text/*", "text/turtle"), (UPDATED, UPDATED))
     assert one.canonical() == other.canonical()
     assert one.canonical().text == (
         b'{"prefixes":["https://source.example/data/a/","https://source.example/data/b"],'
@@ -92,27 +92,27 @@ def test_the_same_wish_has_the_same_text_however_it_is_written() -> None:
 
 
 def test_all_types_and_all_changes_are_no_restriction() -> None:
-    assert not Select(types=("*/*", "text/html"), changes=tuple(ChangeType)).canonical()
+    assert not PushSelection(types=("*/*", "text/html"), changes=tuple(ChangeType)).canonical()
 
 
 def test_a_name_is_made_of_the_topic_and_the_text() -> None:
     text = '{"changes":["deleted"]}'
     expected = sha256(f"{TOPIC}\n{text}".encode()).hexdigest()[:32]
-    assert Select(changes=(DELETED,)).canonical().digest(TOPIC) == expected
+    assert PushSelection(changes=(DELETED,)).canonical().digest(TOPIC) == expected
 
 
 @pytest.mark.parametrize(
     "select",
     [
-        Select(prefixes=("maps/",)),
-        Select(prefixes=('https://source.example/"',)),
-        Select(prefixes=("https://source.example/ ",)),
-        Select(prefixes=("",)),
-        Select(prefixes=tuple(f"{BASE}{n}" for n in range(MOST + 1))),
-        Select(prefixes=(BASE + "x" * LONGEST,)),
-        Select(types=("turtle",)),
+        PushSelection(prefixes=("maps/",)),
+        PushSelection(prefixes=('https://source.example/"',)),
+        PushSelection(prefixes=("https://source.example/ ",)),
+        PushSelection(prefixes=("",)),
+        PushSelection(prefixes=tuple(f"{BASE}{n}" for n in range(MOST + 1))),
+        PushSelection(prefixes=(BASE + "x" * LONGEST,)),
+        PushSelection(types=("turtle",)),
     ],
 )
-def test_what_is_no_wish_is_refused(select: Select) -> None:
+def test_what_is_no_wish_is_refused(select: PushSelection) -> None:
     with pytest.raises(ConfigurationError):
         select.canonical()

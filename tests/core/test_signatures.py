@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.signatures import METHODS, signature, signed_by
+from rsnotify.format.signatures import METHODS, signature, signed_by
 
 
 def test_the_signature_is_the_hmac_of_the_body() -> None:

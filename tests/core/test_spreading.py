@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.actions import Action, Apply, Progress
-from rsnotify.follower import Follower
-from rsnotify.model import Document, Link, Resource
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.sync.actions import Action, Apply, Progress
+from rsnotify.sync.follower import Follower
+from rsnotify.sync.pace import Pace
 from tests.core.world import BASE, OFFER
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rsnotify.coverage import Change
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType, Rel
-from rsnotify.ways import Wanted, described, wanted, wanted_link
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.selection.representations import WantedRepresentation, described, wanted, wanted_link
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 LOC = "http://source.example/a"
@@ -26,7 +26,7 @@ def mirror(name: str, pri: int | None = None) -> Link:
     return Link(Rel.DUPLICATE, f"http://{name}.example/a", pri=pri)
 
 
-def uris(what: Wanted) -> list[str]:
+def uris(what: WantedRepresentation) -> list[str]:
     return [place.uri for place in what.places]
 
 

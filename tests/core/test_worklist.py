@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change, Check
-from rsnotify.model import Resource
-from rsnotify.retry import Retry
-from rsnotify.vocabulary import ChangeType
-from rsnotify.worklist import Worklist
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.pending_changes import PendingChanges
+from rsnotify.sync.retry import Retry
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -24,8 +24,8 @@ def change(name: str, seconds: int) -> Change:
     return Change(name, ChangeType.UPDATED, at, Resource(name))
 
 
-def worklist() -> Worklist:
-    return Worklist(Retry(first=1, most=8), Random(1))
+def worklist() -> PendingChanges:
+    return PendingChanges(Retry(first=1, most=8), Random(1))
 
 
 def test_a_resource_is_owed_once_however_often_it_changed() -> None:
@@ -195,7 +195,7 @@ def compared(name: str, seconds: int, hash: str | None) -> Change:
     kind = ChangeType.DELETED if hash is None else ChangeType.UPDATED
     at = START + timedelta(seconds=seconds)
     resource = Resource(name, change=kind, hash=hash)
-    return Change(name, kind, at, resource, check=Check.COMPARE)
+    return Change(name, kind, at, resource, check=CheckMethod.COMPARE)
 
 
 @pytest.mark.parametrize("hash", ["md5:2", None], ids=["other content", "a deletion"])
@@ -204,7 +204,7 @@ def test_where_two_lists_contradict_each_other_the_resource_is_fetched(hash: str
     work.add(listed("a", 100, "md5:1"))
     work.add(compared("a", 50, hash))
     (one,) = work.take(10, now=0)
-    assert one.check is Check.FETCH
+    assert one.check is CheckMethod.FETCH
     assert one.resource.hash is None
     assert (one.change is ChangeType.DELETED) == (hash is None)
 
@@ -214,7 +214,7 @@ def test_what_one_list_lacks_and_another_has_need_not_be_there() -> None:
     work.add(Change("a", ChangeType.DELETED, START + timedelta(seconds=100), Resource("a")))
     work.add(compared("a", 50, "md5:1"))
     (one,) = work.take(10, now=0)
-    assert one.check is Check.FETCH
+    assert one.check is CheckMethod.FETCH
     assert one.change is ChangeType.DELETED
 
 
@@ -227,10 +227,10 @@ def test_where_an_older_entry_says_the_same_nothing_changes() -> None:
 
 def test_what_push_announced_later_is_no_contradiction() -> None:
     work = worklist()
-    work.add(replace(compared("a", 100, "md5:1"), check=Check.DATE))
+    work.add(replace(compared("a", 100, "md5:1"), check=CheckMethod.DATE))
     work.add(compared("a", 50, "md5:2"))
     (one,) = work.take(10, now=0)
-    assert one.check is Check.DATE
+    assert one.check is CheckMethod.DATE
 
 
 @pytest.mark.parametrize("missing", [True, False])

@@ -6,11 +6,11 @@ from random import Random
 
 from msgspec.structs import replace
 
-from rsnotify.actions import Action, Fetch, Progress, Rung
 from rsnotify.errors import RsnotifyError
-from rsnotify.follower import Follower
-from rsnotify.model import Document
-from rsnotify.offer import Offer
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.sync.actions import Action, DocumentKind, Fetch, Progress
+from rsnotify.sync.follower import Follower
 from tests.core.world import PACE
 
 
@@ -22,7 +22,7 @@ class Wire:
         self.now = 0.0
         self.actions: list[Action] = self.follower.start(self.now)
 
-    def asked(self) -> list[Rung]:
+    def asked(self) -> list[DocumentKind]:
         return [action.rung for action in self.actions if isinstance(action, Fetch)]
 
     def answer(self, document: Document | RsnotifyError) -> None:

@@ -12,21 +12,6 @@ from random import Random
 
 from msgspec.structs import replace
 
-from rsnotify.actions import (
-    Action,
-    Apply,
-    BeginBaseline,
-    Compare,
-    Discover,
-    Fetch,
-    Note,
-    Progress,
-    Sweep,
-    Undate,
-)
-from rsnotify.coverage import EARLIEST, Change, Check
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.digest import SetSum
 from rsnotify.errors import (
     ContentMismatch,
     MalformedDocument,
@@ -34,15 +19,30 @@ from rsnotify.errors import (
     RsnotifyError,
     Unavailable,
 )
-from rsnotify.follower import Follower
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.pace import Pace
-from rsnotify.reading import read_document
-from rsnotify.retry import Retry
-from rsnotify.vocabulary import ChangeType
-from rsnotify.ways import carries
-from rsnotify.writing import write_document
+from rsnotify.format.coverage import EARLIEST, Change, CheckMethod
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.writer import write_document
+from rsnotify.selection.representations import carries
+from rsnotify.sync.actions import (
+    Action,
+    Apply,
+    BeginBaseline,
+    Compare,
+    Discover,
+    Fetch,
+    ForgetDatetimes,
+    LogNote,
+    Progress,
+    Sweep,
+)
+from rsnotify.sync.follower import Follower
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.retry import Retry
 from tests.core.source import BASE, EPOCH, EVERYTHING, OFFER, Source
 
 __all__ = ["BASE", "EPOCH", "EVERYTHING", "OFFER", "PACE", "PATIENT", "Destination", "Source"]
@@ -198,9 +198,9 @@ class Destination:
         for action in actions:
             if isinstance(action, BeginBaseline):
                 self.seen.clear()
-            elif isinstance(action, Undate):
+            elif isinstance(action, ForgetDatetimes):
                 self._undate(action)
-            elif isinstance(action, Note):
+            elif isinstance(action, LogNote):
                 self.notes.append(action.text)
             else:
                 self.pending.append(action)
@@ -249,7 +249,7 @@ class Destination:
             case Discover():
                 self.discover()
 
-    def _undate(self, action: Undate) -> None:
+    def _undate(self, action: ForgetDatetimes) -> None:
         if action.entirely:
             self.progress = None
             self.steps_back += 1
@@ -287,7 +287,7 @@ class Destination:
     def _apply(self, change: Change) -> None:
         follower = self.follower
         record = self.records.get(change.uri)
-        if change.check is Check.FETCH or (
+        if change.check is CheckMethod.FETCH or (
             record is not None and record[0] > change.at and self._contradicts(change)
         ):
             self._verify(change)
@@ -308,7 +308,7 @@ class Destination:
 
     def _contradicts(self, change: Change) -> bool:
         """Tell whether what is held is other than an entry that is compared."""
-        if change.check is not Check.COMPARE:
+        if change.check is not CheckMethod.COMPARE:
             return False
         held = self.content.get(change.uri)
         return held != (None if change.change is ChangeType.DELETED else change.resource.hash)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.commands.demo.comparison import Comparison
-from rsnotify.commands.demo.observations import SENSORS, STATIONS, Observations
+from rsnotify_demo.comparison import Comparison
+from rsnotify_demo.observations import SENSORS, STATIONS, Observations
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rsnotify.commands.demo.link import Link, open_link
+from rsnotify_demo.link import PushLink, open_link
 
 PATIENCE = 120
 
@@ -17,7 +17,7 @@ class Pair:
     """A link, and how many have come through to its far end."""
 
     def __init__(self) -> None:
-        self.link: Link
+        self.link: PushLink
         self.port = 0
         self.arrived = 0
 

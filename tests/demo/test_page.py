@@ -135,7 +135,7 @@ async def test_only_its_own_page_presses_the_buttons(
 @pytest.fixture
 async def strangers() -> AsyncIterator[aiohttp.ClientSession]:
     """Give a client of a page that shows nothing."""
-    from rsnotify.commands.demo.page import Facts, serve_page
+    from rsnotify_demo.page import Facts, serve_page
 
     scene = SimpleNamespace(actions={"restore": lambda: None})
     async with (

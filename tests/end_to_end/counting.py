@@ -20,11 +20,11 @@ from statistics import quantiles
 
 import msgspec
 
-from rsnotify.commands import run
-from rsnotify.commands.processes import free_port
-from rsnotify.coverage import Change
-from rsnotify.datetimes import to_microseconds
-from rsnotify.pace import Pace
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.processes import free_port
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, Received, Subscriber, Via, default_state
 from rsnotify_subscriber.command_options import Hearing
 from rsnotify_subscriber.events import Event, PushDown, PushUp

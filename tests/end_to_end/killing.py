@@ -24,8 +24,8 @@ from pathlib import Path
 
 import aiohttp
 
-from rsnotify.commands.processes import Process, free_port
-from rsnotify.datetimes import format_datetime, parse_datetime, to_microseconds
+from rsnotify.format.datetimes import format_datetime, parse_datetime, to_microseconds
+from rsnotify.runtime.processes import Process, free_port
 from tests.hub.helpers import START, Callback, at, callback_server, fragment, seconds_of
 
 #: Seconds that all may take to arrive after the last kill.

@@ -27,12 +27,12 @@ from random import Random
 from aiohttp import web
 from msgspec import Struct
 
-from rsnotify.actions import Rung
-from rsnotify.commands.processes import free_port
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.processes import free_port
+from rsnotify.sync.actions import DocumentKind
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.folder.names import Names
 from rsnotify_publisher.folder.serve import Folder, server
@@ -42,8 +42,8 @@ from tests.end_to_end import history
 
 #: The rungs in the order in which they are tried.
 LADDER = [
-    Rung.CHANGE_LIST, Rung.CHANGE_LIST_ARCHIVE, Rung.CHANGE_DUMP, Rung.CHANGE_DUMP_ARCHIVE,
-    Rung.RESOURCE_LIST, Rung.RESOURCE_DUMP,
+    DocumentKind.CHANGE_LIST, DocumentKind.CHANGE_LIST_ARCHIVE, DocumentKind.CHANGE_DUMP, DocumentKind.CHANGE_DUMP_ARCHIVE,
+    DocumentKind.RESOURCE_LIST, DocumentKind.RESOURCE_DUMP,
 ]  # fmt: skip
 _TAKEN = re.compile(r"(?:changes|baseline) from the ([A-Z][A-Za-z ]*?) http")
 #: Seconds that one return may take, and the Source to write what is due.
@@ -151,17 +151,19 @@ class Source:
             return False
         return len(changes) < self._plan.rotate
 
-    def cheapest(self, confirmed: Instant | None) -> Rung:
+    def cheapest(self, confirmed: Instant | None) -> DocumentKind:
         """Return the cheapest rung that reaches back to what a Destination knows."""
         if confirmed is None:
-            return Rung.RESOURCE_LIST
+            return DocumentKind.RESOURCE_LIST
         begins = self.document("changelist.xml").from_
         assert begins is not None
         if begins <= confirmed:
-            return Rung.CHANGE_LIST
+            return DocumentKind.CHANGE_LIST
         archived = [entry.from_ for entry in self.document("changelist-archive.xml").resources]
         reaches = min(begin for begin in archived if begin is not None)
-        return Rung.CHANGE_LIST_ARCHIVE if reaches <= confirmed else Rung.RESOURCE_LIST
+        return (
+            DocumentKind.CHANGE_LIST_ARCHIVE if reaches <= confirmed else DocumentKind.RESOURCE_LIST
+        )
 
 
 class Destination:
@@ -186,20 +188,20 @@ class Destination:
         state.close()
         return progress.confirmed if progress else None
 
-    def come_back(self) -> Rung | None:
+    def come_back(self) -> DocumentKind | None:
         """Catch up, and return the last rung that was taken; None if nothing was new."""
         command = ["-m", "rsnotify", "-v", "follow", self._url, str(self.folder), "--once"]
         done = subprocess.run(
             [sys.executable, *command], capture_output=True, text=True, timeout=PATIENCE
         )
         assert done.returncode == 0, done.stderr
-        taken = [Rung(name) for name in _TAKEN.findall(done.stderr)]
+        taken = [DocumentKind(name) for name in _TAKEN.findall(done.stderr)]
         return max(taken, key=LADDER.index, default=None)
 
 
 def go_through(
     steps: list[history.Step], source: Source, destination: Destination, plan: Plan
-) -> Counter[Rung]:
+) -> Counter[DocumentKind]:
     """Let the Source go through a history, and the Destination come back as planned.
 
     Returns:
@@ -208,7 +210,7 @@ def go_through(
     Raises:
         AssertionError: A return ended unequal, or by another rung than expected.
     """
-    rungs: Counter[Rung] = Counter()
+    rungs: Counter[DocumentKind] = Counter()
     points = sorted(Random(plan.seed).sample(range(1, len(steps)), plan.returns))
     for before, point in zip([0, *points], points, strict=False):
         source.change(steps[before:point])
@@ -223,7 +225,7 @@ def go_through(
     return rungs
 
 
-async def returning(root: Path, steps: list[history.Step], plan: Plan) -> Counter[Rung]:
+async def returning(root: Path, steps: list[history.Step], plan: Plan) -> Counter[DocumentKind]:
     """Go through a history in a folder; see `go_through`."""
     source = Source(root, plan)
     async with source.serving():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from rsnotify.commands.processes import Process, free_port
+from rsnotify.runtime.processes import Process, free_port
 from tests.mosquitto import Mosquitto
 
 #: Seconds in which the Destination has to be in step after the last change.

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.offer import Offer
-from rsnotify.pace import Pace
+from rsnotify.format.offer import Offer
+from rsnotify.sync.pace import Pace
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Options, Publisher, application

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 from aiohttp import web
 
-from rsnotify.reading import read_document
+from rsnotify.format.reader import read_document
 from rsnotify_hub.serving.application import create_application
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Publisher

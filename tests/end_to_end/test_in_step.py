@@ -10,7 +10,7 @@ from random import Random
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Publisher, application

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from rsnotify.commands.processes import free_port
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.processes import free_port
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant, format_datetime
-from rsnotify.reading import read_document
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher
 from tests.hub.helpers import PATIENCE, Client
 from tests.hub.processes import hub_process

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import PREFIX, channel_name
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
-from rsnotify.selective import asked_by
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.names import PREFIX, channel_name
+from rsnotify.selection.push_selection import asked_by
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Publisher, application
@@ -24,7 +24,7 @@ from tests.publisher.helpers import PATIENCE, QUICK
 
 ACL = (Path(__file__).resolve().parents[2] / "hub/mosquitto/acl").read_text()
 USERS = {"hub": "one", "subscriber": "two"}
-LOGIN = Login(user="subscriber", password=USERS["subscriber"])
+LOGIN = BrokerLogin(user="subscriber", password=USERS["subscriber"])
 #: Polls bring nothing.
 PACE = Pace(poll=600.0, poll_with_push=600.0)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.commands.processes import free_port
-from rsnotify.writing import Profile
+from rsnotify.format.writer import Profile
+from rsnotify.runtime.processes import free_port
 from rsnotify_subscriber.validation.walk import validate
 
 OPTIONS = (

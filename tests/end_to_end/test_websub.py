@@ -10,9 +10,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rsnotify.links import parse_links
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
+from rsnotify.format.links import parse_links
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_publisher import Publisher, application

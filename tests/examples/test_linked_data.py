@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rsnotify.commands.processes import free_port
-from rsnotify.pace import Pace
+from rsnotify.runtime.processes import free_port
+from rsnotify.sync.pace import Pace
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_subscriber import Subscriber

@@ -61,10 +61,9 @@ def run_hub(tmp_path: Path, clock: Clock) -> RunHub:
         async with (
             serve(configuration, clock=clock) as url,
             aiohttp.ClientSession() as session,
+            Client(url, session, needs_token=needs_token) as client,
         ):
-            client = Client(url, session, needs_token=needs_token)
             yield client
-            await client.close()
 
     return run
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.client import open_client
 from rsnotify_hub.log.fragments import read_fragment
 from rsnotify_hub.log.sqlite_log import Retention

@@ -12,11 +12,11 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from rsnotify.datetimes import format_datetime
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.writer import write_document
 
 TOPIC = "https://source.example/data/channel.xml"
 ADMIN = "the-token-of-the-admin"
@@ -172,7 +172,7 @@ async def callback_server() -> AsyncIterator[Callback]:
 
 
 class Client:
-    """A client of a running hub."""
+    """A client of a running hub; an async context manager that closes its WebSockets."""
 
     def __init__(
         self, url: str, session: aiohttp.ClientSession, *, needs_token: bool = False
@@ -253,7 +253,10 @@ class Client:
         self.sockets.append(socket)
         return socket
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         """Close its WebSockets; the garbage collector warns of those that the session closes."""
         for socket in self.sockets:
             await socket.close()

@@ -29,8 +29,8 @@ async def hub_process(data: Path, *options: str) -> AsyncIterator[tuple[Client, 
             line = (await process.stdout.readline()).decode().strip()
         greeting, _, url = line.rpartition(" ")
         assert greeting == "rsnotify hub listening on"
-        async with aiohttp.ClientSession() as session:
-            yield Client(url, session), process
+        async with aiohttp.ClientSession() as session, Client(url, session) as client:
+            yield client, process
     finally:
         if process.returncode is None:
             process.kill()

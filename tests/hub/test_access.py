@@ -261,8 +261,9 @@ async def hub_of(path: Path, clock: Clock, **options: Any) -> AsyncIterator[Clie
     async with (
         serve(source.load(), source=source, clock=clock) as url,
         aiohttp.ClientSession() as session,
+        Client(url, session) as client,
     ):
-        yield Client(url, session)
+        yield client
 
 
 def bearing(token: str) -> dict[str, str]:

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resync.change_list import ChangeList
 
-from rsnotify.coverage import Frontier, change_list_coverage
-from rsnotify.datetimes import Instant, format_datetime
-from rsnotify.model import Document
-from rsnotify.reading import read_document
+from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Rel
 from rsnotify.validation import validate
-from rsnotify.vocabulary import Rel
 from rsnotify_hub.log.fragments import read_fragment
 from rsnotify_hub.memory.pages import NotKnown, make_page
 from tests.hub.conftest import RunHub

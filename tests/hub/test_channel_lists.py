@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import InvalidDocument
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_hub.websub.pinging.channel_lists import announce, keys_at, part_after
 from tests.hub.helpers import at, changes
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.settings.lines import line_of
+from rsnotify.runtime.config.line_numbers import line_of
 from rsnotify_hub.configuration import Configuration, Publisher
 from rsnotify_hub.settings.layers import Environment
 from rsnotify_hub.settings.loading import ConfigurationSource, load_configuration

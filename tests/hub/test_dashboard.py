@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.commands.processes import free_port
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.format.writer import write_document
+from rsnotify.runtime.processes import free_port
 from tests.browser import Browser, Page
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import ADMIN, TOPIC, Callback, Client, at, fragment, seconds_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.reading import read_document
+from rsnotify.format.reader import read_document
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment, heard, seconds_of
 from tests.hub.processes import hub_process
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import DocumentError, InvalidDocument, MalformedDocument, WrongDocument
-from rsnotify.model import Document
-from rsnotify.reading import Limits, read_document
-from rsnotify.vocabulary import RS_NS, SITEMAP_NS
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import DocumentLimits, read_document
+from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
+from rsnotify.format.writer import write_document
 from rsnotify_hub.log.fragments import Fragment, Interval, chained, covers, merge, read_fragment
 from tests.hub.helpers import at, fragment, seconds_of
 
@@ -147,7 +147,7 @@ def test_a_fragment_that_does_not_say_where_it_begins_is_not_merged():
 def test_what_more_generous_settings_let_in_is_merged_too():
     links = b'<rs:ln rel="x" href="https://a.example/"/>' * 1500
     bodies = [fragment(at, at + 1).replace(b"</url>", links + b"</url>") for at in range(2)]
-    fragments = [read_fragment(body, limits=Limits(links=2000)) for body in bodies]
+    fragments = [read_fragment(body, limits=DocumentLimits(links=2000)) for body in bodies]
     assert merge(fragments).count(b'rel="x"') == 2 * 1500
 
 

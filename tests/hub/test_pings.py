@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rsnotify.model import Document
-from rsnotify.reading import read_document
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.format.writer import write_document
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 from tests.hub.helpers import TOPIC, Client, at, fragment, heard, seconds_of
 
 

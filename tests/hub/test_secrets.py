@@ -19,7 +19,7 @@ import jwt
 import msgspec
 import pytest
 
-from rsnotify.datetimes import parse_datetime
+from rsnotify.format.datetimes import parse_datetime
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
 
 #: Every secret has this in it, so that one look finds any of them.
@@ -105,8 +105,8 @@ async def running(folder: Path, log_format: str) -> AsyncIterator[Run]:
     try:
         async with asyncio.timeout(PATIENCE):
             url = (await process.stdout.readline()).decode().split()[-1]
-        async with aiohttp.ClientSession() as session:
-            yield Run(Client(url, session), lines)
+        async with aiohttp.ClientSession() as session, Client(url, session) as client:
+            yield Run(client, lines)
     finally:
         process.terminate()
         await asyncio.gather(process.stdout.read(), reading)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.datetimes import MICROSECOND, Instant
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
-from rsnotify.selective import Select
-from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.writer import write_document
+from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.log.contents import whole_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.store import Entry
@@ -28,7 +28,7 @@ from tests.hub import storing
 from tests.hub.helpers import START, TOPIC, Clock, at
 
 BASE = "https://source.example/data/"
-MAPS = Select(prefixes=(BASE + "maps/",))
+MAPS = PushSelection(prefixes=(BASE + "maps/",))
 AUDIT = (("{https://rsnotify.example/}digest", "x"),)
 
 
@@ -51,7 +51,7 @@ def made(document: Document) -> Fragment:
     return read_fragment(write_document(document))
 
 
-def left(*fragments: Fragment, select: Select = MAPS) -> list[Fragment]:
+def left(*fragments: Fragment, select: PushSelection = MAPS) -> list[Fragment]:
     numbered = enumerate(fragments, 1)
     joined = join([Entry(number, leave(each, select)) for number, each in numbered])
     return [entry.fragment for entry in joined]
@@ -138,7 +138,7 @@ def test_a_whole_content_keeps_its_bytes() -> None:
 
 NAMES = st.sampled_from(["maps/a", "maps/b.ttl", "c", "d.ttl", "e.html"])
 SELECTS = st.builds(
-    Select,
+    PushSelection,
     prefixes=st.lists(st.sampled_from([BASE + "maps/", BASE + "d"]), max_size=2).map(tuple),
     types=st.lists(st.sampled_from(["text/turtle", "text/html"]), max_size=1).map(tuple),
     changes=st.lists(st.sampled_from(list(ChangeType)), max_size=1).map(tuple),
@@ -180,7 +180,7 @@ def time_of(fragments: list[Fragment]) -> list[tuple[Instant, Instant]]:
 
 @given(logs(), SELECTS)
 def test_whatever_is_asked_for_the_same_time_is_covered_and_nothing_asked_for_is_missing(
-    log: list[Document], select: Select
+    log: list[Document], select: PushSelection
 ) -> None:
     fragments = [made(one) for one in log]
     found = left(*fragments, select=select)
@@ -194,7 +194,7 @@ def test_whatever_is_asked_for_the_same_time_is_covered_and_nothing_asked_for_is
 
 @given(logs(), SELECTS, st.integers(0, 12))
 def test_it_does_not_matter_in_which_portions_they_come(
-    log: list[Document], select: Select, first: int
+    log: list[Document], select: PushSelection, first: int
 ) -> None:
     entries = [Entry(number, leave(made(one), select)) for number, one in enumerate(log, 1)]
     joiner = Joiner()
@@ -231,13 +231,13 @@ async def test_what_is_empty_is_told_of_while_more_and_more_comes(
 
 async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
-    real = Select.admits
+    real = PushSelection.admits
 
-    def admits(self: Select, resource: Resource) -> bool:
+    def admits(self: PushSelection, resource: Resource) -> bool:
         looked.append(resource.uri)
         return real(self, resource)
 
-    monkeypatch.setattr(Select, "admits", admits)
+    monkeypatch.setattr(PushSelection, "admits", admits)
     large = Resource(BASE + "b", change=ChangeType.UPDATED, datetime=at(2), hash="md5:" + "a" * 32)
     many = [large, *(change(3 + n, f"b{n}") for n in range(300))]
     entries = [
@@ -254,8 +254,8 @@ async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.Monke
     assert len(looked) == 302
 
 
-@given(SELECTS.map(Select.canonical))
-def test_a_stream_is_known_by_its_key(select: Select) -> None:
+@given(SELECTS.map(PushSelection.canonical))
+def test_a_stream_is_known_by_its_key(select: PushSelection) -> None:
     assert stream_of(Stream(TOPIC, select).key) == Stream(TOPIC, select)
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.format.datetimes import to_microseconds
 from rsnotify_hub.log.planning import plan
 from rsnotify_hub.log.recent import RECENT_BYTES
 from rsnotify_hub.log.sqlite_log import Retention

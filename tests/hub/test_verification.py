@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.commands.processes import free_port
-from rsnotify.retry import Retry
+from rsnotify.runtime.processes import free_port
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.websub.asking import TRIES, Questions
 from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.forms import Intent

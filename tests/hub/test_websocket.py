@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,
@@ -135,8 +135,9 @@ async def test_a_subscriber_that_does_not_read_is_cut_off_and_the_others_are_not
         aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(socket_factory=small_buffers)
         ) as session,
+        Client(hub.url, session) as client,
     ):
-        slow = await Client(hub.url, session).listen()
+        slow = await client.listen()
         quick = await hub.listen()
         large = [fragment(n, n + 1) + b"\n" * 500_000 for n in range(20)]
         for number, body in enumerate(large, 1):

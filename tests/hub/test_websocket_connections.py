@@ -12,7 +12,7 @@ from datetime import datetime
 import aiohttp
 import pytest
 
-from rsnotify.datetimes import format_datetime, parse_datetime
+from rsnotify.format.datetimes import format_datetime, parse_datetime
 from rsnotify_hub.websocket.keeping import Keeper
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rsnotify.datetimes import format_datetime, parse_datetime
+from rsnotify.format.datetimes import format_datetime, parse_datetime
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard
 

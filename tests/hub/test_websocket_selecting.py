@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from rsnotify.datetimes import format_datetime
-from rsnotify.model import Document, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import Capability, ChangeType
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.format.writer import write_document
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.links import parse_links
-from rsnotify.reading import read_document
+from rsnotify.format.links import parse_links
+from rsnotify.format.reader import read_document
 from rsnotify_hub.hub import open_hub
 from rsnotify_hub.settings.loading import load_configuration
 from tests.hub.conftest import RunHub

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 from tests.interop.clients import ResyncClient, contents
 from tests.publisher.helpers import FakeHub, Start, put
 from tests.subscriber.source import SmallSource, path_of

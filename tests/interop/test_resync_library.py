@@ -30,9 +30,9 @@ from resync.resource_dump_manifest import ResourceDumpManifest
 from resync.resource_list import ResourceList
 from resync.source_description import SourceDescription
 
-from rsnotify.datetimes import format_datetime
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import format_datetime
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability
 from tests.publisher.helpers import SourceProcess, eventually, put
 
 PATIENCE = 120

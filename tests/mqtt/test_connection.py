@@ -15,11 +15,12 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
-from rsnotify.mqtt.connecting import Session, connect
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import BrokerSession, connect
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto
 
@@ -31,17 +32,17 @@ class Inbox:
     """Waits for messages."""
 
     def __init__(self) -> None:
-        self.messages: asyncio.Queue[Message] = asyncio.Queue()
+        self.messages: asyncio.Queue[MqttMessage] = asyncio.Queue()
 
-    def __call__(self, message: Message) -> None:
+    def __call__(self, message: MqttMessage) -> None:
         self.messages.put_nowait(message)
 
-    async def next(self) -> Message:
+    async def next(self) -> MqttMessage:
         async with asyncio.timeout(PATIENCE):
             return await self.messages.get()
 
 
-async def publish(connection: Connection, topic: str, payload: bytes) -> None:
+async def publish(connection: BrokerConnection, topic: str, payload: bytes) -> None:
     async with asyncio.timeout(PATIENCE):
         await (await connection.publish(topic, payload, content_type=XML, channel=CHANNEL))
 
@@ -100,15 +101,15 @@ async def test_a_broker_is_told_from_an_impostor(tmp_path: Path) -> None:
     settings = f"cafile {ours.file}\ncertfile {certificate}\nkeyfile {key}"
     async with Mosquitto(tmp_path / "broker", settings=settings) as mosquitto:
         url = mosquitto.url.replace("mqtt:", "mqtts:")
-        async with subscribed(url, login=Login(ca=ours.file)) as inbox:
-            async with connect(parse_broker(url), Login(ca=ours.file)) as source:
+        async with subscribed(url, login=BrokerLogin(ca=ours.file)) as inbox:
+            async with connect(parse_broker(url), BrokerLogin(ca=ours.file)) as source:
                 await publish(source, "t", b"secret")
             assert (await inbox.next()).payload == b"secret"
-        for login in (Login(), Login(ca=other.file)):
+        for login in (BrokerLogin(), BrokerLogin(ca=other.file)):
             with pytest.raises(Unavailable, match="certificate is not to be trusted"):
                 await enter(url, login=login)
         with pytest.raises(Unavailable, match="certificate is not to be trusted"):
-            await enter(url.replace("127.0.0.1", "localhost"), login=Login(ca=ours.file))
+            await enter(url.replace("127.0.0.1", "localhost"), login=BrokerLogin(ca=ours.file))
 
 
 async def test_a_certificate_of_ones_own_is_shown(tmp_path: Path) -> None:
@@ -122,11 +123,11 @@ async def test_a_certificate_of_ones_own_is_shown(tmp_path: Path) -> None:
     acl = "user hub\ntopic write rsnotify/#\n"
     async with Mosquitto(tmp_path / "broker", settings=settings, acl=acl) as mosquitto:
         url = mosquitto.url.replace("mqtt:", "mqtts:")
-        login = Login(ca=authority.file, certificate=mine[0], key=mine[1])
+        login = BrokerLogin(ca=authority.file, certificate=mine[0], key=mine[1])
         async with connect(parse_broker(url), login) as hub:
             await publish(hub, "rsnotify/x", b"by who the certificate names")
         with pytest.raises(Unavailable):
-            await enter(url, login=Login(ca=authority.file))
+            await enter(url, login=BrokerLogin(ca=authority.file))
 
 
 async def enter(url: str, **options: Any) -> None:
@@ -135,12 +136,20 @@ async def enter(url: str, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-async def test_a_wrong_password_is_refused_in_one_sentence(tmp_path: Path, version: str) -> None:
+async def test_a_login_that_is_refused_is_told_with_what_to_correct(
+    tmp_path: Path, version: str
+) -> None:
     async with Mosquitto(tmp_path, users={"hub": "hunter2"}) as mosquitto:
-        await enter(mosquitto.url, login=Login(user="hub", password="hunter2"), version=version)
-        for login in (Login(), Login(user="hub", password="hunter3")):
-            with pytest.raises(Unavailable, match="it lets nobody in like this") as error:
+        await enter(
+            mosquitto.url, login=BrokerLogin(user="hub", password="hunter2"), version=version
+        )
+        for login, remedy in (
+            (BrokerLogin(), "configure the MQTT user and password that it wants"),
+            (BrokerLogin(user="hub", password="hunter3"), "correct the MQTT user and password"),
+        ):
+            with pytest.raises(Unavailable, match="it refuses the login .*; " + remedy) as error:
                 await enter(mosquitto.url, login=login, version=version)
+            assert error.value.remedy is not None
             assert "hunter" not in str(error.value)
         assert "hunter" not in repr(login)
 
@@ -151,7 +160,7 @@ async def test_what_the_acl_forbids_is_told_and_the_connection_stays(tmp_path: P
         Mosquitto(tmp_path, acl=acl) as mosquitto,
         connect(parse_broker(mosquitto.url)) as connection,
     ):
-        with pytest.raises(Refused) as error:
+        with pytest.raises(ConnectionRefused) as error:
             await publish(connection, "rsnotify/x", b"a lie")
         assert not error.value.too_large
         await publish(connection, "mine/x", b"allowed")
@@ -162,14 +171,14 @@ async def test_a_message_that_is_too_large_is_not_sent(tmp_path: Path) -> None:
         Mosquitto(tmp_path, settings="max_packet_size 2000") as mosquitto,
         connect(parse_broker(mosquitto.url)) as connection,
     ):
-        with pytest.raises(Refused) as error:
+        with pytest.raises(ConnectionRefused) as error:
             await publish(connection, "t", b"x" * 2000)
         assert error.value.too_large
         await publish(connection, "t", b"x" * 1000)
 
 
 async def test_what_comes_while_one_is_away_waits_in_the_session(mosquitto: Mosquitto) -> None:
-    session = Session("a-destination", 3600)
+    session = BrokerSession("a-destination", 3600)
     inbox = Inbox()
     broker = parse_broker(mosquitto.url)
     async with connect(broker, session=session, take=inbox) as connection:
@@ -184,7 +193,7 @@ async def test_what_comes_while_one_is_away_waits_in_the_session(mosquitto: Mosq
 
 
 async def test_what_was_not_acknowledged_comes_again(mosquitto: Mosquitto) -> None:
-    session = Session("a-hub", 3600)
+    session = BrokerSession("a-hub", 3600)
     broker = parse_broker(mosquitto.url)
     async with connect(broker) as source:
         inbox = Inbox()
@@ -225,7 +234,7 @@ async def test_a_lost_connection_fails_what_is_under_way(mosquitto: Mosquitto) -
 async def test_a_broker_that_answers_nothing_any_more_is_missed(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify.mqtt.connecting.KEEPALIVE", 1)
+    monkeypatch.setattr("rsnotify.runtime.mqtt.connect.KEEPALIVE", 1)
     async with connect(parse_broker(mosquitto.url)) as connection:
         mosquitto.pause()
         async with asyncio.timeout(PATIENCE):
@@ -234,7 +243,7 @@ async def test_a_broker_that_answers_nothing_any_more_is_missed(
 
 
 async def test_who_waits_for_room_hears_of_the_end(mosquitto: Mosquitto) -> None:
-    async def flood(connection: Connection) -> None:
+    async def flood(connection: BrokerConnection) -> None:
         while True:
             await connection.publish("t", b"x", content_type=XML, channel=CHANNEL)
 
@@ -313,7 +322,7 @@ async def refusing(
 async def test_a_broker_of_the_older_version_is_spoken_to_in_it(
     mosquitto: Mosquitto, refusal: bytes
 ) -> None:
-    session = Session("one", 60)
+    session = BrokerSession("one", 60)
     async with (
         refusing(mosquitto, lambda level: level != b"\x04", refusal) as url,
         subscribed(url, session=session) as inbox,
@@ -345,7 +354,7 @@ async def test_a_broker_that_had_only_just_begun_is_spoken_to_in_the_newer_versi
     away = iter([True])
     async with (
         refusing(mosquitto, lambda _: next(away, False), b"") as url,
-        subscribed(url, session=Session("one", 60)) as inbox,
+        subscribed(url, session=BrokerSession("one", 60)) as inbox,
         connect(parse_broker(url)) as connection,
     ):
         await publish(connection, "a/b", b"text")
@@ -374,16 +383,16 @@ async def test_a_broker_that_is_none_is_told(answer: bytes) -> None:
 @pytest.mark.parametrize(
     "login",
     [
-        Login(password="without a user"),
-        Login(key="without a certificate"),
-        Login(ca="not there"),
-        Login(certificate="not there"),
+        BrokerLogin(password="without a user"),
+        BrokerLogin(key="without a certificate"),
+        BrokerLogin(ca="not there"),
+        BrokerLogin(certificate="not there"),
     ],
 )
-def test_a_login_that_cannot_work_is_refused_at_once(login: Login) -> None:
+def test_a_login_that_cannot_work_is_refused_at_once(login: BrokerLogin) -> None:
     with pytest.raises(ConfigurationError, match=r"broker|not there"):
         login.check()
 
 
 def test_its_errors_are_those_of_the_project() -> None:
-    assert issubclass(Refused, RsnotifyError)
+    assert issubclass(ConnectionRefused, RsnotifyError)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.mqtt.framing import Framing, PacketTooLong
-from rsnotify.mqtt.names import channel_name, is_broker, parse_broker
+from rsnotify.runtime.mqtt.framing import Framing, PacketTooLong
+from rsnotify.runtime.mqtt.names import channel_name, is_broker, parse_broker
 
 CHANNEL = "https://source.example/data/channel.xml"
 DIGEST = sha256(CHANNEL.encode()).hexdigest()[:32]

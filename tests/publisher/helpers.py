@@ -15,10 +15,10 @@ from pathlib import Path
 
 from aiohttp import WSMsgType, web
 
-from rsnotify.datetimes import Instant, format_datetime
-from rsnotify.model import Document
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher import Options
 from tests.ports import port_for
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from rsnotify.model import Document, Resource
-from rsnotify.reading import read_document
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
 from rsnotify_publisher.dumps import DumpWriter, Package
 
 BASE = "http://source.example/data/"

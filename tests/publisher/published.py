@@ -10,9 +10,9 @@ from typing import Self
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant, from_microseconds
-from rsnotify.model import Document
-from rsnotify.reading import read_document
+from rsnotify.format.datetimes import Instant, from_microseconds
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
 from rsnotify_publisher import Options, Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.commands.processes import free_port
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
+from rsnotify.runtime.processes import free_port
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rsnotify.digest import SetDigest, SetSum, set_digest
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.digest import SetDigest, SetSum, set_digest
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher, Record
 from rsnotify_publisher.framework import Notices
 from rsnotify_publisher.journal import Journal

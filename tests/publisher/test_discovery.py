@@ -11,8 +11,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from rsnotify.links import parse_links
-from rsnotify.reading import read_document
+from rsnotify.format.links import parse_links
+from rsnotify.format.reader import read_document
 from rsnotify_publisher import (
     Publisher,
     SourceDescription,

@@ -13,11 +13,11 @@ from typing import Self
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
 from rsnotify_publisher.documents import Documents
 from rsnotify_publisher.library.openlist import OpenList

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
-from rsnotify.retry import Retry
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Publisher, Record
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.published import QUIET, Published, join, names, read

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.model import Link, Resource
-from rsnotify.reading import read_document
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.reader import read_document
 from rsnotify.validation import Finding, validate
 from tests.publisher.packed import (
     AT,

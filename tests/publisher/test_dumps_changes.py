@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.format.writer import Profile
 from rsnotify.validation import validate
-from rsnotify.vocabulary import ChangeType, Rel
-from rsnotify.writing import Profile
 from rsnotify_publisher.dumps import Captured, DumpWriter, Package
 
 BASE = "http://source.example/data/"

@@ -11,9 +11,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.dumps import DumpWriter, Package
 
 BASE = "http://source.example/data/"

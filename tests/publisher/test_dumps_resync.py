@@ -12,8 +12,8 @@ from resync.change_dump_manifest import ChangeDumpManifest
 from resync.resource_dump import ResourceDump
 from resync.resource_dump_manifest import ResourceDumpManifest
 
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.dumps import DumpWriter, Package
 
 BASE = "http://source.example/data/"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
 from tests.publisher.packed import AT, BASE, STEM, manifest, pack, unpacked, writer
 
 

@@ -15,9 +15,9 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.datetimes import to_microseconds
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.push.emitter import Emitter

@@ -6,9 +6,9 @@ import threading
 import time
 from pathlib import Path
 
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal import Recorder
 from rsnotify_publisher.library import Library

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.datetimes import from_microseconds
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import INLINE_LIMIT, ChangeType
-from rsnotify.writing import Profile
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import INLINE_LIMIT, ChangeType
+from rsnotify.format.writer import Profile
 from rsnotify_publisher.journal import State
 from rsnotify_publisher.push.feed import resume_at
 from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline, with_content

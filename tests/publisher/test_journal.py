@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.digest import SetSum
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Record
 from rsnotify_publisher.journal import Journal, Volume
 from tests.publisher.helpers import BASE

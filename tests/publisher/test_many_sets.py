@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from watchfiles import Change
 
-from rsnotify.host.lanes import Lane
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher import Publisher, SourceDescription
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.folder.listening import Listening

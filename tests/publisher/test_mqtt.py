@@ -13,18 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document
-from rsnotify.mqtt.connecting import Session, connect
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import channel_name, parse_broker
-from rsnotify.reading import read_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.mqtt.connect import BrokerSession, connect
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import channel_name, parse_broker
 from rsnotify_publisher import Publisher, parse_hub
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
 
 CHANNEL = BASE + "channel.xml"
-AWAY = Session("a-destination", 3600)
+AWAY = BrokerSession("a-destination", 3600)
 
 
 class Ear:
@@ -33,7 +33,7 @@ class Ear:
     def __init__(self, broker: Mosquitto) -> None:
         self._broker = parse_broker(broker.url)
         self._heard = asyncio.Event()
-        self.messages: list[Message] = []
+        self.messages: list[MqttMessage] = []
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
@@ -41,7 +41,7 @@ class Ear:
             await connection.subscribe(channel_name(CHANNEL))
             yield
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: MqttMessage) -> None:
         self.messages.append(message)
         self._heard.set()
 
@@ -162,7 +162,7 @@ async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
     caplog.set_level(logging.INFO)
     async with Mosquitto(tmp_path / "strict", users={"source": "right"}) as broker:
         ear = Ear(broker)
-        hub = parse_hub(broker.url, login=Login(user="source", password="canary"))
+        hub = parse_hub(broker.url, login=BrokerLogin(user="source", password="canary"))
         options = replace(QUICK, grace=0)
         async with Publisher(tmp_path / "state", BASE, hubs=[hub], options=options) as publisher:
             publisher.updated(BASE + "a")
@@ -170,7 +170,12 @@ async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
                 while caplog.text.count("changes wait") < 2:  # it has heard of two refusals
                     await broker.news()
     warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert ["it lets nobody in" in record.getMessage() for record in warnings] == [True]
+    (warning,) = [record.getMessage() for record in warnings]
+    assert "it refuses the login of 'source'" in warning
+    assert warning.endswith(
+        "; correct the MQTT user and password, or what the broker allows this user; "
+        "changes wait in the journal until it accepts them"
+    )
     assert "canary" not in caplog.text + repr(hub)
     assert not ear.messages
 
@@ -190,7 +195,7 @@ def test_destinations_are_told_where_the_channel_is(tmp_path: Path) -> None:
         {"url": "mqtt://"},
         {"url": "mqtts://user:canary@broker"},
         {"url": "mqtts://broker", "version": "4"},
-        {"url": "mqtts://broker", "login": Login(ca="not-there.pem")},
+        {"url": "mqtts://broker", "login": BrokerLogin(ca="not-there.pem")},
     ],
 )
 def test_what_is_no_broker_is_refused(wrong: dict[str, object]) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.datetimes import to_microseconds
-from rsnotify.model import Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.journal.notices import KEPT

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 from tests.publisher.published import QUIET, Published, read, uris

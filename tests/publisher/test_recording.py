@@ -15,8 +15,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK
 

@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType, Rel
-from rsnotify.writing import Profile
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.format.writer import Profile
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.push.fragments import FragmentWriter
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually

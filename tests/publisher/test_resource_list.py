@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
 from rsnotify_publisher import Publisher
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, Clock, eventually
 from tests.publisher.published import numbered, read

@@ -12,9 +12,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import Capability
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher import Publisher, SourceDescription, application, routes
 from tests.publisher.helpers import PATIENCE, QUICK, FakeHub, serving
 

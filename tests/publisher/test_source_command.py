@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
 from tests.publisher.helpers import (
     PATIENCE,
     PORT,
@@ -355,7 +355,7 @@ def test_it_ends_in_order_when_asked(number: signal.Signals, folder: Path, sourc
 STUCK = """
 import threading
 from rsnotify_publisher.folder import publishing
-from rsnotify.cli import main
+from rsnotify.runtime.cli.application import main
 
 def close(publishers):
     print("closing", flush=True)

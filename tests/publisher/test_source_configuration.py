@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.model import Document
-from rsnotify.reading import read_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
 from rsnotify_publisher.command import source as command
 from rsnotify_publisher.configuration import load_configuration
 from rsnotify_publisher.folder.sets import several_folders

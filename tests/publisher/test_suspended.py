@@ -13,7 +13,7 @@ from tests.suspending import suspended
 
 # It leads, and is suspended while it writes a Resource List.
 LEAD = """
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
 from rsnotify_publisher import Publisher
 
 def resources():

@@ -15,10 +15,10 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.links import parse_links
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.links import parse_links
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, application, routes
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually, serving
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.model import Document, Resource
-from rsnotify.pace import Pace
-from rsnotify.reading import read_document
-from rsnotify.retry import Retry
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Options
 from rsnotify_relay import Relay
 from rsnotify_subscriber import FolderMirror, Subscriber, default_state

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rsnotify.model import Link, Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_relay.provenance import republished
 from rsnotify_subscriber import Received
 

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.model import Link, Resource
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.selection import Selection
 from rsnotify_publisher import Publisher
 from rsnotify_relay import Relay
 from rsnotify_subscriber import audit

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from rsnotify.commands.processes import Process
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
 from tests.relay.conftest import PATIENCE
 from tests.subscriber.source import SmallSource, status
@@ -31,7 +31,10 @@ async def arrives(folder: Path, name: str, content: bytes) -> None:
 
 
 async def publish(broker: Mosquitto, channel: str, fragment: bytes) -> None:
-    address, login = parse_broker(broker.url), Login(user="source", password=PASSWORDS["source"])
+    address, login = (
+        parse_broker(broker.url),
+        BrokerLogin(user="source", password=PASSWORDS["source"]),
+    )
     async with asyncio.timeout(PATIENCE), connect(address, login) as connection:
         topic = address.topic(channel)
         await (await connection.publish(topic, fragment, content_type=XML, channel=channel))

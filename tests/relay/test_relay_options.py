@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import fields
 from typer.testing import CliRunner
 
-from rsnotify.cli import application
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.application import application
 from rsnotify_relay import Relay
 from rsnotify_relay.command import relay
 from rsnotify_subscriber import Via
@@ -31,7 +31,7 @@ def test_it_has_every_option_that_says_how_one_follows() -> None:
     ("options", "said"),
     [
         (("--callback-url", "https://relay.example/callback"), "with --callback-port"),
-        (("--mqtt-version", "4"), "4"),
+        (("--mqtt-version", "4"), "it has to be 5 or 3.1.1"),
         (("--type", "turtle"), "turtle"),
     ],
 )

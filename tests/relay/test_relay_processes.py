@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.commands.processes import Process, free_port
-from rsnotify.model import Document, Resource
-from rsnotify.reading import read_document
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.processes import Process, free_port
 from tests.end_to_end import history
 from tests.interop.clients import ResyncClient, contents
 from tests.publisher.helpers import eventually

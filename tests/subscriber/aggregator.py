@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 import psycopg
 
-from rsnotify.pace import Pace
-from rsnotify.retry import Retry
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rsnotify.pace import Pace
-from rsnotify.retry import Retry
-from rsnotify.selection import Selection
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber, default_state
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource

@@ -9,7 +9,7 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 
-from rsnotify.datetimes import Instant, format_datetime, parse_datetime
+from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from tests.subscriber.source import Server
 
 

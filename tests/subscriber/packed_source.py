@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
 from tests.subscriber.source import SmallSource, body, sha256
 
 #: Where each capability is offered.

@@ -14,10 +14,10 @@ from urllib.parse import quote
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.datetimes import MICROSECOND, Instant
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.writer import write_document
 from tests.ports import port_for
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -10,12 +10,12 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import Change
 from rsnotify.errors import RsnotifyError
-from rsnotify.model import Link, Resource
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import Bringer

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.pace import Pace
-from rsnotify.selection import Selection
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     Callbacks,
     FolderMirror,

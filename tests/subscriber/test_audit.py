@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.writing import write_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import Audit, audit
 from tests.subscriber.conftest import Destination
 from tests.subscriber.source import SmallSource, body, first, path_of, status

@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, DocumentError, RsnotifyError
-from rsnotify.model import Resource
-from rsnotify.writing import write_document
+from rsnotify.format.model import Resource
+from rsnotify.format.writer import write_document
 from tests.subscriber.conftest import Destination
 from tests.subscriber.source import SmallSource, body, first, status
 

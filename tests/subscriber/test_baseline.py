@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import Unavailable
-from rsnotify.writing import write_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.received import Each
 from tests.subscriber.conftest import PACE, Destination

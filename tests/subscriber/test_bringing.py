@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change
 from rsnotify.errors import RsnotifyError, Unavailable
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.contents import Content

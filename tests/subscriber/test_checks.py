@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import Change, Check
-from rsnotify.datetimes import from_microseconds, to_microseconds
 from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError
-from rsnotify.model import Link, Resource
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.fetcher import Fetcher
@@ -98,7 +98,7 @@ def change(
     source: WildSource,
     kind: ChangeType,
     at: float,
-    check: Check = Check.DATE,
+    check: CheckMethod = CheckMethod.DATE,
     content: bytes | None = None,
     **fields: Any,
 ) -> Change:
@@ -132,7 +132,7 @@ async def source() -> AsyncIterator[WildSource]:
 
 async def test_a_later_change_is_applied_as_announced(copy: Copy, source: WildSource) -> None:
     await copy.have(b"1")
-    later = change(source, UPDATED, 101, Check.COMPARE, b"2", hash=sha256(b"2"))
+    later = change(source, UPDATED, 101, CheckMethod.COMPARE, b"2", hash=sha256(b"2"))
     assert await copy.apply(later) is None
     assert copy.handler.held == {"a": b"2"}
     assert source.log == []
@@ -152,14 +152,14 @@ async def test_what_agrees_with_what_is_held_is_left_alone(
 ) -> None:
     await copy.have(held)
     kind = entry.pop("kind", UPDATED)
-    assert await copy.apply(change(source, kind, 50, Check.COMPARE, **entry)) is None
+    assert await copy.apply(change(source, kind, 50, CheckMethod.COMPARE, **entry)) is None
     assert source.log == []
     assert copy.handler.calls == []
     assert copy.at == source.t(100)
 
 
 async def test_a_deletion_of_what_was_never_held_is_nothing(copy: Copy, source: WildSource) -> None:
-    assert await copy.apply(change(source, DELETED, 50, Check.COMPARE)) is None
+    assert await copy.apply(change(source, DELETED, 50, CheckMethod.COMPARE)) is None
     assert copy.handler.calls == []
 
 
@@ -193,7 +193,7 @@ async def test_what_contradicts_what_is_held_as_later_is_fetched(
         entry = {**entry, "lastmod": source.t(entry["lastmod"])}
     kind = entry.pop("kind", UPDATED)
     source.file("a", b"22" if entry.get("hash") == sha256(b"22") else b"1")
-    await copy.apply(change(source, kind, 50, Check.COMPARE, **entry))
+    await copy.apply(change(source, kind, 50, CheckMethod.COMPARE, **entry))
     assert [one.path for one in source.log] == (["/set/a"] if fetched else [])
     if fetched:
         assert copy.at == source.t(50)  # a wrong later date does not block later changes
@@ -208,7 +208,7 @@ async def test_what_the_source_has_is_kept_whatever_the_dates_say(
 ) -> None:
     await copy.have(b"invented", at=3600)
     source.file("a", b"genuine")
-    genuine = change(source, UPDATED, 50, Check.FETCH, hash=sha256(b"genuine"))
+    genuine = change(source, UPDATED, 50, CheckMethod.FETCH, hash=sha256(b"genuine"))
     assert await copy.apply(genuine) is None
     assert copy.handler.calls == [("updated", "a")]
     assert copy.handler.held == {"a": b"genuine"}
@@ -223,7 +223,7 @@ async def test_neither_mirrors_nor_what_came_with_the_document_are_asked(
     copy: Copy, source: WildSource
 ) -> None:
     source.file("a", b"genuine")
-    forged = change(source, UPDATED, 50, Check.FETCH, b"forged")
+    forged = change(source, UPDATED, 50, CheckMethod.FETCH, b"forged")
     assert await copy.apply(forged) is None
     assert copy.handler.calls == [("created", "a")]
     assert copy.handler.held == {"a": b"genuine"}
@@ -233,7 +233,7 @@ async def test_what_is_still_held_is_only_noted(copy: Copy, source: WildSource) 
     await copy.have(b"1")
     source.file("a", b"1")
     for kind in (UPDATED, DELETED):
-        assert await copy.apply(change(source, kind, 50, Check.FETCH)) is None
+        assert await copy.apply(change(source, kind, 50, CheckMethod.FETCH)) is None
         assert copy.handler.calls == []
         assert copy.held().is_there
         assert copy.at == source.t(50)
@@ -245,7 +245,7 @@ async def test_what_is_neither_held_nor_announced_is_tried_again(
 ) -> None:
     await copy.have(b"1")
     source.file("a", b"3")
-    told = change(source, UPDATED, 200, Check.FETCH, hash=sha256(b"2"))
+    told = change(source, UPDATED, 200, CheckMethod.FETCH, hash=sha256(b"2"))
     assert isinstance(await copy.apply(told), ContentMismatch)
     assert copy.handler.held == {"a": b"1"}
 
@@ -256,11 +256,11 @@ async def test_a_deletion_is_applied_where_the_resource_is_not_there(
 ) -> None:
     await copy.have(b"1", at=3600)
     source.put("a", b"", status=status)
-    assert await copy.apply(change(source, DELETED, 50, Check.FETCH)) is None
+    assert await copy.apply(change(source, DELETED, 50, CheckMethod.FETCH)) is None
     assert copy.handler.calls == [("deleted", "a")]
     assert not copy.held().is_there
     assert copy.at == source.t(50)
-    assert await copy.apply(change(source, DELETED, 40, Check.FETCH)) is None
+    assert await copy.apply(change(source, DELETED, 40, CheckMethod.FETCH)) is None
     assert copy.handler.calls == []
 
 
@@ -270,14 +270,14 @@ async def test_a_deletion_of_what_is_there_brings_it(
 ) -> None:
     await copy.have(held)
     source.file("a", b"2")
-    assert await copy.apply(change(source, DELETED, 50, Check.FETCH)) is None
+    assert await copy.apply(change(source, DELETED, 50, CheckMethod.FETCH)) is None
     assert copy.handler.calls == [(called, "a")]
     assert copy.handler.held == {"a": b"2"}
 
 
 async def test_an_update_of_what_is_not_there_fails(copy: Copy, source: WildSource) -> None:
     await copy.have(b"1")
-    assert isinstance(await copy.apply(change(source, UPDATED, 50, Check.FETCH)), NotFound)
+    assert isinstance(await copy.apply(change(source, UPDATED, 50, CheckMethod.FETCH)), NotFound)
     assert copy.handler.held == {"a": b"1"}
 
 
@@ -285,10 +285,10 @@ async def test_what_is_not_selected_is_not_fetched(copy: Copy, source: WildSourc
     await copy.have(b"1")
     copy.select(Selection(excluded=("*/a",)))
     source.file("a", b"2")
-    assert await copy.apply(change(source, UPDATED, 200, Check.FETCH)) is None
+    assert await copy.apply(change(source, UPDATED, 200, CheckMethod.FETCH)) is None
     assert source.log == []
     assert copy.handler.held == {}
-    assert await copy.apply(change(source, UPDATED, 201, Check.FETCH)) is None
+    assert await copy.apply(change(source, UPDATED, 201, CheckMethod.FETCH)) is None
     assert source.log == []
 
 

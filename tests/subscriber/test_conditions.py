@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from aiohttp import web
 from msgspec.structs import replace
 
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import Rel
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import Rel
 from tests.subscriber.conftest import ANEW, Destination
 from tests.subscriber.source import SmallSource, path_of
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, shown
-from rsnotify.writing import write_document
+from rsnotify.format.writer import write_document
 from rsnotify_relay import Relay
 from rsnotify_subscriber import Credentials, Fleet, audit
 from rsnotify_subscriber.fetching.credentials import split_login

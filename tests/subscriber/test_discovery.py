@@ -9,9 +9,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, DocumentError, NotFound, SeveralSets, Unavailable
-from rsnotify.model import Document, Link, Resource
-from rsnotify.offer import Offer
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber.descriptions import Descriptions, Memory
 from rsnotify_subscriber.discovery import Offers, base_of, discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher

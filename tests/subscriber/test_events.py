@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rsnotify.actions import Apply, Progress
-from rsnotify.coverage import Change
 from rsnotify.errors import Unavailable
-from rsnotify.follower import Follower
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Apply, Progress
+from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import LATE, Announcer, Behind, Event, GapSeen, Level, Watch
 from tests.core.test_follower_broken import EPOCH
 from tests.core.wire import Wire

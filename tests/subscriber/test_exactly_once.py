@@ -12,9 +12,9 @@ import msgspec
 import psycopg
 import pytest
 
-from rsnotify.actions import Progress
-from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.format.datetimes import Instant
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.storing.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL

@@ -12,9 +12,9 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ContentMismatch, NotFound, Unavailable
-from rsnotify.model import Document, Resource
-from rsnotify.reading import read_document
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber.fetching import responses
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher

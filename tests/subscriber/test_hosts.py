@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import Unavailable
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.conftest import PATIENCE, Destination

@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber.inspection import walk
 from rsnotify_subscriber.inspection.command import age, plain_lines
 from rsnotify_subscriber.inspection.findings import Finding, Granularity, granularity_of

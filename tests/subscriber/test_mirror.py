@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
 from rsnotify_subscriber.mirror import Tree
 from rsnotify_subscriber.state import State

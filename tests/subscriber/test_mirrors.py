@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
-from rsnotify.model import Link
-from rsnotify.vocabulary import Rel
+from rsnotify.format.model import Link
+from rsnotify.format.vocabulary import Rel
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.source import SmallSource, path_of, status
 

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rsnotify.actions import Action, BeginBaseline, Compare, Sweep
-from rsnotify.coverage import Change
-from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import ContentMismatch, RsnotifyError
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.actions import Action, BeginBaseline, Compare, Sweep
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
 from tests.core.mixed import HISTORIES, WAYS, Mixed, play_both, through

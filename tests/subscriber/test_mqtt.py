@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +13,9 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unavailable
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
@@ -58,7 +59,7 @@ async def following(destination: Destination, **options: Any) -> AsyncIterator[S
 
 
 async def test_a_certificate_that_is_just_being_replaced_is_no_end(tmp_path: Path) -> None:
-    login = Login(ca=str(tmp_path / "ca.pem"))
+    login = BrokerLogin(ca=str(tmp_path / "ca.pem"))
     broker = parse_broker("mqtts://127.0.0.1")
     transport = MqttTransport(broker, "topic", Brokered(login=login), trusts=anywhere)
     with pytest.raises(Unavailable, match="cannot use the certificates"):
@@ -233,24 +234,46 @@ async def test_a_user_and_password_are_shown_to_the_named_broker(
 ) -> None:
     acl = "user reader\ntopic read rsnotify/#\n"
     async with Mosquitto(tmp_path / "strict", users={"reader": "secret"}, acl=acl) as broker:
-        login = Login(user="reader", password="secret")
+        login = BrokerLogin(user="reader", password="secret")
         async with following(destination, mqtt=Brokered(url=broker.url, login=login)):
             pass
         transport = MqttTransport(
             parse_broker(broker.url), "http://a.example/c", BROKERED, trusts=anywhere
         )
-        with pytest.raises(FetchError, match="it lets nobody in"):
+        with pytest.raises(FetchError, match="it refuses the login"):
             await transport.receive(None, Heard())
+
+
+async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(
+    offered: SmallSource,
+    mosquitto: Mosquitto,
+    tmp_path: Path,
+    destination: Destination,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strict = Mosquitto(tmp_path / "strict", users={"reader": "secret"})
+    login = BrokerLogin(user="reader", password="wrong")
+    async with destination.subscriber(
+        via=Via.MQTT, mqtt=Brokered(url=strict.url, login=login)
+    ) as subscriber:
+        await destination.until(lambda: "cannot connect" in str(subscriber.status.error))
+        async with strict:
+            await destination.until(lambda: "refuses the login" in str(subscriber.status.error))
+            assert subscriber.status.push is PushState.DOWN
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert warnings[0].startswith("push is away, the lists are polled: ")
+    assert warnings[1].startswith("push is refused, the lists are polled: ")
+    assert len(warnings) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (Brokered(login=Login(user="me", password="canary")), "name the MQTT broker"),
-        (Brokered(login=Login(certificate="me.pem")), "name the MQTT broker"),
+        (Brokered(login=BrokerLogin(user="me", password="canary")), "name the MQTT broker"),
+        (Brokered(login=BrokerLogin(certificate="me.pem")), "name the MQTT broker"),
         (Brokered(url="http://broker"), "no broker"),
         (Brokered(version="4"), "no version"),
-        (Brokered(login=Login(ca="not-there.pem")), "not-there.pem"),
+        (Brokered(login=BrokerLogin(ca="not-there.pem")), "not-there.pem"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from rsnotify.errors import FetchError
-from rsnotify.mqtt.asking import read_ask
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.connection import Connection
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import PREFIX, asking, channel_name, parse_broker
-from rsnotify.selective import Select
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name, parse_broker
+from rsnotify.runtime.mqtt.selection_requests import read_selection_request
+from rsnotify.selection.push_selection import PushSelection
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
@@ -22,15 +22,15 @@ from tests.subscriber.hub import anywhere
 from tests.subscriber.test_mqtt import Heard
 
 TOPIC = "http://a.example/c"
-MAPS = Select(prefixes=("http://a.example/maps/",))
-OTHER = Select(prefixes=("http://a.example/other/",))
+MAPS = PushSelection(prefixes=("http://a.example/maps/",))
+OTHER = PushSelection(prefixes=("http://a.example/other/",))
 WHOLE, PART = channel_name(TOPIC), PREFIX + MAPS.digest(TOPIC)
 
 
 class Hub:
     """Somebody who is asked for parts of channels, and publishes."""
 
-    def __init__(self, connection: Connection, asked: asyncio.Queue[Message]) -> None:
+    def __init__(self, connection: BrokerConnection, asked: asyncio.Queue[MqttMessage]) -> None:
         self._connection = connection
         self._asked = asked
 
@@ -38,7 +38,7 @@ class Hub:
         """Wait until somebody asks; return the name of the part."""
         async with asyncio.timeout(PATIENCE):
             message = await self._asked.get()
-        ask = read_ask(message.payload)
+        ask = read_selection_request(message.payload)
         assert message.topic == channel_name(ask.topic, asking(PREFIX))
         assert not message.retained
         return PREFIX + ask.select.digest(ask.topic)
@@ -54,7 +54,7 @@ class Hub:
 
 @pytest.fixture
 async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
-    asked: asyncio.Queue[Message] = asyncio.Queue()
+    asked: asyncio.Queue[MqttMessage] = asyncio.Queue()
     async with connect(parse_broker(mosquitto.url), take=asked.put_nowait) as connection:
         await connection.subscribe(asking(PREFIX) + "+")
         yield Hub(connection, asked)
@@ -64,7 +64,7 @@ async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
 async def receiving(
     broker: Mosquitto,
     options: Brokered = BROKERED,
-    select: Select = MAPS,
+    select: PushSelection = MAPS,
     unasked: set[str] | None = None,
 ) -> AsyncIterator[Heard]:
     transport = MqttTransport(

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, RsnotifyError
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions

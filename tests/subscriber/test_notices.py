@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.datetimes import MICROSECOND, Instant
-from rsnotify.model import Document, Link, Resource
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import Capability, ChangeType, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged, PushUp
 from rsnotify_subscriber.fetching.sessions import Sessions

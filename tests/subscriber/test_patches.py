@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_subscriber import Received, Subscriber
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.contents import Content

@@ -10,7 +10,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import RefusedAddress, RsnotifyError
-from rsnotify.writing import write_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from rsnotify.model import Link
-from rsnotify.vocabulary import Rel
+from rsnotify.format.model import Link
+from rsnotify.format.vocabulary import Rel
 from tests.subscriber.conftest import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported

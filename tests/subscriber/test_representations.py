@@ -11,8 +11,8 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import Rel
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import Rel
 from rsnotify_subscriber import Received, Subscriber
 from tests.subscriber.conftest import ANEW, Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rsnotify.cli import application
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Link
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Link
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.cli.application import application
+from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.state import State
 from tests.subscriber.conftest import Destination

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from rsnotify import pace
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.selection import Selection
+from rsnotify.sync import pace
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, status

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import aiohttp
 
-from rsnotify.reading import read_document
+from rsnotify.format.reader import read_document
 from tests.subscriber.conftest import files_of
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
 

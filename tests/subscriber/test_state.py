@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rsnotify.actions import Progress
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant, to_microseconds
-from rsnotify.digest import SetSum
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
 from rsnotify_subscriber.storing import postgresql

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import web
 from typer.testing import CliRunner
 
-from rsnotify.cli import application
 from rsnotify.errors import NotFound
+from rsnotify.runtime.cli.application import application
 from rsnotify.validation import RULES, Severity
 from rsnotify_subscriber.validation import walk
 from rsnotify_subscriber.validation.verdicts import Validation

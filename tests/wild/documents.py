@@ -1,6 +1,6 @@
 """Documents as foreign Sources write them: XML put together by hand, also where it is wrong.
 
-Nothing here goes through `rsnotify.writing`, which would refuse or repair most of it. Times are
+Nothing here goes through `rsnotify.format.writer`, which would refuse or repair most of it. Times are
 instants, or strings that are written as they are; `seconds`, `days` and `zoned` write an instant
 as Sources of a coarser clock do.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta, timezone
 from xml.sax.saxutils import escape, quoteattr
 
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 
 NAMESPACES = (
     'xmlns="http://www.sitemaps.org/schemas/sitemap/0.9" '

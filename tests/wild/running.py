@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, default_state
 from tests.subscriber.conftest import PACE, PATIENCE, files_of
 from tests.subscriber.processes import outcome as process_outcome

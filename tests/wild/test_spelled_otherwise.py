@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.selection import Selection
+from rsnotify.selection.selection import Selection
 from tests.wild.documents import change_list, entry, resource_list
 from tests.wild.running import Recorder, assert_honest, follow_once
 from tests.wild.source import WildSource

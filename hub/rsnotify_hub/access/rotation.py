@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.settings import Looking
+from rsnotify.runtime.config.files import FileWatch
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.configuration import Configuration
@@ -30,7 +30,7 @@ class Rotation:
         self._gate = gate
         self._source = source
         self._configuration = configuration
-        self._looking = Looking(source.files(configuration))
+        self._looking = FileWatch(source.files(configuration))
 
     async def run(self) -> None:
         """Look until cancelled."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from rsnotify.commands import printable
-from rsnotify.commands.command_line import Command, Group
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.cli.commands import Command, CommandGroup
+from rsnotify.runtime.cli.running import printable
 from rsnotify_hub.admin import questions, shapes, tables
 from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivering.delivery import State
@@ -22,7 +22,7 @@ from rsnotify_hub.websub.delivering.delivery import State
 if TYPE_CHECKING:
     from rsnotify_hub.admin.remote import Remote
 
-commands = typer.Typer(cls=Group, rich_markup_mode=None)
+commands = typer.Typer(cls=CommandGroup, rich_markup_mode=None)
 _command = partial(commands.command, cls=Command)
 
 _DEFAULT_URL = "http://127.0.0.1:8080/"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rsnotify.datetimes import Instant, parse_datetime
 from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_hub.admin import shapes
 from rsnotify_hub.admin.questions import Redelivery
 from rsnotify_hub.admin.reports import Reports

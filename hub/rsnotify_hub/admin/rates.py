@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.store import Entry
 
 #: The seconds that a rate is taken over.

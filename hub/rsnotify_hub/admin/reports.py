@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import shapes, views
 from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, cut
 from rsnotify_hub.admin.questions import (

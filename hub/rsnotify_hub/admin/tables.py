@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rsnotify.datetimes import Instant, format_datetime
+from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.plural import counted
 from rsnotify_hub.admin import shapes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import shapes
 from rsnotify_hub.log.store import LogState, Waiting
 from rsnotify_hub.statistics import Outcome, Statistics, Way

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from xml.parsers import expat
 
-from rsnotify.datetimes import Instant, from_microseconds
 from rsnotify.errors import MalformedDocument, TooLarge
-from rsnotify.parsing import expat_parser
-from rsnotify.reading import DEFAULT_LIMITS, Limits
-from rsnotify.vocabulary import SITEMAP_NS
+from rsnotify.format.datetimes import Instant, from_microseconds
+from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits
+from rsnotify.format.vocabulary import SITEMAP_NS
+from rsnotify.format.xml_parser import expat_parser
 from rsnotify_hub.log.fragments import Fragment, check_content_type, read_fragment
 
 #: A whole content leaves out nothing that came before it.
@@ -28,7 +28,7 @@ _TOKEN_BYTES = 10_000_000
 
 
 def read_content(
-    body: bytes, *, content_type: str, received: Instant, limits: Limits = DEFAULT_LIMITS
+    body: bytes, *, content_type: str, received: Instant, limits: DocumentLimits = DEFAULT_LIMITS
 ) -> Fragment:
     """Read and check what was published.
 

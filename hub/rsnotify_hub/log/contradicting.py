@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from rsnotify.coverage import Key, key, notification_coverage
-from rsnotify.datetimes import Instant
+from rsnotify.format.coverage import Key, key, notification_coverage
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.fragments import Fragment, read_kept
 from rsnotify_hub.log.store import Entry, LogState, Store
 

@@ -17,19 +17,19 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from rsnotify.coverage import notification_coverage
-from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.errors import InvalidDocument, MalformedDocument
-from rsnotify.model import Document
-from rsnotify.reading import DEFAULT_LIMITS, Limits, read_document
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import write_document
+from rsnotify.format.coverage import notification_coverage
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.model import Document
+from rsnotify.format.reader import DEFAULT_LIMITS, DocumentLimits, read_document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
 
 #: What a merged fragment is sent as.
 MERGED_CONTENT_TYPE = "application/xml"
 
 #: The fragments of a log were checked against the limits of the settings when they came.
-_KEPT = Limits(
+_KEPT = DocumentLimits(
     document_bytes=sys.maxsize,
     entries=sys.maxsize,
     entry_length=sys.maxsize,
@@ -64,7 +64,7 @@ class Fragment(Struct, frozen=True):
 
 
 def read_fragment(
-    body: bytes, *, content_type: str = "application/xml", limits: Limits = DEFAULT_LIMITS
+    body: bytes, *, content_type: str = "application/xml", limits: DocumentLimits = DEFAULT_LIMITS
 ) -> Fragment:
     """Read and check a fragment.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import MICROSECOND
+from rsnotify.format.datetimes import MICROSECOND
 from rsnotify_hub.log.fragments import Fragment, covers, interval_of
 from rsnotify_hub.log.store import LogState
 

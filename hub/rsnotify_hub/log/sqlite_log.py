@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant, to_microseconds
+from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify_hub.log.fragments import Fragment, interval_of
 from rsnotify_hub.log.sqlite_reading import states
 from rsnotify_hub.log.store import Appended, LogState

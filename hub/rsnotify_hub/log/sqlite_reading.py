@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.log.fragments import Fragment, Interval
 from rsnotify_hub.log.store import Entry, LogState, Waiting
 

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from filelock import FileLock, Timeout
 
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.host.roles import check_role
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.log import sqlite_log, sqlite_reading
 from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, Cursors
 from rsnotify_hub.log.fragments import Fragment

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.channel import Channel
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.names import Names, Range

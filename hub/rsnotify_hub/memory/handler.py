@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 import msgspec
 from aiohttp import web
 
-from rsnotify.datetimes import Instant, format_datetime
-from rsnotify.model import Document, Link
-from rsnotify.mqtt.names import Broker
-from rsnotify.vocabulary import Capability, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document, Link
+from rsnotify.format.vocabulary import Capability, Rel
+from rsnotify.format.writer import write_document
+from rsnotify.runtime.mqtt.names import Broker
 from rsnotify_hub.log.fragments import read_kept
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.log.topics import Topics

@@ -17,11 +17,11 @@ from heapq import merge
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.coverage import Change, key, notification_coverage
-from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Rel
+from rsnotify.format.coverage import Change, key, notification_coverage
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.log.fragments import Fragment, read_kept
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant, parse_datetime
+from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify_hub.refusals import Code, Refusal
 
 #: Changes in a page, where the client does not say, and at most.

@@ -11,9 +11,9 @@ import asyncio
 import logging
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.mqtt.asking import LEASE, read_ask
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import asking, channel_name
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import asking, channel_name
+from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.refusals import Code, Refusal
@@ -51,7 +51,7 @@ class Asked:
         """Return what to subscribe to; None where nothing can be asked for."""
         return self._prefix + "+" if self._most else None
 
-    def concerns(self, message: Message) -> bool:
+    def concerns(self, message: MqttMessage) -> bool:
         """Tell whether a message is one that asks."""
         return message.topic.startswith(self._prefix)
 
@@ -59,7 +59,7 @@ class Asked:
         """Return all that is made of a topic: the whole of it, and its parts."""
         return [Stream(topic), *self._leases.get(topic, ())]
 
-    def take(self, message: Message) -> str:
+    def take(self, message: MqttMessage) -> str:
         """Take a message that asks.
 
         Returns:
@@ -69,7 +69,7 @@ class Asked:
             Refusal: It asks for what cannot be had.
         """
         try:
-            ask = read_ask(message.payload)
+            ask = read_selection_request(message.payload)
         except ConfigurationError as error:
             raise Refusal(Code.BAD_REQUEST, str(error)) from None
         if channel_name(ask.topic, self._prefix) != message.topic:

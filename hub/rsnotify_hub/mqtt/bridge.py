@@ -16,11 +16,12 @@ from random import Random
 from typing import Any
 
 from rsnotify.errors import RsnotifyError, StorageError, Unavailable
-from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import inbox, parse_broker
-from rsnotify.retry import Retry
+from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import inbox, parse_broker
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration, login_of
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.store import Entry, Store
@@ -71,7 +72,7 @@ class Bridge:
         self._sieve = sieve
         self._sending: Sending | None = None
         self._task: asyncio.Task[None] | None = None
-        self._told = False
+        self._told: set[str] = set()
 
     def reading(self, topics: Topics) -> Bridged:
         """Tell how it stands."""
@@ -124,21 +125,22 @@ class Bridge:
             await asyncio.sleep(self._retry.delay(failures, self._random))
 
     def _tell(self, error: RsnotifyError) -> None:
-        level = logging.INFO if self._told else logging.WARNING
         if isinstance(error, StorageError):
             text = "what Sources publish over MQTT waits at the broker: %s"
+        elif error.remedy is not None:
+            text = "the MQTT broker refuses this hub, what is published waits in the log: %s"
         else:
             text = "the MQTT broker is away, what is published waits in the log: %s"
-        log.log(level, text, error)
-        self._told = True
+        log.log(logging.INFO if text in self._told else logging.WARNING, text, error)
+        self._told.add(text)
 
     async def _connect(self, topics: Topics, asked: Asked, intake: Intake) -> None:
         settings = self._configuration
-        arrived: asyncio.Queue[Message] = asyncio.Queue()
+        arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
         async with connect(
             self._broker,
             login_of(settings),
-            session=Session(settings.mqtt_client_id, SESSION_SECONDS)
+            session=BrokerSession(settings.mqtt_client_id, SESSION_SECONDS)
             if settings.mqtt_channels
             else CLEAN,
             version=settings.mqtt_version,
@@ -147,7 +149,6 @@ class Bridge:
         ) as connection:
             url, spoken = self._broker.url, connection.version
             log.info("connected to the MQTT broker %s, in MQTT %s", url, spoken)
-            self._told = False
             sending = self._sending = Sending(
                 connection,
                 self._broker,
@@ -171,6 +172,7 @@ class Bridge:
             try:
                 sending.wake_all()
                 await self._listen(connection, found, asked)
+                self._told.clear()
                 await _first_of(
                     connection.lost(),
                     found.take(arrived, connection.acknowledge),
@@ -179,7 +181,7 @@ class Bridge:
             finally:
                 await sending.close()
 
-    async def _listen(self, connection: Connection, inbox: Inbox, asked: Asked) -> None:
+    async def _listen(self, connection: BrokerConnection, inbox: Inbox, asked: Asked) -> None:
         if inbox.pattern is not None:
             await connection.subscribe(inbox.pattern)
             log.info("taking what Sources publish as %s", inbox.pattern)
@@ -202,7 +204,7 @@ class Bridge:
         asked.drop(stream)
         try:
             await sending.end(stream)
-        except Refused as error:
+        except ConnectionRefused as error:
             log.info("a part of %s cannot be taken away yet: %s", stream.topic, error)
             asked.put_back(stream)
         except BaseException:

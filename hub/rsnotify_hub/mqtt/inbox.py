@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from rsnotify.errors import DocumentError, StorageError
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
@@ -85,7 +85,7 @@ class Inbox:
         return self._prefix + "+" if self._channels else None
 
     async def take(
-        self, arrived: asyncio.Queue[Message], acknowledge: Callable[[Message], None]
+        self, arrived: asyncio.Queue[MqttMessage], acknowledge: Callable[[MqttMessage], None]
     ) -> None:
         """Take what arrives, many at a time, and acknowledge it in order.
 
@@ -101,7 +101,7 @@ class Inbox:
                 await self._finish(message, durable)
                 acknowledge(message)
 
-    async def _begin(self, message: Message) -> asyncio.Future[None] | None:
+    async def _begin(self, message: MqttMessage) -> asyncio.Future[None] | None:
         """Begin to keep a message; None for one that needs no keeping, or cannot be kept."""
         for pause in PAUSES:
             try:
@@ -114,7 +114,7 @@ class Inbox:
             await asyncio.sleep(pause)
         return await self._finish(message, self._try(message))
 
-    async def _finish(self, message: Message, work: Awaitable[T] | None) -> T | None:
+    async def _finish(self, message: MqttMessage, work: Awaitable[T] | None) -> T | None:
         """Do what remains to be done; a fault of ours costs the message, as it stays."""
         try:
             return await work if work is not None else None
@@ -127,14 +127,14 @@ class Inbox:
             log.exception("what came over MQTT as %r could not be taken", message.topic)
         return None
 
-    async def _try(self, message: Message) -> asyncio.Future[None] | None:
+    async def _try(self, message: MqttMessage) -> asyncio.Future[None] | None:
         try:
             return await self._publish(message)
         except (Refusal, DocumentError) as error:
             self._refused(message, error)
             return None
 
-    async def _publish(self, message: Message) -> asyncio.Future[None] | None:
+    async def _publish(self, message: MqttMessage) -> asyncio.Future[None] | None:
         """Begin to keep a message; None for one that needs no keeping."""
         if self._asked.concerns(message):
             self._wake(self._asked.take(message))
@@ -147,13 +147,13 @@ class Inbox:
         fragment = await self._intake.read_content(message.payload, message.content_type or _XML)
         return self._topics.publish(channel, fragment)
 
-    def _refused(self, message: Message, error: Refusal | DocumentError) -> None:
+    def _refused(self, message: MqttMessage, error: Refusal | DocumentError) -> None:
         code = error.code if isinstance(error, Refusal) else Code.INVALID_FRAGMENT
         self._statistics.refused[code] += 1
         level = self._level(message, code)
         log.log(level, "refused what came over MQTT as %r: %s", message.topic, error)
 
-    def _level(self, message: Message, code: Code) -> int:
+    def _level(self, message: MqttMessage, code: Code) -> int:
         """Warn of what a Source sent; of what somebody asked for once for each kind of refusal."""
         if not self._asked.concerns(message):
             return logging.WARNING
@@ -161,7 +161,7 @@ class Inbox:
         self._warned.add(code)
         return level
 
-    def _channel(self, message: Message) -> str:
+    def _channel(self, message: MqttMessage) -> str:
         channel = message.channel or self._known.get(message.topic)
         if channel is None:
             raise Refusal(Code.BAD_REQUEST, "it does not say which channel it is about")

@@ -7,9 +7,10 @@ import logging
 from random import Random
 
 from rsnotify.errors import StorageError, Unavailable
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.names import Broker
-from rsnotify.retry import Retry
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
@@ -42,7 +43,7 @@ class Sending:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: BrokerConnection,
         broker: Broker,
         topics: Topics,
         places: Places,
@@ -98,7 +99,7 @@ class Sending:
                     async with self._room:
                         await self._send_page(stream)
                     failures = 0
-                except (Refused, StorageError) as error:
+                except (ConnectionRefused, StorageError) as error:
                     failures += 1
                     self._cuttings.pop(stream, None)  # it begins again from its place
                     await self._wait(stream.topic, error, failures)
@@ -117,7 +118,9 @@ class Sending:
             loop = asyncio.get_running_loop()
             self._timers[stream] = loop.call_later(cutting.wait, self._wake, stream)
 
-    async def _wait(self, topic: str, error: Refused | StorageError, failures: int) -> None:
+    async def _wait(
+        self, topic: str, error: ConnectionRefused | StorageError, failures: int
+    ) -> None:
         self._statistics.deliveries[Way.MQTT, Outcome.FAILED] += 1
         self._statistics.retries += 1
         level = logging.WARNING if failures == 1 else logging.INFO
@@ -190,7 +193,7 @@ class Sending:
                 content_type=entry.fragment.content_type,
                 channel=stream.topic,
             )
-        except Refused as error:
+        except ConnectionRefused as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
@@ -199,7 +202,7 @@ class Sending:
         """Wait for the broker; False when no later try can do better."""
         try:
             await acknowledged
-        except Refused as error:
+        except ConnectionRefused as error:
             if not error.too_large:
                 raise
             # Subscribers see the gap, and read the Change List.

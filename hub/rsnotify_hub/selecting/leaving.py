@@ -19,10 +19,10 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document
-from rsnotify.selective import Select
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+from rsnotify.format.writer import write_document
+from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, read_kept
 from rsnotify_hub.log.store import Entry
 
@@ -30,7 +30,7 @@ from rsnotify_hub.log.store import Entry
 _SMALL = 16_384
 
 
-def leave(fragment: Fragment, select: Select) -> Fragment:
+def leave(fragment: Fragment, select: PushSelection) -> Fragment:
     """Return what a selection leaves of a fragment."""
     if fragment.whole or fragment.heartbeat:
         return fragment

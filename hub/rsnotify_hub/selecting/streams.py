@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 
 
 class Stream(Struct, frozen=True):
@@ -17,7 +17,7 @@ class Stream(Struct, frozen=True):
     """
 
     topic: str
-    select: Select = EVERYTHING
+    select: PushSelection = EVERYTHING
 
     @property
     def key(self) -> str:
@@ -33,4 +33,4 @@ def stream_of(key: str) -> Stream:
         msgspec.DecodeError: There is none.
     """
     topic, _, text = key.partition(" ")
-    return Stream(topic, msgspec.json.decode(text, type=Select) if text else EVERYTHING)
+    return Stream(topic, msgspec.json.decode(text, type=PushSelection) if text else EVERYTHING)

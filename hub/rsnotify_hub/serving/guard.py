@@ -21,7 +21,7 @@ from typing import cast
 
 from aiohttp import StreamReader
 
-from rsnotify.host.openfiles import allow_files
+from rsnotify.runtime.open_files import allow_files
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.serving.seats import Seats

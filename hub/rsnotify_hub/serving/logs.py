@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 
-from rsnotify.datetimes import format_datetime
+from rsnotify.format.datetimes import format_datetime
 
 #: What every record has; the rest are the fields of an event.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

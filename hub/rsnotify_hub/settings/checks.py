@@ -7,10 +7,10 @@ from ipaddress import ip_network
 from urllib.parse import urlsplit
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import parse_broker
-from rsnotify.settings.lines import Path
-from rsnotify.settings.wrong import WrongSetting
+from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.wrong_setting import WrongSetting
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_hub.access.json_web_tokens import is_key
 from rsnotify_hub.access.prefixes import may_lead_elsewhere
 from rsnotify_hub.refusals import Refusal
@@ -131,7 +131,7 @@ def check_jwt(algorithms: Sequence[str], key: str | None, audience: str | None) 
 
 
 def check_mqtt(
-    url: str | None, public_url: str | None, login: Login, channels: Sequence[str]
+    url: str | None, public_url: str | None, login: BrokerLogin, channels: Sequence[str]
 ) -> None:
     """Check how the broker is reached, and by whom.
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.settings.lines import Path
-from rsnotify.settings.wrong import WrongSetting, understand
+from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
 from rsnotify_hub.settings.layers import Layer
 
 T = TypeVar("T", bound=msgspec.Struct)

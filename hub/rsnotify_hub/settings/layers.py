@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.settings import decode_settings, read_text
-from rsnotify.host.variables import is_former
-from rsnotify.settings.lines import Path, line_of
+from rsnotify.runtime.config.files import decode_settings, read_text
+from rsnotify.runtime.config.former_variables import is_former
+from rsnotify.runtime.config.line_numbers import Path, line_of
 from rsnotify_hub.settings.tokens import find_secrets, with_digests
 
 PREFIX = "RSNOTIFY_HUB_"

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.host.settings import read_text
+from rsnotify.runtime.config.files import read_text
 from rsnotify_hub.configuration import Admin, Configuration, Publisher, login_of
 from rsnotify_hub.settings.checks import (
     check_digests,

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.settings.lines import Path
+from rsnotify.runtime.config.line_numbers import Path
 
 #: A shorter token could be guessed.
 MIN_TOKEN = 16

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from rsnotify.selective import EVERYTHING
+from rsnotify.selection.push_selection import EVERYTHING
 from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.configuration import Configuration

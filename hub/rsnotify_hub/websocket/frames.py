@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct, field
 
-from rsnotify.datetimes import Instant, format_datetime
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.log.contents import is_text
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.refusals import Code, Refusal
@@ -20,7 +20,7 @@ class Subscribe(Struct, frozen=True, tag="subscribe"):
 
     topic: str
     since: str | None = None
-    select: Select | None = None
+    select: PushSelection | None = None
 
 
 class Publish(Struct, frozen=True, tag="publish"):
@@ -35,7 +35,7 @@ class Subscribed(Struct, frozen=True, tag="subscribed", omit_defaults=True):
     topic: str
     through: str | None
     audience: int
-    select: Select = EVERYTHING
+    select: PushSelection = EVERYTHING
 
 
 class Gap(Struct, frozen=True, tag="gap"):

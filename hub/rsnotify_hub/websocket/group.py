@@ -13,8 +13,8 @@ import asyncio
 import logging
 from collections import Counter
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.selecting.cutting import Cutting

@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import DocumentError
+from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal

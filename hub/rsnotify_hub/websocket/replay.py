@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from rsnotify.datetimes import Instant, parse_datetime
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
@@ -37,7 +37,7 @@ def since_of(frame: Subscribe) -> Instant | None:
         raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
 
 
-def select_of(frame: Subscribe) -> Select:
+def select_of(frame: Subscribe) -> PushSelection:
     """Return what a subscriber asks for, in its canonical form.
 
     Raises:
@@ -98,7 +98,7 @@ async def replay(
     since: Instant | None,
     topics: Topics,
     feed: Feed,
-    select: Select,
+    select: PushSelection,
     channel: WebSocketChannel,
 ) -> None:
     """Greet a subscriber, send it the log, and make it live.
@@ -137,7 +137,7 @@ async def replay(
 
 
 def _greet(
-    topic: str, since: Instant | None, select: Select, connection: Connection, topics: Topics
+    topic: str, since: Instant | None, select: PushSelection, connection: Connection, topics: Topics
 ) -> None:
     """Send `subscribed`, and `gap` if there is one."""
     state = topics.state(topic)

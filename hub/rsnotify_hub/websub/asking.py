@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.delivering.callbacks import Callbacks

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry, Store
 from rsnotify_hub.log.topics import Topics

@@ -7,8 +7,8 @@ import asyncio
 from aiohttp import web
 
 from rsnotify.errors import DocumentError
-from rsnotify.links import parse_links
-from rsnotify.vocabulary import Rel
+from rsnotify.format.links import parse_links
+from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.intake import Intake

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivering.delivery import Delivery

@@ -13,11 +13,11 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rsnotify.datetimes import Instant, to_microseconds
 from rsnotify.errors import StorageError
-from rsnotify.model import Resource
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify.plural import counted
-from rsnotify.vocabulary import ChangeType
 from rsnotify_publisher.dumps.supply import Bitstream, chunks, opened
 from rsnotify_publisher.hashes import Digests
 

@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 
 from msgspec.structs import replace
 
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import MAX_BYTES, Rel
-from rsnotify.writing import entry, write_document
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import MAX_BYTES, Rel
+from rsnotify.format.writer import entry, write_document
 from rsnotify_publisher.files import write_atomically
 
 _PARTS = "resourcesync"

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, ChangeType, Rel
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify_publisher.dumps.package import PackageFile
 from rsnotify_publisher.dumps.supply import Bitstream, Supply, agrees
 

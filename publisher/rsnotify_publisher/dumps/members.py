@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from rsnotify.mediatypes import extension
-from rsnotify.model import Resource
+from rsnotify.format.media_types import extension
+from rsnotify.format.model import Resource
 
 # What some file system cannot hold, or could take for the way to a parent.
 _UNSAFE = re.compile(r"(?:[^A-Za-z0-9._-]|\.{2,})+")

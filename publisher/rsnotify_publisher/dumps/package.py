@@ -9,9 +9,9 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document, Resource
-from rsnotify.writing import Profile, closing, entry, opening
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify_publisher.dumps.members import is_compressed, member_path
 from rsnotify_publisher.dumps.supply import CHUNK, Bitstream, chunks
 from rsnotify_publisher.hashes import Digests

@@ -11,9 +11,9 @@ from zipfile import ZipFile
 
 from msgspec import Struct
 
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import MAX_BYTES, Rel
-from rsnotify.writing import Profile
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import MAX_BYTES, Rel
+from rsnotify.format.writer import Profile
 from rsnotify_publisher.dumps.entries import Entries
 from rsnotify_publisher.dumps.package import PackageFile
 from rsnotify_publisher.dumps.supply import Offer, Supply

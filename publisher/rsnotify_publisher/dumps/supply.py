@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.hashes import Digests
 
 #: Bytes that are copied at a time.

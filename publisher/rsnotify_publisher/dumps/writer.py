@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rsnotify.datetimes import Instant
-from rsnotify.model import Document, Link, Resource
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import MAX_ENTRIES, Capability, Rel
+from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
-from rsnotify.vocabulary import MAX_ENTRIES, Capability, Rel
-from rsnotify.writing import Profile
 from rsnotify_publisher.dumps.dumpdocument import DumpDocument
 from rsnotify_publisher.dumps.entries import ChangeEntries, ResourceEntries
 from rsnotify_publisher.dumps.packages import Package, Packages

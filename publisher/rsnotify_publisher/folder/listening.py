@@ -13,7 +13,7 @@ from typing import Protocol
 
 from watchfiles import Change, awatch
 
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_publisher.groups import first_cause
 
 _log = logging.getLogger("rsnotify.source")

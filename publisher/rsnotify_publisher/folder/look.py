@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.model import Resource
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Resource
 from rsnotify_publisher.files import TICK
 from rsnotify_publisher.folder.names import media_type
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.mediatypes import guess
+from rsnotify.format.media_types import guess
 from rsnotify_publisher.documents import RESERVED
 
 _UNKNOWN = "application/octet-stream"

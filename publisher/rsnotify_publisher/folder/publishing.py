@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
-from rsnotify.host.lanes import Lane
 from rsnotify.plural import counted
+from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher.folder.listening import Listening
 from rsnotify_publisher.folder.serve import Folder
 from rsnotify_publisher.folder.sets import load

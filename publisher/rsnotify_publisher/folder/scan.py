@@ -14,8 +14,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record, check_uri
 from rsnotify_publisher.folder.look import Look, Unsettled, look_at, validator_of
 from rsnotify_publisher.folder.names import Names

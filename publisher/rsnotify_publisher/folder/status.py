@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant, from_microseconds
-from rsnotify.digest import SetSum
+from rsnotify.format.datetimes import Instant, from_microseconds
+from rsnotify.format.digest import SetSum
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.publisher import Publisher
 

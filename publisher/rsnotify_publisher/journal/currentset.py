@@ -12,10 +12,10 @@ from itertools import islice
 from msgspec import Struct, json
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.digest import SetSum
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Record, as_listed
 from rsnotify_publisher.journal.storage import Storage
 

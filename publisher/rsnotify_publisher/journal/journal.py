@@ -16,11 +16,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.digest import SetSum
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal.catalogue import Volume
 from rsnotify_publisher.journal.currentset import CurrentSet, Entered, decode, encode

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from msgspec import json
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.journal.catalogue import Catalogue
 
 _encode = json.Encoder().encode

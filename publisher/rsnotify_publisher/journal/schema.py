@@ -6,9 +6,9 @@ import sqlite3
 
 from msgspec import json
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.digest import SetSum
-from rsnotify.model import Resource
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.digest import SetSum
+from rsnotify.format.model import Resource
 
 VERSION = 5
 #: Bytes. Changes of a large set lie far from each other, so that each takes a page with it, to

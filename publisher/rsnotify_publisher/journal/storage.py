@@ -12,9 +12,9 @@ from typing import Self
 from filelock import FileLock
 from msgspec import Struct
 
-from rsnotify.digest import SetDigest, SetSum
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.host.roles import check_role
+from rsnotify.format.digest import SetDigest, SetSum
+from rsnotify.runtime.folder_roles import check_role
 from rsnotify_publisher.journal import schema
 
 #: MiB of a journal that its writer keeps at hand.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from rsnotify.vocabulary import Capability
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.documents import ARCHIVES, PARTS, compact, is_final
 from rsnotify_publisher.files import sweep
 from rsnotify_publisher.journal import Journal, Recorder, Volume

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsnotify.vocabulary import Capability
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.documents import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
 from rsnotify_publisher.files import also_as, write_atomically
 from rsnotify_publisher.journal import Journal, Recorder, Volume

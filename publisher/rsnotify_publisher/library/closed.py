@@ -8,9 +8,9 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rsnotify.model import Resource
-from rsnotify.reading import SitemapReader
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import SitemapReader
+from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher.files import reading
 from rsnotify_publisher.journal import Journal, Volume
 

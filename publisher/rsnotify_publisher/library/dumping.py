@@ -13,10 +13,10 @@ from shutil import rmtree
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds, to_microseconds
-from rsnotify.model import Resource
-from rsnotify.reading import read_document
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.contents import CheckedContents
 from rsnotify_publisher.documents import (
     ARCHIVES,

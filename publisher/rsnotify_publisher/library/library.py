@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
 
-from rsnotify.datetimes import to_microseconds
 from rsnotify.errors import RsnotifyError, StorageError
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.changes import as_listed, check_resource
 from rsnotify_publisher.documents import (
     CAPABILITY_LIST,

@@ -12,10 +12,10 @@ from zlib import crc32
 
 from msgspec import Struct
 
-from rsnotify.datetimes import to_microseconds
-from rsnotify.model import Resource
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import closing, opening
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import closing, opening
 from rsnotify_publisher.documents import Documents
 from rsnotify_publisher.journal import Journal, Volume
 from rsnotify_publisher.retention import Rotation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from rsnotify.model import Document
-from rsnotify.writing import closing, opening
+from rsnotify.format.model import Document
+from rsnotify.format.writer import closing, opening
 from rsnotify_publisher.documents import Documents
 from rsnotify_publisher.files import atomic, reading, write_atomically, writing
 from rsnotify_publisher.options import Options

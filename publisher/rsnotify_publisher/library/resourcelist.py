@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from rsnotify.model import Resource
-from rsnotify.vocabulary import Capability
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.documents import RESOURCE_LIST, stem
 from rsnotify_publisher.files import also_as
 from rsnotify_publisher.journal import Volume

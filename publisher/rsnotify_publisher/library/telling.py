@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import from_microseconds
-from rsnotify.model import Resource
-from rsnotify.vocabulary import Capability, ChangeType
+from rsnotify.format.datetimes import from_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher.documents import ARCHIVES, CHANGE_LIST, Documents
 from rsnotify_publisher.journal import Recorder, Volume
 

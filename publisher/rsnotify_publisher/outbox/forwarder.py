@@ -12,8 +12,8 @@ from filelock import FileLock, Timeout
 from msgspec import DecodeError, json
 
 from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError
-from rsnotify.model import Resource
-from rsnotify.retry import Retry
+from rsnotify.format.model import Resource
+from rsnotify.sync.retry import Retry
 from rsnotify_publisher.changes import check_change
 from rsnotify_publisher.outbox.queue import Queue, Waiting
 from rsnotify_publisher.publisher import Publisher

@@ -9,8 +9,8 @@ from typing import Generic, TypeVar, Unpack
 from msgspec import json
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher.changes import Metadata, check_change, describe
 
 #: The table, unless another is named.

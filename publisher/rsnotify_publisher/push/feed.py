@@ -11,9 +11,9 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from rsnotify.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
-from rsnotify.digest import SetDigest
-from rsnotify.model import Resource
+from rsnotify.format.datetimes import Instant, format_datetime, from_microseconds, to_microseconds
+from rsnotify.format.digest import SetDigest
+from rsnotify.format.model import Resource
 from rsnotify_publisher.journal import State
 from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from rsnotify.vocabulary import Capability
+from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.documents import CAPABILITY_LIST
 from rsnotify_publisher.framework import Notices, listeners, promise
 from rsnotify_publisher.journal import Journal, Recorder, State

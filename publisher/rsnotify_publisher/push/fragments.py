@@ -10,11 +10,11 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.datetimes import Instant
-from rsnotify.digest import SetDigest
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import INLINE_LIMIT, Capability, Rel
-from rsnotify.writing import Profile, closing, entry, opening
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.digest import SetDigest
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import INLINE_LIMIT, Capability, Rel
+from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify_publisher.hashes import Digests
 
 

@@ -9,8 +9,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.mqtt.login import ANONYMOUS, Login
-from rsnotify.mqtt.names import is_broker, parse_broker
+from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
+from rsnotify.runtime.mqtt.names import is_broker, parse_broker
 
 #: What stands before the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"
@@ -32,7 +32,7 @@ class Hub(Struct, frozen=True):
     uri: str
     advertised: tuple[str, ...]
     token: str | None = None
-    login: Login = ANONYMOUS
+    login: BrokerLogin = ANONYMOUS
     version: str = "5"
 
     def __repr__(self) -> str:
@@ -71,7 +71,7 @@ class HubFailure(RsnotifyError):
 
 
 def parse_hub(
-    url: str, token: str | None = None, *, login: Login = ANONYMOUS, version: str = "5"
+    url: str, token: str | None = None, *, login: BrokerLogin = ANONYMOUS, version: str = "5"
 ) -> Hub:
     """Read a hub as a user names it.
 
@@ -118,7 +118,7 @@ def parse_hubs(
     token: str | None = None,
     advertise: Sequence[str] = (),
     *,
-    login: Login = ANONYMOUS,
+    login: BrokerLogin = ANONYMOUS,
     version: str = "5",
 ) -> tuple[Hub, ...]:
     """Read the hubs of a Source as a user names them.
@@ -153,7 +153,7 @@ def check_token(token: str | None) -> None:
         raise ConfigurationError("the token has a line break or another control character")
 
 
-def _broker(url: str, login: Login, version: str) -> Hub:
+def _broker(url: str, login: BrokerLogin, version: str) -> Hub:
     parse_broker(url)
     login.check()
     if version not in ("5", "3.1.1"):

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from contextlib import aclosing
 
-from rsnotify.mqtt.connecting import connect
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import connect
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify_publisher.push.fragments import Fragment, Fragments
 from rsnotify_publisher.push.hubs import Hub
 
@@ -45,7 +46,7 @@ async def feed_by_mqtt(hub: Hub, topic: str, feed: Fragments) -> None:
 
 
 async def _send(
-    connection: Connection, name: str, channel: str, feed: Fragments, sent: _Sent
+    connection: BrokerConnection, name: str, channel: str, feed: Fragments, sent: _Sent
 ) -> None:
     async with aclosing(feed.fragments()) as fragments:
         async for fragment in fragments:
@@ -53,7 +54,7 @@ async def _send(
                 taken = await connection.publish(
                     name, fragment.body, content_type=_XML, channel=channel
                 )
-            except Refused as error:
+            except ConnectionRefused as error:
                 taken = asyncio.get_running_loop().create_future()
                 taken.set_exception(error)
             sent.put_nowait((fragment, taken))
@@ -64,7 +65,7 @@ async def _confirm(sent: _Sent, feed: Fragments) -> None:
         fragment, taken = await sent.get()
         try:
             await taken
-        except Refused as error:
+        except ConnectionRefused as error:
             if not error.too_large:
                 raise
             # No later try can do better; Destinations see the gap and read the Change List.

@@ -11,8 +11,8 @@ from urllib.parse import urljoin
 
 import aiohttp
 
-from rsnotify.links import format_links
-from rsnotify.vocabulary import Rel
+from rsnotify.format.links import format_links
+from rsnotify.format.vocabulary import Rel
 from rsnotify_publisher.push.fragments import Fragments
 from rsnotify_publisher.push.hubs import Hub, HubFailure
 

@@ -15,8 +15,8 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from rsnotify.datetimes import Instant, parse_datetime
-from rsnotify.mqtt.names import is_broker
+from rsnotify.format.datetimes import Instant, parse_datetime
+from rsnotify.runtime.mqtt.names import is_broker
 from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.push.fragments import Fragment, Fragments
 from rsnotify_publisher.push.hubs import Hub, HubFailure

@@ -17,11 +17,11 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from rsnotify.datetimes import parse_datetime, to_microseconds
-from rsnotify.links import format_links
-from rsnotify.model import Document
-from rsnotify.vocabulary import WELL_KNOWN_PATH, Rel
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import parse_datetime, to_microseconds
+from rsnotify.format.links import format_links
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Rel
+from rsnotify.format.writer import write_document
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import robots_lines
 from rsnotify_publisher.documents import (

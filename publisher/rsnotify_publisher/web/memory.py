@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from itertools import islice
 from urllib.parse import urlencode
 
-from rsnotify.datetimes import format_datetime, from_microseconds, to_microseconds
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability, Rel
+from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify_publisher.documents import CAPABILITY_LIST, CHANGE_MEMORY, RESOURCE_LIST
 from rsnotify_publisher.journal import Volume
 from rsnotify_publisher.library.closed import changes_in

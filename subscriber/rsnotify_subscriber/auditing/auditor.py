@@ -13,12 +13,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from rsnotify.coverage import Change
 from rsnotify.errors import ConfigurationError, FetchError, NotFound, shown
-from rsnotify.model import Resource
-from rsnotify.offer import Offer
-from rsnotify.vocabulary import ChangeType
-from rsnotify.ways import described, wanted
+from rsnotify.format.coverage import Change
+from rsnotify.format.model import Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.selection.representations import described, wanted
 from rsnotify_subscriber.auditing.expected import Expectation, Expected
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.discovery import Offers, base_of, discover

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from rsnotify.commands import printable, run_until_stopped
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.running import printable, run_until_stopped
 from rsnotify_subscriber.command_options import (
     Bearer,
     Dest,

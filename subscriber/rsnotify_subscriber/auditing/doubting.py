@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from rsnotify.coverage import is_ahead
-from rsnotify.datetimes import Instant, format_datetime
-from rsnotify.dating import postponed
-from rsnotify.model import Document
-from rsnotify.vocabulary import Capability
+from rsnotify.format.coverage import is_ahead
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.model import Document
+from rsnotify.format.timestamp_precision import postponed
+from rsnotify.format.vocabulary import Capability
 
 #: An interval may be rounded to whole seconds.
 _ROUNDED = timedelta(seconds=1)

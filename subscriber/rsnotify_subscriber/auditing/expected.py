@@ -6,19 +6,19 @@ from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from rsnotify.actions import Fetch
-from rsnotify.baseline import Baseline
-from rsnotify.coverage import Change, Coverage, Frontier
-from rsnotify.datetimes import Instant, format_datetime, to_microseconds
 from rsnotify.errors import DocumentError, FetchError
-from rsnotify.ladder import change_ways, resource_ways
-from rsnotify.links import resolve
-from rsnotify.model import Document, Resource
-from rsnotify.offer import Offer
-from rsnotify.pull import Pull
-from rsnotify.reduction import reduce
-from rsnotify.selection import Selection
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.coverage import Change, Coverage, Frontier
+from rsnotify.format.datetimes import Instant, format_datetime, to_microseconds
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.selection.selection import Selection
+from rsnotify.sync.actions import Fetch
+from rsnotify.sync.baseline import Baseline
+from rsnotify.sync.fallback_order import change_ways, resource_ways
+from rsnotify.sync.pull import Pull
+from rsnotify.sync.reduction import reduce
 from rsnotify_subscriber.auditing.doubting import doubt_about
 from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.fetching.digests import agree

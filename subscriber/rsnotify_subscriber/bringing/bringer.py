@@ -16,12 +16,17 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from rsnotify.coverage import Change
-from rsnotify.datetimes import Instant, from_microseconds, to_microseconds
-from rsnotify.dating import ends, postponed
 from rsnotify.errors import ContentMismatch, FetchError, Unavailable
-from rsnotify.model import Resource
-from rsnotify.ways import Place, Wanted, wanted, wanted_link
+from rsnotify.format.coverage import Change
+from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.selection.representations import (
+    RepresentationSource,
+    WantedRepresentation,
+    wanted,
+    wanted_link,
+)
 from rsnotify_subscriber.bringing.freshness import Freshness, check_announced
 from rsnotify_subscriber.bringing.inline import inline_content
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
@@ -99,17 +104,17 @@ class Bringer:
         self._resting: dict[str, float] = {}
         self._patcher = Patcher(holding, wishes.patches) if holding is not None else None
 
-    def wanted(self, change: Change) -> Wanted:
+    def wanted(self, change: Change) -> WantedRepresentation:
         """Tell what is to be brought for a change that is no deletion."""
         wishes = self._wishes
         return wanted(change, wishes.prefer, exact=wishes.exact, random=self._random)
 
-    def at_hand(self, wanted: Wanted) -> Content | None:
+    def at_hand(self, wanted: WantedRepresentation) -> Content | None:
         """Return content that came with the document, verified; None if it is to be brought."""
         data = inline_content(wanted)
         return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
 
-    async def bring(self, wanted: Wanted, held: Held | None) -> Content | Unchanged:
+    async def bring(self, wanted: WantedRepresentation, held: Held | None) -> Content | Unchanged:
         """Bring content, verified.
 
         Args:
@@ -133,7 +138,7 @@ class Bringer:
         return answer
 
     async def _brought(
-        self, wanted: Wanted, held: Held | None, *, fresh: bool
+        self, wanted: WantedRepresentation, held: Held | None, *, fresh: bool
     ) -> Content | Unchanged:
         if (member := await self._member(wanted)) is not None:
             return member
@@ -145,7 +150,7 @@ class Bringer:
             answer = await self._patched(wanted, held) or await self._get(wanted, fresh=fresh)
         return await self._freshness.checked(answer, wanted, held)
 
-    async def current(self, wanted: Wanted, held: Held | None) -> Content:
+    async def current(self, wanted: WantedRepresentation, held: Held | None) -> Content:
         """Fetch the current content of a resource from its own URI, past caches.
 
         Args:
@@ -167,7 +172,7 @@ class Bringer:
                 raise
         return content
 
-    async def _member(self, wanted: Wanted) -> Content | None:
+    async def _member(self, wanted: WantedRepresentation) -> Content | None:
         if self._packages is None or wanted.package is None or wanted.entry.path is None:
             return None
         try:
@@ -176,7 +181,7 @@ class Bringer:
             logger.info("it is fetched, as its package did not have it: %s", error)
             return None
 
-    async def _patched(self, wanted: Wanted, held: Held | None) -> Content | None:
+    async def _patched(self, wanted: WantedRepresentation, held: Held | None) -> Content | None:
         if self._patcher is None or held is None:
             return None
         for link in self._patcher.usable(wanted, held):
@@ -190,13 +195,13 @@ class Bringer:
                 return self._fetcher.at_hand(data, wanted.entry.hash)
         return None
 
-    async def _document(self, wanted: Wanted) -> Content:
+    async def _document(self, wanted: WantedRepresentation) -> Content:
         data = inline_content(wanted, proved=False)
         if data is not None:
             return self._fetcher.at_hand(data, wanted.entry.hash)
         return await self._member(wanted) or await self._get(wanted)
 
-    async def _get(self, wanted: Wanted, *, fresh: bool = False) -> Content:
+    async def _get(self, wanted: WantedRepresentation, *, fresh: bool = False) -> Content:
         reason: FetchError | None = None
         for place in self._awake(wanted):
             entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
@@ -210,13 +215,13 @@ class Bringer:
         # Without a place it travels in the document, and was found not to be what was announced.
         raise reason or ContentMismatch(wanted.entry.uri[:80], "it is not what was announced")
 
-    def _awake(self, wanted: Wanted) -> Sequence[Place]:
+    def _awake(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
         """Return the places to try: a mirror that is away must not hold up each resource."""
         now = asyncio.get_running_loop().time()
         awake = [place for place in wanted.places if self._resting.get(_host(place), 0.0) <= now]
         return awake or wanted.places
 
-    def _note(self, place: Place, error: FetchError) -> None:
+    def _note(self, place: RepresentationSource, error: FetchError) -> None:
         logger.info("another place is tried: %s", error)
         if isinstance(error, Unavailable):
             now = asyncio.get_running_loop().time()
@@ -224,7 +229,7 @@ class Bringer:
             self._resting[_host(place)] = now + _REST
 
 
-def _condition(wanted: Wanted, held: Held | None) -> str | None:
+def _condition(wanted: WantedRepresentation, held: Held | None) -> str | None:
     """Return the header field that asks for content only if it is not what is held."""
     entry = wanted.entry
     if held is None or held.validator is None or not held.fetched_at:
@@ -248,5 +253,5 @@ def _is_around(made: Instant, fetched: Instant) -> bool:
     return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)
 
 
-def _host(place: Place) -> str:
+def _host(place: RepresentationSource) -> str:
     return place.uri.partition("://")[2].partition("/")[0]

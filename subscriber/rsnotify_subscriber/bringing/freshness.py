@@ -15,11 +15,11 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import format_datetime, to_microseconds
-from rsnotify.dating import ends, postponed
 from rsnotify.errors import ContentMismatch
-from rsnotify.model import Resource
-from rsnotify.ways import Wanted
+from rsnotify.format.datetimes import format_datetime, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
@@ -35,7 +35,7 @@ _VAIN = 3
 _MOST = 10_000
 
 
-def is_older(answer: Content | Unchanged, wanted: Wanted) -> bool:
+def is_older(answer: Content | Unchanged, wanted: WantedRepresentation) -> bool:
     """Return whether an answer is, by its dates, older than a change announced without a hash."""
     entry, link = wanted.entry, wanted.alternate
     announced = entry.lastmod or entry.datetime
@@ -78,7 +78,7 @@ class Freshness:
             self._refused.pop(uri, None)
 
     async def checked(
-        self, answer: Content | Unchanged, wanted: Wanted, held: Held | None
+        self, answer: Content | Unchanged, wanted: WantedRepresentation, held: Held | None
     ) -> Content | Unchanged:
         """Return the answer, or a later one had past caches if this one is too old.
 
@@ -101,13 +101,17 @@ class Freshness:
             return answer
         return self._doubted(answer, wanted)
 
-    async def _past_caches(self, answer: Content | Unchanged, wanted: Wanted) -> Content:
+    async def _past_caches(
+        self, answer: Content | Unchanged, wanted: WantedRepresentation
+    ) -> Content:
         entry: Resource = replace(wanted.entry, uri=wanted.home.uri)
         if isinstance(answer, Content):
             answer.discard()
         return await self._fetcher.content(entry, fresh=True)
 
-    def _doubted(self, answer: Content | Unchanged, wanted: Wanted) -> Content | Unchanged:
+    def _doubted(
+        self, answer: Content | Unchanged, wanted: WantedRepresentation
+    ) -> Content | Unchanged:
         """Refuse an old answer, or take it with a doubt after it was refused often enough."""
         uri = wanted.entry.uri
         announced = wanted.entry.lastmod or wanted.entry.datetime

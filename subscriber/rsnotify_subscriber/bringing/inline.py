@@ -5,11 +5,11 @@ from __future__ import annotations
 from base64 import b64decode
 from urllib.parse import unquote_to_bytes
 
-from rsnotify.ways import Wanted
+from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 
 
-def inline_content(wanted: Wanted, *, proved: bool = True) -> bytes | None:
+def inline_content(wanted: WantedRepresentation, *, proved: bool = True) -> bytes | None:
     """Return the content that a document carries, if it is what hash and length announce.
 
     None if the entry has no hash, or the content has another: it is fetched from its own place.

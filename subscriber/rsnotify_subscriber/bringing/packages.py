@@ -11,9 +11,9 @@ import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
-from rsnotify.links import resolve
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Rel
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Rel
 from rsnotify_subscriber.bringing.zipped import Package
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher

@@ -15,8 +15,8 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from rsnotify.errors import ContentMismatch, MalformedDocument
-from rsnotify.model import Document
-from rsnotify.reading import read_document
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
 
 #: Where a package has its manifest (core §11.2, §13.2).
 MANIFEST = "manifest.xml"

@@ -15,8 +15,8 @@ from weakref import WeakValueDictionary
 import aiohttp
 from yarl import URL
 
-from rsnotify.addresses import refusal
-from rsnotify.retry import LONGEST_WISH
+from rsnotify.runtime.addresses import refusal
+from rsnotify.sync.retry import LONGEST_WISH
 
 #: Connections to one host at a time: enough to hide latency, and no load to speak of.
 PER_HOST = 32

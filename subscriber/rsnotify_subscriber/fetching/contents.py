@@ -11,8 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant
-from rsnotify.model import Resource
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Resource
 from rsnotify_subscriber.fetching.digests import Digester
 
 #: Bytes of one content that are kept in memory.

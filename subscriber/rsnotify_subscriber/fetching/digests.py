@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rsnotify.errors import ContentMismatch
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
 
 #: The algorithms of core §7 and its successors, by their names without hyphens.
 _ALGORITHMS: dict[str, tuple[str, Callable[[], Any], int]] = {

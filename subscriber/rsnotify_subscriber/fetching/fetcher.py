@@ -14,11 +14,11 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant, to_microseconds
 from rsnotify.errors import ContentMismatch, DocumentError, NotFound, Unavailable
-from rsnotify.links import parse_links, resolve
-from rsnotify.model import Document, Resource
-from rsnotify.reading import SitemapReader, with_resources
+from rsnotify.format.datetimes import Instant, to_microseconds
+from rsnotify.format.links import parse_links, resolve
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.reader import SitemapReader, with_resources
 from rsnotify_subscriber.fetching.contents import Collector, Content, Unchanged
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.kept import Kept

@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from msgspec import Struct
 
-from rsnotify.model import Document
+from rsnotify.format.model import Document
 
 #: Documents with more entries than this are read anew each time rather than kept.
 _LARGEST = 10_000

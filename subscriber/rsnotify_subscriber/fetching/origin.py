@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import aiohttp
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.fetching.responses import sent_at
 
 _PERMANENT = frozenset({301, 308})

@@ -1,6 +1,6 @@
 """Receive a document, within bounds and without holding up what else the process does.
 
-How much a document may have is a matter of `rsnotify.reading.Limits`. Here is how long it may
+How much a document may have is a matter of `rsnotify.format.reader.Limits`. Here is how long it may
 take, how many large ones are read at once by all subscribers that share their connections, and
 that the event loop turns to other tasks between small pieces.
 """

@@ -12,11 +12,11 @@ from time import monotonic
 import aiohttp
 import msgspec
 
-from rsnotify.datetimes import Instant, parse_http_date
 from rsnotify.errors import ContentMismatch, Gone, NotFound, Unavailable
-from rsnotify.model import Document
-from rsnotify.retry import asked_wait
-from rsnotify.vocabulary import Capability
+from rsnotify.format.datetimes import Instant, parse_http_date
+from rsnotify.format.model import Document
+from rsnotify.format.vocabulary import Capability
+from rsnotify.sync.retry import asked_wait
 from rsnotify_subscriber.fetching.inflating import inflated
 
 #: RFC 9110 §8.8.2.2: a younger Last-Modified may hide a second change of the same second.

@@ -22,9 +22,9 @@ from contextlib import asynccontextmanager
 import aiohttp
 from yarl import URL
 
-from rsnotify.addresses import refusal
 from rsnotify.errors import RefusedAddress, Unavailable
-from rsnotify.links import resolve
+from rsnotify.format.links import resolve
+from rsnotify.runtime.addresses import refusal
 from rsnotify_subscriber.fetching.connections import MOST, PER_HOST, Connections, NotPublic
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
@@ -259,5 +259,5 @@ def _url(asked: str, target: str) -> URL:
         raise RefusedAddress(asked, f"{what} is no URI: {error}") from None
     if not is_web:
         what = "it" if target == asked else repr(target)
-        raise RefusedAddress(asked, f"{what} is no http or https URI")
+        raise RefusedAddress(asked, f"{what} is not an absolute http:// or https:// URL")
     return url

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.pace import Pace
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.command_how import brokered, selection
 from rsnotify_subscriber.command_options import credentials_of
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub

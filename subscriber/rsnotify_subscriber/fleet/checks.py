@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rsnotify.settings.wrong import WrongSetting
-from rsnotify_subscriber.fleet.configuration import Source
+from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.config.wrong_setting import WrongSetting
+from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify_subscriber.fleet.configuration import Source, Terms
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.push.choosing import Via
 
@@ -32,6 +34,24 @@ def check_source(number: int, source: Source, *, reachable: bool) -> None:
         raise WrongSetting(("source", number, key), reason)
 
 
+def check_terms(terms: Terms) -> None:
+    """Check what can be checked of settings for all Sources.
+
+    Raises:
+        WrongSetting: One of them is wrong.
+    """
+    for key, reason in _broker_faults(terms):
+        raise WrongSetting(("defaults", key), reason)
+
+
+def _broker_faults(terms: Terms) -> Iterator[tuple[str, str]]:
+    if terms.mqtt_url is not None:
+        try:
+            parse_broker(terms.mqtt_url)
+        except ConfigurationError as error:
+            yield "mqtt_url", str(error)
+
+
 def _faults(source: Source, *, reachable: bool) -> Iterator[tuple[str, str]]:
     for one, other in _EXCLUSIVE:
         if getattr(source, one) is not None and getattr(source, other) is not None:
@@ -50,6 +70,7 @@ def _faults(source: Source, *, reachable: bool) -> Iterator[tuple[str, str]]:
         yield "postgresql", "the state of a mirror is kept in a folder"
     if source.via is Via.WEBSUB and not reachable:
         yield "via", "WebSub needs a url in [websub], at which hubs reach this process"
+    yield from _broker_faults(source)
 
 
 def _is_within(state: str | None, dest: str) -> bool:

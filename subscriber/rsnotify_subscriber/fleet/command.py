@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import typer
 
-from rsnotify.commands import complain
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.openfiles import allow_files
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.running import complain
+from rsnotify.runtime.open_files import allow_files
 from rsnotify_subscriber.command_options import Hearing
 from rsnotify_subscriber.command_report import not_level
 from rsnotify_subscriber.command_running import follow_and_show, report_for

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 
 import msgspec
 import typer
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from rsnotify.commands import printable
-from rsnotify.commands.display import live
 from rsnotify.plural import counted
+from rsnotify.runtime.cli.display import live
+from rsnotify.runtime.cli.running import printable
 from rsnotify_subscriber.command_report import Quiet
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
 
@@ -108,10 +109,9 @@ class TerminalReport:
         self._live.update(table_of(statuses))
 
 
-def table_of(statuses: Statuses) -> Table:
+def table_of(statuses: Statuses) -> Group:
     """Make a table of those that most need to be looked at, with a line for all below it."""
-    caption = Text(sentence(statuses))
-    table = Table(caption=caption, caption_justify="left", box=None, expand=True)
+    table = Table(box=None, expand=True)
     table.add_column("Source", no_wrap=True, max_width=_NAME_WIDTH)
     table.add_column("", no_wrap=True, ratio=1)  # what is wrong has all the room that is left
     for title in ("resources", "pending", "push"):
@@ -128,7 +128,9 @@ def table_of(statuses: Statuses) -> Table:
             str(status.push),
             f"{status.through:%Y-%m-%d %H:%M:%S}" if status.through else "not yet",
         )
-    return table
+    # As a caption it would be padded to the width of the terminal: the ^C that a terminal shows
+    # then begins a line of its own, and the display leaves its first line behind.
+    return Group(table, Text(sentence(statuses)))
 
 
 def _standing(one: SourceStatus) -> str:

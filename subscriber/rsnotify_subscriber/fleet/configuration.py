@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
 from rsnotify.errors import shown
-from rsnotify.pace import Pace
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.fetcher import LARGEST
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
@@ -104,7 +104,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     mqtt_certificate: _Path | None = None
     mqtt_key: _Path | None = None
     mqtt_session: str = ""
-    mqtt_version: str = "5"
+    mqtt_version: Literal["5", "3.1.1"] = "5"
 
     def __repr__(self) -> str:
         """Return what may be logged."""

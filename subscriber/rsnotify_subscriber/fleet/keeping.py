@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.settings import Looking
+from rsnotify.runtime.config.files import FileWatch
 from rsnotify_subscriber.fleet.configuration import Configuration, Source
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.subscriber import Subscriber
@@ -117,7 +117,7 @@ class Reloading:
         self._keeper = keeper
         self._load = load
         self._asked = asyncio.Event()
-        self._looking = Looking(keeper.configuration.files)
+        self._looking = FileWatch(keeper.configuration.files)
 
     def ask(self) -> None:
         """Let it be read, whether or not a file has changed."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rsnotify.host.settings import decode_settings, read_text
+from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify_subscriber.fleet.configuration import Configuration, Source
 from rsnotify_subscriber.fleet.parsing import parse
 

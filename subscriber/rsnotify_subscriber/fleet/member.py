@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from random import Random
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus
 from rsnotify_subscriber.subscriber import Subscriber
 

@@ -12,9 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, WrongOption, shown
-from rsnotify.settings.lines import line_of
-from rsnotify.settings.wrong import WrongSetting, understand
-from rsnotify_subscriber.fleet.checks import check_apart, check_source
+from rsnotify.runtime.config.line_numbers import line_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Source, Terms, WebSub
 
 T = TypeVar("T", bound=Struct)
@@ -111,7 +111,7 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configurati
     }
     options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
     defaults = _over(file.defaults, options)
-    _converted(defaults, Terms, "defaults")
+    check_terms(_converted(defaults, Terms, "defaults"))
     folder = PurePath(os.path.abspath(path)).parent
     configuration = Configuration(
         path=path,

@@ -11,11 +11,11 @@ import msgspec
 import typer
 from rich.filesize import decimal
 
-from rsnotify.commands import complain, printable, run_until_stopped
-from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RsnotifyError
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.vocabulary import Capability
 from rsnotify.plural import counted
-from rsnotify.vocabulary import Capability
+from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
 from rsnotify_subscriber.command_options import (
     Bearer,
     Header,

@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant
-from rsnotify.links import resolve
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability, Rel
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability, Rel
 
 #: Entries of a document that are kept, to be looked at themselves.
 KEPT = 1_000

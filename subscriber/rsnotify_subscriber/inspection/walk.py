@@ -11,10 +11,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rsnotify.errors import DocumentError, FetchError, SeveralSets
-from rsnotify.links import resolve
-from rsnotify.model import Document, Link, Resource
-from rsnotify.reading import SitemapReader
-from rsnotify.vocabulary import Capability, Rel
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.reader import SitemapReader
+from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify_subscriber.discovery import find
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from rsnotify.arguments import require
 from rsnotify.errors import ConfigurationError, StorageError
+from rsnotify.runtime.arguments import require
 from rsnotify_subscriber.folders import flush, make_durably
 from rsnotify_subscriber.mirror.tree import Tree
 from rsnotify_subscriber.received import Received

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rsnotify.model import Link
-from rsnotify.ways import Wanted
+from rsnotify.format.model import Link
+from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 from rsnotify_subscriber.held import Held
@@ -38,7 +38,7 @@ class Patcher:
         self._patches = {**STANDARD_PATCHES, **patches}
         self._turn = asyncio.Lock()
 
-    def usable(self, wanted: Wanted, held: Held | None) -> Iterator[Link]:
+    def usable(self, wanted: WantedRepresentation, held: Held | None) -> Iterator[Link]:
         """Give the patches that may be worth fetching.
 
         Args:
@@ -56,7 +56,7 @@ class Patcher:
                 yield link
 
     async def patched(
-        self, wanted: Wanted, held: Held, link: Link, document: Content
+        self, wanted: WantedRepresentation, held: Held, link: Link, document: Content
     ) -> bytes | None:
         """Return the content that is wanted, verified; None if it does not come out.
 
@@ -76,7 +76,11 @@ class Patcher:
 
 
 def _patched(
-    wanted: Wanted, held: Held, function: Patch | None, path: Path | None, document: Content
+    wanted: WantedRepresentation,
+    held: Held,
+    function: Patch | None,
+    path: Path | None,
+    document: Content,
 ) -> bytes | None:
     try:
         before = _read(path, held)

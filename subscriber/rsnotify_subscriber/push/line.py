@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
+from urllib.parse import urlsplit
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.tasks import Tasks
+
+_PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
 class Exchange(Protocol):
@@ -62,6 +65,12 @@ class Line:
     def counts(self) -> bool:
         """Whether changes arrive by it."""
         return self.is_up and not self.is_mute
+
+    @property
+    def place(self) -> tuple[str, int | None] | None:
+        """The host and port of its hub, if it has them."""
+        parts = urlsplit(self.hub)
+        return (parts.hostname, parts.port or _PORTS.get(parts.scheme)) if parts.hostname else None
 
     def open(self, tasks: Tasks, since: Callable[[], Instant | None]) -> None:
         """Begin to receive.

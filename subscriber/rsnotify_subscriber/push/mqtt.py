@@ -16,15 +16,15 @@ from random import Random
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import ConfigurationError, RefusedAddress, Unavailable
-from rsnotify.mqtt.asking import CONTENT_TYPE, LEASE, Ask
-from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection
-from rsnotify.mqtt.login import ANONYMOUS, Login
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import Broker, asking, channel_name, parse_broker
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.datetimes import Instant
+from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import Broker, asking, channel_name, parse_broker
+from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import dial
 from rsnotify_subscriber.push.transport import Listener
@@ -50,7 +50,7 @@ class Brokered(Struct, frozen=True, kw_only=True):
     """
 
     url: str | None = None
-    login: Login = ANONYMOUS
+    login: BrokerLogin = ANONYMOUS
     session: str = ""
     version: str = "5"
 
@@ -106,7 +106,7 @@ class MqttTransport:
         options: Brokered,
         *,
         trusts: Callable[[str | None], Awaitable[bool]],
-        select: Select = EVERYTHING,
+        select: PushSelection = EVERYTHING,
         unasked: set[str] | None = None,
     ) -> None:
         self._broker = broker
@@ -125,7 +125,7 @@ class MqttTransport:
 
     async def _receive(self, listener: Listener) -> None:
         arriving = _Arriving(self._broker.topic(self._topic), self._part(), listener)
-        session = Session(self._options.session, _EXPIRY) if self._options.session else CLEAN
+        session = BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN
         async with connect(
             self._broker,
             self._options.login,
@@ -156,7 +156,7 @@ class MqttTransport:
         return self._broker.part(self._topic, self._select)
 
     async def _subscribe(
-        self, connection: Connection, arriving: _Arriving, listener: Listener
+        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
     ) -> None:
         if arriving.part is not None:
             try:
@@ -167,14 +167,16 @@ class MqttTransport:
                 await self._keep_asking(connection, arriving, listener)
         await self._whole(connection, arriving, listener)
 
-    async def _whole(self, connection: Connection, arriving: _Arriving, listener: Listener) -> None:
+    async def _whole(
+        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
+    ) -> None:
         await connection.subscribe(arriving.whole)
         listener.up()
         if not await _within(PROOF, arriving.heard):
             listener.gap()
 
     async def _keep_asking(
-        self, connection: Connection, arriving: _Arriving, listener: Listener
+        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
     ) -> None:
         """Ask now and before each lease ends; and hear of everything while there is no part."""
         random = Random()
@@ -189,8 +191,8 @@ class MqttTransport:
                     connection.unsubscribe(arriving.whole)
                     await arriving.ended()
 
-    async def _ask(self, connection: Connection, arriving: _Arriving) -> None:
-        ask = Ask(self._topic, self._select)
+    async def _ask(self, connection: BrokerConnection, arriving: _Arriving) -> None:
+        ask = SelectionRequest(self._topic, self._select)
         name = channel_name(self._topic, asking(self._broker.name))
         arriving.asked()
         await connection.publish(
@@ -243,7 +245,7 @@ class _Arriving:
         self._ended.clear()
         self.part_heard.clear()
 
-    def take(self, message: Message) -> None:
+    def take(self, message: MqttMessage) -> None:
         """Take a message; an empty one says that the part has ended."""
         if message.topic == self.part and not message.payload:
             self._ended.set()

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from random import Random
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import DocumentError
-from rsnotify.model import Document
-from rsnotify.offer import Offer
-from rsnotify.reading import read_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+from rsnotify.format.offer import Offer
+from rsnotify.format.reader import read_document
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.ways import Ways
 

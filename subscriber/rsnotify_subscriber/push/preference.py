@@ -13,10 +13,12 @@ one that was begun with a moment ago, and one that is lost and had held: it is o
 If it fails then, the next is opened while it waits.
 
 An open way is closed when enough better ones have held and told something since they came up: a hub
-that is back may not have been reached by the Source yet. One that tells nothing while a worse one
-does is up, but in the place of none. Each loss after the first makes holding take twice as long, so
-that a way which comes and goes does not close and open the others as often; one that was up for
-long is forgiven. One that was found to tell nothing is *mute*, and as good as away until it does.
+that is back may not have been reached by the Source yet. Where both lead to the same hub, the
+Source reaches both or neither, so the better one only has to hold. One that tells nothing while a
+worse one does is up, but in the place of none. Each loss after the first makes holding take twice
+as long, so that a way which comes and goes does not close and open the others as often; one that
+was up for long is forgiven. One that was found to tell nothing is *mute*, and as good as away until
+it does.
 
 All times are seconds of one clock that never jumps.
 """
@@ -28,7 +30,7 @@ from math import inf
 from random import Random
 from typing import Generic, TypeVar
 
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 
 #: How long a way may take to come up before the next one is begun with too.
 PATIENCE = 2.0
@@ -58,6 +60,8 @@ class _Line(Generic[W]):
         self.is_up = False
         self.failures = 0
         self.losses = 0
+        #: The host and port of its hub.
+        self.place: Hashable = None
         #: When it may be tried again.
         self.again = -inf
         #: Until when it may be up in a moment.
@@ -112,9 +116,10 @@ class _Line(Generic[W]):
         return (self.is_up and not self.is_mute) or now < self.hopeful
 
     def replaces(self, worse: _Line[W], now: float) -> bool:
-        has_held = max(self.held, self.proven) <= now and not self.is_mute
+        has_held = self.held <= now and not self.is_mute
+        is_proven = self.proven <= now or (self.place is not None and self.place == worse.place)
         is_as_good = worse.heard <= self.heard + SLACK or worse.heard + QUIET <= now
-        return has_held and is_as_good
+        return has_held and is_proven and is_as_good
 
     def times(self) -> Iterable[float]:
         again = -inf if self.is_open else self.again
@@ -140,9 +145,17 @@ class Preference(Generic[W]):
         known = {line.way: line for line in self._lines}
         self._lines = [known.get(way) or _Line(way) for way in ways]
 
-    def up(self, way: W, now: float) -> None:
-        """Hear that a way is up."""
-        self._line(way).up(now)
+    def up(self, way: W, now: float, place: Hashable = None) -> None:
+        """Record that a way is up.
+
+        Args:
+            way: Which.
+            now: The time.
+            place: The host and port of its hub, if they are known.
+        """
+        line = self._line(way)
+        line.up(now)
+        line.place = place
 
     def heard(self, way: W, now: float) -> None:
         """Hear that a way told something."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Protocol
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.line import Line
 from rsnotify_subscriber.push.preference import Preference
@@ -17,9 +17,6 @@ from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")
-
-#: How it is told that no way is up.
-_NONE = "push is away, the lists are polled"
 
 
 #: How many seconds after the lists a way may tell the same.
@@ -163,9 +160,9 @@ class Push:
     # What becomes of those that are open: the `Exchange` of lines
 
     def line_up(self, line: Line) -> None:
-        """Hear that a hub has accepted the subscription."""
+        """Record that a hub has accepted the subscription."""
         self._failed.pop(line.way, None)
-        self._preference.up(line.way, line.up_at)
+        self._preference.up(line.way, line.up_at, line.place)
         self._tell_up(line)
         self._arrange()
 
@@ -184,8 +181,9 @@ class Push:
         wish = error.retry_after or 0.0
         self._preference.down(line.way, asyncio.get_running_loop().time(), wish)
         is_news = line.way not in self._failed
+        refusal = error.remedy is not None and self._failed.get(line.way) != str(error)
         self._failed[line.way] = str(error)
-        self._log(error, is_news=is_news)
+        self._log(error, is_news=is_news or refusal, refused=error.remedy is not None)
         if is_news:
             self._tell_down(line, str(error), counted=line.counts)
         self._arrange()
@@ -234,9 +232,13 @@ class Push:
 
     # What is told of them
 
-    def _log(self, reason: object, *, is_news: bool) -> None:
+    def _log(self, reason: object, *, is_news: bool, refused: bool = False) -> None:
         hubs = ", ".join(self.hubs)
-        state = f"a hub is away, changes arrive by {hubs}" if hubs else _NONE
+        if hubs:
+            how = "refuses this Destination" if refused else "is away"
+            state = f"a hub {how}, changes arrive by {hubs}"
+        else:
+            state = f"push is {'refused' if refused else 'away'}, the lists are polled"
         level = logging.WARNING if is_news and self._needed else logging.INFO
         logger.log(level, "%s: %s", state, reason)
 

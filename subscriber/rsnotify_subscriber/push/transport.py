@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 
 
 class Listener(Protocol):

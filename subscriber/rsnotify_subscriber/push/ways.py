@@ -9,9 +9,9 @@ from itertools import islice
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.mqtt.names import SCHEMES, parse_broker
-from rsnotify.offer import Offer
-from rsnotify.selective import EVERYTHING, Select
+from rsnotify.format.offer import Offer
+from rsnotify.runtime.mqtt.names import SCHEMES, parse_broker
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.mqtt import Brokered, MqttTransport
@@ -40,7 +40,7 @@ class Way(Struct, frozen=True):
     topic: str
     hubs: tuple[str, ...]
     make: Callable[[Way], Transport]
-    select: Select = EVERYTHING
+    select: PushSelection = EVERYTHING
 
     @property
     def hub(self) -> str:
@@ -69,7 +69,7 @@ class Ways:
         sessions: Sessions,
         callbacks: Callbacks | None,
         brokered: Brokered,
-        select: Select = EVERYTHING,
+        select: PushSelection = EVERYTHING,
     ) -> None:
         self._select = select
         self._unasked: set[str] = set()
@@ -102,7 +102,7 @@ class Ways:
                 ways.append(replace(way, make=self._mqtt_beside))
         return ways
 
-    def of(self, topic: str, hubs: Sequence[str], select: Select = EVERYTHING) -> list[Way]:
+    def of(self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING) -> list[Way]:
         """Return the ways to a topic, the best first.
 
         Args:
@@ -126,13 +126,13 @@ class Ways:
 
     # Each kind
 
-    def _to_websockets(self, topic: str, hubs: Sequence[str], select: Select) -> list[Way]:
+    def _to_websockets(self, topic: str, hubs: Sequence[str], select: PushSelection) -> list[Way]:
         if not self._wants(Via.WEBSOCKET):
             return []
         named = _by(hubs, "wss", "ws")
         return [Way(Via.WEBSOCKET, topic, (hub,), self._websocket, select) for hub in named]
 
-    def _to_brokers(self, topic: str, hubs: Sequence[str], select: Select) -> list[Way]:
+    def _to_brokers(self, topic: str, hubs: Sequence[str], select: PushSelection) -> list[Way]:
         if not self._wants(Via.MQTT):
             return []
         brokers = self._brokered.brokers(_by(hubs, *SCHEMES))

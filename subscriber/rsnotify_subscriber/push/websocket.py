@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct
 from websockets.asyncio.client import connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from rsnotify.datetimes import Instant, format_datetime
 from rsnotify.errors import RefusedAddress, Unavailable
-from rsnotify.selective import EVERYTHING, Select
-from rsnotify.vocabulary import MAX_BYTES
+from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.vocabulary import MAX_BYTES
+from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import TIMEOUT, dial
 from rsnotify_subscriber.push.transport import Listener
@@ -51,7 +51,7 @@ class WebSocketTransport:
         topic: str,
         *,
         trusts: Callable[[str | None], Awaitable[bool]],
-        select: Select = EVERYTHING,
+        select: PushSelection = EVERYTHING,
         credentials: Mapping[str, str] | None = None,
     ) -> None:
         self._hub = hub
@@ -86,6 +86,11 @@ class WebSocketTransport:
             raise RefusedAddress(self._hub, str(error.strerror)) from None
         except TimeoutError:
             raise Unavailable(self._hub, "no answer in time") from None
+        except ConnectionClosed as error:
+            if error.rcvd is None:
+                raise Unavailable(self._hub, "the connection was lost") from error
+            reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
+            raise Unavailable(self._hub, f"it closed the connection{reason}") from error
         except (OSError, ValueError, RecursionError, WebSocketException) as error:
             raise Unavailable(self._hub, str(error) or type(error).__name__) from error
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.lanes import Lane
+from rsnotify.runtime.lanes import Lane
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
 from rsnotify_subscriber.fetching.kept import Kept
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.host.roles import check_role
+from rsnotify.runtime.folder_roles import check_role
 from rsnotify_subscriber.folders import flush, make_durably
 from rsnotify_subscriber.storing.database import Row, Rows
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from rsnotify.commands import complain, printable, run_until_stopped
 from rsnotify.errors import RsnotifyError, shown
+from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
-from rsnotify.writing import Profile
+from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
 from rsnotify_subscriber.command_options import (
     Bearer,
     Header,

@@ -10,12 +10,12 @@ from pathlib import Path
 import aiohttp
 
 from rsnotify.errors import ContentMismatch, FetchError, MalformedDocument
-from rsnotify.model import Resource
+from rsnotify.format.model import Resource
+from rsnotify.format.writer import Profile
 from rsnotify.validation import Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
-from rsnotify.validation.tree import Located, Place
-from rsnotify.writing import Profile
+from rsnotify.validation.tree import Located, TreePosition
 from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import Digester
@@ -68,7 +68,7 @@ class Examiner:
         for located in found:
             self._checked[located.name].add([located.finding])
 
-    async def file(self, path: Path) -> Place:
+    async def file(self, path: Path) -> TreePosition:
         """Examine a file, a document or a package.
 
         Raises:
@@ -82,7 +82,7 @@ class Examiner:
         self._begin(Checked(name))
         return await self._package(_linked(path, self._folder), name, "")
 
-    async def fetch(self, uri: str) -> Place:
+    async def fetch(self, uri: str) -> TreePosition:
         """GET and examine a document, or a package.
 
         Raises:
@@ -95,7 +95,7 @@ class Examiner:
         except IsPackage:
             return await self.fetch_package(Reference(uri, 1))
 
-    async def peek(self, uri: str) -> Place | None:
+    async def peek(self, uri: str) -> TreePosition | None:
         """GET a document and read what it says, without noting what is wrong with it."""
         try:
             async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
@@ -103,9 +103,9 @@ class Examiner:
                 outline, _ = await self._read(uri, _text(uri, response))
         except (FetchError, IsPackage):
             return None
-        return Place(uri, uri, outline)
+        return TreePosition(uri, uri, outline)
 
-    async def fetch_package(self, reference: Reference) -> Place:
+    async def fetch_package(self, reference: Reference) -> TreePosition:
         """GET a package, and examine it and its Manifest.
 
         Args:
@@ -130,7 +130,7 @@ class Examiner:
         self._progress(checked.name)
         return checked
 
-    async def _document(self, name: str, uri: str, chunks: AsyncIterator[bytes]) -> Place:
+    async def _document(self, name: str, uri: str, chunks: AsyncIterator[bytes]) -> TreePosition:
         outline, checked = await self._read(name, chunks)
         self._begin(checked)
         return _placed(uri, name, outline)
@@ -155,7 +155,7 @@ class Examiner:
         checked.capability, checked.entries = outline.capability, outline.entries
         return outline, checked
 
-    async def _package(self, path: Path, name: str, uri: str) -> Place:
+    async def _package(self, path: Path, name: str, uri: str) -> TreePosition:
         try:
             package = await asyncio.to_thread(Package, path, name)
         except MalformedDocument as error:
@@ -176,16 +176,16 @@ class Examiner:
             await asyncio.to_thread(package.close)
         return _placed(uri, manifest.name, outline)
 
-    def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> Place:
+    def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> TreePosition:
         self._checked[name].add([broken(rule, None, "package", detail)])
-        return Place(uri, name, Outline())
+        return TreePosition(uri, name, Outline())
 
 
-def _placed(uri: str, name: str, outline: Outline) -> Place:
+def _placed(uri: str, name: str, outline: Outline) -> TreePosition:
     """Place a document, without the bitstreams of a Manifest: they are checked by now."""
     if outline.kind is not None and outline.kind.is_manifest:
         outline.references.clear()
-    return Place(uri, name, outline)
+    return TreePosition(uri, name, outline)
 
 
 def _digested(content: Content, announced: str | None) -> Digester:

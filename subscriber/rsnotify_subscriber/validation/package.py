@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rsnotify.errors import ContentMismatch
+from rsnotify.format.writer import Profile
 from rsnotify.validation import Finding, Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
-from rsnotify.writing import Profile
 from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
 from rsnotify_subscriber.fetching.digests import Digester, agree
 

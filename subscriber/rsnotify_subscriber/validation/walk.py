@@ -14,12 +14,14 @@ from tempfile import TemporaryDirectory
 from msgspec.structs import replace
 
 from rsnotify.errors import FetchError, RefusedAddress
-from rsnotify.links import resolve
+from rsnotify.format.links import resolve
+from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
+from rsnotify.format.writer import Profile
 from rsnotify.validation.outline import Reference
 from rsnotify.validation.rules import broken
 from rsnotify.validation.tree import (
     Located,
-    Place,
+    TreePosition,
     check_copy,
     check_pair,
     index_broken,
@@ -32,8 +34,6 @@ from rsnotify.validation.tree import (
     up_expected,
     up_of,
 )
-from rsnotify.vocabulary import WELL_KNOWN_PATH, Capability, Rel
-from rsnotify.writing import Profile
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
@@ -94,11 +94,11 @@ def _is_uri(target: str) -> bool:
 class _Walk:
     """One walk from a document down, breadth first."""
 
-    def __init__(self, examiner: Examiner, root: Place) -> None:
+    def __init__(self, examiner: Examiner, root: TreePosition) -> None:
         self._examiner = examiner
         self._root = root
-        self._places: dict[str, Place | None] = {root.uri: root} if root.uri else {}
-        self._peeked: dict[str, Place | None] = {}
+        self._places: dict[str, TreePosition | None] = {root.uri: root} if root.uri else {}
+        self._peeked: dict[str, TreePosition | None] = {}
         self._waiting = deque([root])
 
     async def down(self) -> None:
@@ -111,7 +111,7 @@ class _Walk:
                 if not await self._follow(parent, reference):
                     return
 
-    async def _follow(self, parent: Place, reference: Reference) -> bool:
+    async def _follow(self, parent: TreePosition, reference: Reference) -> bool:
         """Look at what a document leads to; tell whether there may be more of that."""
         if reference.uri not in self._places and len(self._places) >= _MOST_FETCHED:
             detail = f"{_MOST_FETCHED} documents and packages were, and no more are"
@@ -125,7 +125,7 @@ class _Walk:
             await self._copy(parent, reference, child)
         return True
 
-    async def _place(self, parent: Place, reference: Reference) -> Place | None:
+    async def _place(self, parent: TreePosition, reference: Reference) -> TreePosition | None:
         """Fetch a document or package, unless that was done before."""
         uri = reference.uri
         if uri in self._places:
@@ -135,7 +135,7 @@ class _Walk:
         is_package = kind is not None and kind.packages and uri != reference.contents
         try:
             if not _is_uri(uri):
-                raise RefusedAddress(uri, "it is no http or https URI")
+                raise RefusedAddress(uri, "it is not an absolute http:// or https:// URL")
             examine = self._examiner.fetch_package(reference) if is_package else None
             place = await (examine or self._examiner.fetch(uri))
         except RefusedAddress as error:
@@ -148,11 +148,11 @@ class _Walk:
         self._waiting.append(place)
         return place
 
-    def _at_fault(self, parent: Place, rule: str, reference: Reference, detail: str) -> None:
+    def _at_fault(self, parent: TreePosition, rule: str, reference: Reference, detail: str) -> None:
         finding = broken(rule, reference.line, "loc", detail, reference.entry)
         self._examiner.note([Located(parent.name, finding)])
 
-    async def _copy(self, dump: Place, reference: Reference, manifest: Place) -> None:
+    async def _copy(self, dump: TreePosition, reference: Reference, manifest: TreePosition) -> None:
         """Compare the Manifest of a package with the copy beside it (core §11.1, §13.1)."""
         if reference.contents is None:
             return
@@ -163,7 +163,7 @@ class _Walk:
             self._examiner.note(check_pair(dump, beside, copy))
             self._examiner.note(check_copy(dump, reference, manifest, copy))
 
-    async def _up(self, parent: Place, child: Place) -> None:
+    async def _up(self, parent: TreePosition, child: TreePosition) -> None:
         """Check that a document links to the one above it (core §6.2)."""
         leads, expected = up_of(child), up_expected(parent)
         if leads is None or leads == expected:
@@ -178,7 +178,7 @@ class _Walk:
             return
         self._examiner.note([up_broken(parent, child)])
 
-    async def _index(self, parent: Place, child: Place) -> None:
+    async def _index(self, parent: TreePosition, child: TreePosition) -> None:
         """Check that a part links to an index of which it is one (core §6.2)."""
         leads = index_of(child)
         if leads is None or leads == parent.uri or not (parent.uri and is_index(parent, child)):
@@ -187,7 +187,7 @@ class _Walk:
         if index is None or not is_index(index, child):
             self._examiner.note([index_broken(child)])
 
-    async def _above(self, root: Place) -> None:
+    async def _above(self, root: TreePosition) -> None:
         """Check that what stands above a Capability List can be had and lists it."""
         leads = up_of(root)
         if root.outline.capability != Capability.CAPABILITY_LIST or not root.uri or not leads:
@@ -200,7 +200,7 @@ class _Walk:
             finding = broken("tree-up", line, "rs:ln", f"{leads} does not list it")
             self._examiner.note([Located(root.name, finding)])
 
-    async def _well_known(self, place: Place) -> None:
+    async def _well_known(self, place: TreePosition) -> None:
         """Check that a Source Description is where it is looked for (core §6.3.2)."""
         if place.outline.capability != Capability.DESCRIPTION or not place.uri:
             return
@@ -212,7 +212,7 @@ class _Walk:
             finding = broken("tree-well-known", place.outline.line, "rs:md", there)
             self._examiner.note([Located(place.name, finding)])
 
-    async def _peek(self, uri: str) -> Place | None:
+    async def _peek(self, uri: str) -> TreePosition | None:
         known = self._places.get(uri)
         if known is not None:
             return known

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.model import Document
-from rsnotify.reading import Limits
+from rsnotify.format.model import Document
+from rsnotify.format.reader import DocumentLimits
+from rsnotify.format.writer import write_document
 from rsnotify.validation import Finding, Validator, validate
-from rsnotify.writing import write_document
 from tests.core.documents import DOCUMENTS
 from tests.core.validation.valid import UP, VALID, urlset
 
@@ -23,7 +23,7 @@ HEAD = '<rs:md capability="changelist" from="2013-01-03T00:00:00Z"/>\n'
 ENTRY = "<url>\n<loc>http://example.com/%d</loc>\n<rs:md change='updated'/>\n</url>\n"
 
 
-def only(data: bytes, limits: Limits) -> Finding:
+def only(data: bytes, limits: DocumentLimits) -> Finding:
     (finding,) = validate(data, limits=limits)
     return finding
 
@@ -36,13 +36,13 @@ def test_a_doctype_is_a_finding_and_nothing_after_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        (Limits(document_bytes=100), VALID["changelist"]),
-        (Limits(uri_length=5), VALID["changelist"]),
-        (Limits(links=3), urlset(UP + HEAD + f"<url>{UP * 4}</url>")),
-        (Limits(depth=10), urlset("<x xmlns='x'>" * 20)),
+        (DocumentLimits(document_bytes=100), VALID["changelist"]),
+        (DocumentLimits(uri_length=5), VALID["changelist"]),
+        (DocumentLimits(links=3), urlset(UP + HEAD + f"<url>{UP * 4}</url>")),
+        (DocumentLimits(depth=10), urlset("<x xmlns='x'>" * 20)),
     ],
 )
-def test_what_is_beyond_the_limits_is_read_no_further(limits: Limits, text: str) -> None:
+def test_what_is_beyond_the_limits_is_read_no_further(limits: DocumentLimits, text: str) -> None:
     assert only(text.encode(), limits).rule == "limit"
 
 

@@ -11,8 +11,8 @@ import sys
 import pytest
 from typer.testing import CliRunner, Result
 
-from rsnotify.commands.processes import free_port
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
+from rsnotify.runtime.processes import free_port
 from rsnotify_hub.admin import remote, shapes, tables
 from rsnotify_hub.admin.remote import Remote
 from rsnotify_hub.command import hub as commands
@@ -145,7 +145,7 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
 
 
 async def test_a_hub_that_is_not_there_is_told():
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="Connection refused; --url names the hub"):
         await Remote(f"http://127.0.0.1:{free_port()}/", None).ask("status")
 
 

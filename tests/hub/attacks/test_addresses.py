@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 import rsnotify_hub.client
-from rsnotify.addresses import refusal
-from rsnotify.commands.processes import free_port
+from rsnotify.runtime.addresses import refusal
+from rsnotify.runtime.processes import free_port
 from tests.hub.attacks.helpers import Names, Server, confirm, obliging, raw_server, sending_to
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, Client, LogWatch, fragment

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from yarl import URL
 
-from rsnotify.links import parse_links
+from rsnotify.format.links import parse_links
 from tests.hub.attacks.helpers import raw_server
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment, seconds_of

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from rsnotify_hub.conformance.asking import Settings
-from rsnotify_hub.conformance.ends import Ends, serve_ends
-from rsnotify_hub.conformance.outcomes import Level, Result, Verdict
-from rsnotify_hub.conformance.run import ALL, Check, run_checks
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub_check.asking import CheckSettings
+from rsnotify_hub_check.ends import SimulatedEndpoints, serve_endpoints
+from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
+from rsnotify_hub_check.run import ALL, ConformanceCheck, run_checks
 from tests.hub.helpers import PATIENCE
 
 OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")
@@ -25,7 +25,7 @@ OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")
 #: What is asked of a hub that serves some topics only.
 DENIAL = "a-denial-is-told"
 
-Results = dict[str, Result]
+Results = dict[str, CheckResult]
 
 
 async def check_hub(data: Path, **options: Any) -> Results:
@@ -42,31 +42,35 @@ async def check_hub(data: Path, **options: Any) -> Results:
     )
     async with serve(configuration) as url:
         hub = url + "websub"
-        settings = Settings(hub=hub, patience=PATIENCE, quiet=0.3, settle=PATIENCE, retry=PATIENCE)
+        settings = CheckSettings(
+            hub=hub, patience=PATIENCE, quiet=0.3, settle=PATIENCE, retry=PATIENCE
+        )
         return await results_of([check for check in ALL if check.name != DENIAL], settings)
 
 
 async def check_denial(data: Path, token: str) -> Results:
     """Run the one check that wants a hub which does not serve every topic."""
-    async with serve_ends("https://hub.example/") as ends:
+    async with serve_endpoints("https://hub.example/") as ends:
         publishers = [{"token": token, "topics": [ends.base]}]
         configuration = load_configuration(
             None, port=0, data=str(data), allow_private_addresses=True, publishers=publishers
         )
         async with serve(configuration) as url:
-            settings = Settings(
+            settings = CheckSettings(
                 hub=url + "websub", patience=PATIENCE, token=token, unserved="https://other.test/"
             )
             denial = [check for check in ALL if check.name == DENIAL]
             return await collect(denial, settings, ends)
 
 
-async def results_of(checks: list[Check], settings: Settings) -> Results:
-    async with serve_ends(settings.hub) as ends:
+async def results_of(checks: list[ConformanceCheck], settings: CheckSettings) -> Results:
+    async with serve_endpoints(settings.hub) as ends:
         return await collect(checks, settings, ends)
 
 
-async def collect(checks: list[Check], settings: Settings, ends: Ends) -> Results:
+async def collect(
+    checks: list[ConformanceCheck], settings: CheckSettings, ends: SimulatedEndpoints
+) -> Results:
     found = run_checks(checks, settings, ends, at_once=4 if OTHER else 16)
     return {result.name: result async for result in found}
 
@@ -74,17 +78,17 @@ async def collect(checks: list[Check], settings: Settings, ends: Ends) -> Result
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     if OTHER:
-        return asyncio.run(results_of(list(ALL), Settings(hub=OTHER)))
+        return asyncio.run(results_of(list(ALL), CheckSettings(hub=OTHER)))
     data = tmp_path_factory.mktemp("conformance")
     found = asyncio.run(check_hub(data / "open"))
     return found | asyncio.run(check_denial(data / "granted", "a token of this test"))
 
 
 @pytest.mark.parametrize("check", ALL, ids=lambda check: f"{check.section}-{check.name}")
-def test_the_hub_conforms(check: Check, results: Results) -> None:
+def test_the_hub_conforms(check: ConformanceCheck, results: Results) -> None:
     result = results[check.name]
-    if OTHER and result.verdict is Verdict.UNTOLD:
+    if OTHER and result.verdict is CheckVerdict.UNTOLD:
         pytest.skip(result.reason)
-    if OTHER and check.level is Level.MAY and result.verdict is Verdict.FAILED:
+    if OTHER and check.level is RequirementLevel.MAY and result.verdict is CheckVerdict.FAILED:
         pytest.skip(f"the hub need not: {result.reason}")
-    assert result.verdict is Verdict.PASSED, f"{check.title} {result.reason}"
+    assert result.verdict is CheckVerdict.PASSED, f"{check.title} {result.reason}"

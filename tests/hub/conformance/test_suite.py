@@ -11,17 +11,22 @@ import aiohttp
 import pytest
 from typer.testing import CliRunner
 
-import rsnotify_hub.conformance
-from rsnotify_hub.conformance.asking import Settings
-from rsnotify_hub.conformance.bench import Bench
-from rsnotify_hub.conformance.command import app
-from rsnotify_hub.conformance.ends import serve_ends
-from rsnotify_hub.conformance.outcomes import Broken, Level, Result, Verdict
-from rsnotify_hub.conformance.registry import Check
-from rsnotify_hub.conformance.report import conforms, line, summary
-from rsnotify_hub.conformance.run import ALL, run_checks
+import rsnotify_hub_check
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub_check.asking import CheckSettings
+from rsnotify_hub_check.bench import HubUnderTest
+from rsnotify_hub_check.command import app
+from rsnotify_hub_check.ends import serve_endpoints
+from rsnotify_hub_check.outcomes import (
+    CheckResult,
+    CheckVerdict,
+    RequirementBroken,
+    RequirementLevel,
+)
+from rsnotify_hub_check.registry import ConformanceCheck
+from rsnotify_hub_check.report import conforms, line, summary
+from rsnotify_hub_check.run import ALL, run_checks
 from tests.hub.conformance.small_hub import DENIED, small_hub
 from tests.hub.helpers import PATIENCE
 
@@ -119,8 +124,8 @@ LEAVING = [
 ]
 
 
-def settings(hub: str, patience: float, quiet: float = 0.3) -> Settings:
-    return Settings(
+def settings(hub: str, patience: float, quiet: float = 0.3) -> CheckSettings:
+    return CheckSettings(
         hub=hub,
         patience=patience,
         quiet=quiet,
@@ -132,9 +137,9 @@ def settings(hub: str, patience: float, quiet: float = 0.3) -> Settings:
 
 async def results_of(
     hub: str, names: list[str], patience: float, quiet: float = 0.3
-) -> list[Result]:
+) -> list[CheckResult]:
     chosen = [check for check in ALL if not names or check.name in names]
-    async with serve_ends(hub) as ends:
+    async with serve_endpoints(hub) as ends:
         found = run_checks(chosen, settings(hub, patience, quiet), ends, at_once=8)
         return [result async for result in found]
 
@@ -154,7 +159,9 @@ async def test_a_hub_that_wants_a_subscriber_before_it_is_published_to_can_be_ch
 
 async def test_a_hub_that_never_accepts_what_is_published_cannot_be_tried():
     async with small_hub("publishes nothing") as hub:
-        with pytest.raises(Broken, match="publishing is answered 400 'nothing is published here'"):
+        with pytest.raises(
+            RequirementBroken, match="publishing is answered 400 'nothing is published here'"
+        ):
             await results_of(hub, [], 5)
 
 
@@ -169,10 +176,10 @@ async def test_every_rule_that_a_hub_breaks_is_seen():
         async with small_hub(fault) as hub:
             try:
                 results = await results_of(hub, FAULTS[fault], patience, quiet)
-            except Broken:  # it does not even answer in time
+            except RequirementBroken:  # it does not even answer in time
                 return FAULTS[fault]
         assert len(results) == len(FAULTS[fault])
-        return [each.name for each in results if each.verdict is not Verdict.FAILED]
+        return [each.name for each in results if each.verdict is not CheckVerdict.FAILED]
 
     found = await asyncio.gather(*(missed(fault, 1, 0.3) for fault in FAULTS))
     # What a slow machine brings too late is looked for once more, with time.
@@ -181,15 +188,15 @@ async def test_every_rule_that_a_hub_breaks_is_seen():
 
 
 async def test_a_check_that_breaks_off_takes_no_other_result_away():
-    async def run(bench: Bench) -> None:
+    async def run(bench: HubUnderTest) -> None:
         raise ValueError("nobody thought of that")
 
-    odd = Check("odd", "7", Level.MUST, (), "A rule.", run)
+    odd = ConformanceCheck("odd", "7", RequirementLevel.MUST, (), "A rule.", run)
     (right,) = (check for check in ALL if check.name == "a-secret-of-200-bytes-is-refused")
-    async with small_hub() as hub, serve_ends(hub) as ends:
+    async with small_hub() as hub, serve_endpoints(hub) as ends:
         found = run_checks([odd, right], settings(hub, PATIENCE), ends, at_once=2)
         first, second = [result async for result in found]
-    assert (first.verdict, second.verdict) == (Verdict.FAILED, Verdict.PASSED)
+    assert (first.verdict, second.verdict) == (CheckVerdict.FAILED, CheckVerdict.PASSED)
     assert first.reason == "the check broke off: ValueError: nobody thought of that"
 
 
@@ -214,34 +221,37 @@ def test_each_check_has_been_seen_to_fail():
     assert {check.name for check in ALL} == {name for names in FAULTS.values() for name in names}
 
 
-def result(level: Level, verdict: Verdict) -> Result:
-    return Result(
+def result(level: RequirementLevel, verdict: CheckVerdict) -> CheckResult:
+    return CheckResult(
         name="a-check",
         section="7",
         level=level,
         rocks=(100,),
         title="A rule.",
         verdict=verdict,
-        reason="why" if verdict is not Verdict.PASSED else "",
+        reason="why" if verdict is not CheckVerdict.PASSED else "",
         seconds=0.1,
     )
 
 
 def test_only_what_a_hub_must_do_decides():
-    broken = {level: [result(level, Verdict.FAILED)] for level in Level}
-    assert not conforms(broken[Level.MUST])
-    assert conforms(broken[Level.SHOULD])
-    assert not conforms(broken[Level.SHOULD], strict=True)
-    assert conforms(broken[Level.MAY], strict=True)
-    assert conforms([result(Level.MUST, Verdict.UNTOLD)], strict=True)
+    broken = {level: [result(level, CheckVerdict.FAILED)] for level in RequirementLevel}
+    assert not conforms(broken[RequirementLevel.MUST])
+    assert conforms(broken[RequirementLevel.SHOULD])
+    assert not conforms(broken[RequirementLevel.SHOULD], strict=True)
+    assert conforms(broken[RequirementLevel.MAY], strict=True)
+    assert conforms([result(RequirementLevel.MUST, CheckVerdict.UNTOLD)], strict=True)
 
 
 def test_a_line_tells_rule_verdict_and_reason():
-    told = line(result(Level.MUST, Verdict.FAILED))
+    told = line(result(RequirementLevel.MUST, CheckVerdict.FAILED))
     assert told.startswith("FAILED  MUST")
     assert told.endswith("a-check [100]: A rule.\n        why")
-    assert line(result(Level.MAY, Verdict.FAILED)).startswith("no ")
-    assert summary([result(Level.MUST, Verdict.PASSED)]) == "MUST 1 of 1, SHOULD 0 of 0, MAY 0 of 0"
+    assert line(result(RequirementLevel.MAY, CheckVerdict.FAILED)).startswith("no ")
+    assert (
+        summary([result(RequirementLevel.MUST, CheckVerdict.PASSED)])
+        == "MUST 1 of 1, SHOULD 0 of 0, MAY 0 of 0"
+    )
 
 
 async def command(*arguments: str) -> tuple[int, str, str]:
@@ -279,7 +289,7 @@ async def test_what_cannot_be_tried_is_one_sentence_and_2(arguments: list[str], 
 
 
 def test_the_suite_knows_nothing_of_this_hub():
-    for path in Path(rsnotify_hub.conformance.__path__[0]).rglob("*.py"):
+    for path in Path(rsnotify_hub_check.__path__[0]).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("rsnotify_hub"):
-                assert (node.module or "").startswith("rsnotify_hub.conformance"), path
+                assert (node.module or "").startswith("rsnotify_hub_check"), path

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from rsnotify.mqtt.connecting import CLEAN, Session, connect
-from rsnotify.mqtt.connection import Connection
-from rsnotify.mqtt.messages import Message
-from rsnotify.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.messages import MqttMessage
+from rsnotify.runtime.mqtt.names import parse_broker
 from tests.hub.helpers import PATIENCE
 from tests.mosquitto import Mosquitto
 
@@ -19,10 +19,10 @@ class Ear:
     """Somebody at the broker, who remembers what comes."""
 
     def __init__(self) -> None:
-        self.messages: asyncio.Queue[Message] = asyncio.Queue()
-        self.connection: Connection
+        self.messages: asyncio.Queue[MqttMessage] = asyncio.Queue()
+        self.connection: BrokerConnection
 
-    async def next(self) -> Message:
+    async def next(self) -> MqttMessage:
         async with asyncio.timeout(PATIENCE):
             return await self.messages.get()
 
@@ -54,7 +54,7 @@ def listen(mosquitto: Mosquitto) -> Listen:
         topic: str = "rsnotify/+",
         *,
         broker: Mosquitto = mosquitto,
-        session: Session = CLEAN,
+        session: BrokerSession = CLEAN,
         **options: Any,
     ) -> AsyncIterator[Ear]:
         ear = Ear()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import Unavailable
-from rsnotify.mqtt.asking import LEASE
-from rsnotify.mqtt.connection import Refused
-from rsnotify.mqtt.names import PREFIX
-from rsnotify.selective import Select
+from rsnotify.runtime.mqtt.names import PREFIX
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.selection_requests import LEASE
+from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.sending import Sending
@@ -21,9 +21,9 @@ from tests.hub.test_websocket_selecting import BASE, named
 
 __all__ = ["run_asked"]
 
-OTHER = Select(prefixes=(BASE + "b",))
+OTHER = PushSelection(prefixes=(BASE + "b",))
 OTHER_NAME = PREFIX + OTHER.digest(TOPIC)
-THIRD = Select(prefixes=(BASE + "c",))
+THIRD = PushSelection(prefixes=(BASE + "c",))
 
 
 class Time:
@@ -104,7 +104,7 @@ async def test_what_was_asked_for_again_in_time_stays_and_the_others_give_way_in
         assert message.topic == OTHER_NAME
 
 
-@pytest.mark.parametrize("error", [Unavailable, Refused])
+@pytest.mark.parametrize("error", [Unavailable, ConnectionRefused])
 async def test_what_the_broker_did_not_forget_it_is_told_to_forget_again(
     run_asked: RunHub,
     listen: Listen,

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from rsnotify.model import Document
-from rsnotify.mqtt.asking import Ask
-from rsnotify.mqtt.connection import Connection, Refused
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import PREFIX, asking, channel_name
-from rsnotify.reading import read_document
-from rsnotify.selective import Select
+from rsnotify.format.model import Document
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.mqtt.connection import BrokerConnection
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
+from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.selecting.cutting import QUIET_SECONDS
 from tests.hub.conftest import RunHub
@@ -25,7 +26,7 @@ from tests.hub.mqtt.conftest import Ear, Listen
 from tests.hub.test_websocket_selecting import BASE, named
 from tests.mosquitto import Mosquitto
 
-MAPS = Select(prefixes=(BASE + "maps/",))
+MAPS = PushSelection(prefixes=(BASE + "maps/",))
 NAME = PREFIX + MAPS.digest(TOPIC)
 ACL = (Path(__file__).resolve().parents[3] / "hub/mosquitto/acl").read_text()
 
@@ -44,8 +45,10 @@ def run_asked(run_hub: RunHub, mosquitto: Mosquitto, watch: LogWatch) -> RunHub:
     return run
 
 
-async def ask(ear: Ear, select: Select = MAPS, *, topic: str = TOPIC, of: str = TOPIC) -> None:
-    body = Ask(topic, select).encode()
+async def ask(
+    ear: Ear, select: PushSelection = MAPS, *, topic: str = TOPIC, of: str = TOPIC
+) -> None:
+    body = SelectionRequest(topic, select).encode()
     await ear.say(channel_name(of, asking(PREFIX)), body, of, "application/json")
 
 
@@ -104,7 +107,7 @@ async def test_who_asks_as_well_keeps_nobody_from_hearing_that_nothing_was_left(
         assert span((await ear.next()).payload) == (1, 2, [])
         await hub.accepted(named(2, b=3))  # is held back now
         await ask(ear)
-        await ask(ear, Select())
+        await ask(ear, PushSelection())
         await watch.line("asks for all of its topic")  # so what came before was taken as well
         assert span((await ear.next()).payload) == (2, 3, [])
 
@@ -174,10 +177,10 @@ async def test_a_part_that_nobody_asks_for_any_more_is_taken_away(
 async def test_who_asks_for_a_part_just_as_it_is_taken_away_is_sent_the_newest_after_that(
     run_asked: RunHub, listen: Listen, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = Connection.publish
+    publish = BrokerConnection.publish
 
     async def publish_late(
-        self: Connection, topic: str, payload: bytes, **options: Any
+        self: BrokerConnection, topic: str, payload: bytes, **options: Any
     ) -> asyncio.Future[None]:
         if payload == b"":
             monkeypatch.setattr(asked, "LEASE", 7_200)
@@ -189,7 +192,7 @@ async def test_who_asks_for_a_part_just_as_it_is_taken_away_is_sent_the_newest_a
         return await publish(self, topic, payload, **options)
 
     monkeypatch.setattr(bridge, "_HOUSEKEEPING_SECONDS", 0.05)
-    monkeypatch.setattr(Connection, "publish", publish_late)
+    monkeypatch.setattr(BrokerConnection, "publish", publish_late)
     async with run_asked() as hub, listen(NAME) as ear:
         for second in range(3):
             await hub.accepted(named(second, maps_a=second + 1))
@@ -206,8 +209,8 @@ async def test_who_asks_for_a_part_just_as_it_is_taken_away_is_sent_the_newest_a
 @pytest.mark.parametrize(
     ("select", "topic", "of", "reason"),
     [
-        (Select(), TOPIC, TOPIC, "it asks for all of its topic"),
-        (Select(prefixes=("maps/",)), TOPIC, TOPIC, "is no beginning of an absolute URI"),
+        (PushSelection(), TOPIC, TOPIC, "it asks for all of its topic"),
+        (PushSelection(prefixes=("maps/",)), TOPIC, TOPIC, "is no beginning of an absolute URI"),
         (MAPS, TOPIC, TOPIC + "2", "about a channel of another name"),
         (MAPS, TOPIC + "2", TOPIC + "2", "nothing was ever published on its topic"),
     ],
@@ -216,7 +219,7 @@ async def test_what_cannot_be_asked_for_is_left_and_hurts_nobody(
     run_asked: RunHub,
     listen: Listen,
     watch: LogWatch,
-    select: Select,
+    select: PushSelection,
     topic: str,
     of: str,
     reason: str,
@@ -250,7 +253,7 @@ async def test_who_asks_writes_no_lines_of_its_own_into_the_log(
 async def test_no_more_parts_are_made_than_are_allowed(
     run_asked: RunHub, listen: Listen, watch: LogWatch
 ) -> None:
-    other = Select(prefixes=(BASE + "b",))
+    other = PushSelection(prefixes=(BASE + "b",))
     async with run_asked(max_selections=1) as hub, listen(NAME) as ear:
         await hub.accepted(named(0, maps_a=1))
         await ask(ear)
@@ -263,7 +266,7 @@ async def test_the_rights_that_we_ship_let_a_subscriber_ask_and_do_nothing_else(
     run_asked: RunHub, tmp_path: Path, listen: Listen
 ) -> None:
     users = {"hub": "one", "subscriber": "three"}
-    subscriber = Login(user="subscriber", password="three")
+    subscriber = BrokerLogin(user="subscriber", password="three")
     async with (
         Mosquitto(tmp_path / "strict", users=users, acl=ACL) as broker,
         run_asked(broker=broker, mqtt_user="hub", mqtt_password="one") as hub,
@@ -274,7 +277,7 @@ async def test_the_rights_that_we_ship_let_a_subscriber_ask_and_do_nothing_else(
         await ask(ear)
         assert span((await ear.next()).payload) == (0, 1, [1])
         for name in (NAME, channel_name(TOPIC), "rsnotify-in/x", "rsnotify-ask/x/y"):
-            with pytest.raises(Refused):
+            with pytest.raises(ConnectionRefused):
                 await ear.say(name, fragment(0, 1), TOPIC, "application/xml")
         assert nosy.messages.empty(), "who asks for what is nobody's business"
 
@@ -303,6 +306,6 @@ async def test_a_part_is_sent_in_order_while_it_is_asked_for_again_and_again(
 
 def test_an_ask_is_written_as_the_page_has_it() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs/mqtt.md").read_text()
-    maps = Select(prefixes=("https://source.example/data/maps/",))
-    assert Ask(TOPIC, maps).encode().decode() in page
+    maps = PushSelection(prefixes=("https://source.example/data/maps/",))
+    assert SelectionRequest(TOPIC, maps).encode().decode() in page
     assert f"`{PREFIX}{maps.digest(TOPIC)}`" in page

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from pathlib import Path
 
-from rsnotify.mqtt.connecting import Session
-from rsnotify.mqtt.names import channel_name
+import pytest
+
+from rsnotify.runtime.mqtt.connect import BrokerSession
+from rsnotify.runtime.mqtt.names import channel_name
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
 from tests.hub.mqtt.conftest import Listen
@@ -14,7 +17,7 @@ from tests.mosquitto import Mosquitto
 
 NAME = channel_name(TOPIC)
 #: Sessions outlive the broker, as their subscriptions do.
-AWAY = Session("a-destination", 3600)
+AWAY = BrokerSession("a-destination", 3600)
 
 
 async def test_a_fragment_reaches_the_broker_as_it_is(
@@ -79,6 +82,21 @@ async def test_what_was_published_while_the_broker_was_away_is_sent_from_the_log
         async with listen(session=AWAY) as ear:
             seen = await ear.until(bodies[-1])
     assert [body for body in dict.fromkeys(seen) if body in bodies] == bodies
+
+
+async def test_a_login_that_is_refused_is_a_warning_also_after_the_broker_was_away(
+    run_hub: RunHub, tmp_path: Path, caplog: pytest.LogCaptureFixture, watch: LogWatch
+) -> None:
+    strict = Mosquitto(tmp_path / "strict", users={"hub": "secret"})
+    options = {"mqtt_user": "hub", "mqtt_password": "wrong"}
+    async with run_hub(mqtt_url=strict.url, **options):
+        await watch.line("the MQTT broker is away")
+        async with strict:
+            await watch.line("the MQTT broker refuses this hub")
+    warnings = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    (refused,) = [line for line in warnings if "refuses this hub" in line]
+    assert "it refuses the login of 'hub'" in refused
+    assert "correct the MQTT user and password" in refused
 
 
 async def test_a_hub_that_was_stopped_sends_what_the_broker_has_not(

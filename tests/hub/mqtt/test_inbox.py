@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.mqtt.connection import Refused
-from rsnotify.mqtt.login import Login
-from rsnotify.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.login import BrokerLogin
+from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics
@@ -243,8 +243,8 @@ async def test_the_acl_of_the_broker_says_which_source_may_publish_what(
             mqtt_password="one",
             mqtt_channels=["https://source.example/"],
         ),
-        listen(broker=broker, login=Login(user="source", password="two")) as source,
-        listen(broker=broker, login=Login(user="subscriber", password="three")) as subscriber,
+        listen(broker=broker, login=BrokerLogin(user="source", password="two")) as source,
+        listen(broker=broker, login=BrokerLogin(user="subscriber", password="three")) as subscriber,
     ):
         await watch.line(TAKING)
         await say(source, fragment(0, 1))
@@ -255,7 +255,7 @@ async def test_the_acl_of_the_broker_says_which_source_may_publish_what(
             (subscriber, TOPIC, None),
             (subscriber, TOPIC, channel_name(TOPIC)),
         ):
-            with pytest.raises(Refused):
+            with pytest.raises(ConnectionRefused):
                 await say(ear, b"a lie", channel, name)
         await say(source, fragment(1, 2))
         assert (await subscriber.next()).payload == fragment(1, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify.commands.processes import free_port
+from rsnotify.runtime.processes import free_port
 from rsnotify_hub.websub.delivering.posting.connection import Connection
 from rsnotify_hub.websub.delivering.posting.pool import Pool
 from rsnotify_hub.websub.delivering.posting.poster import Poster

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.model import Link, Resource
-from rsnotify.vocabulary import ChangeType, Rel
+from rsnotify.format.model import Link, Resource
+from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder, Outbox, Waiting
 from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue

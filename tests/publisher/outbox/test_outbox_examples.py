@@ -8,8 +8,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from rsnotify.commands.processes import free_port
-from rsnotify.reading import read_document
+from rsnotify.format.reader import read_document
+from rsnotify.runtime.processes import free_port
 from tests.publisher.helpers import PATIENCE, eventually
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "publisher/examples"

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import MetaData, create_engine
 from sqlalchemy.pool import NullPool
 
-from rsnotify.model import Resource
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.outbox import Forwarder, Outbox, forwarder
 from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.settings import decode_settings
-from rsnotify.vocabulary import ChangeType
+from rsnotify.format.vocabulary import ChangeType
+from rsnotify.runtime.config.files import decode_settings
 from rsnotify_subscriber import Via
 from rsnotify_subscriber.fleet.configuration import Configuration, Source
 from rsnotify_subscriber.fleet.keeping import difference
@@ -235,6 +235,18 @@ WRONG = {
     "a session for two": (
         f'[defaults]\nmqtt_session = "s"\n{TWO}dest = "y"',
         "[[source]] two: mqtt_session: one has its own there; choose another for each",
+    ),
+    "a broker for all that is none": (
+        f'[defaults]\nmqtt_url = "http://b.example"\n{SOURCE}dest = "x"',
+        "line 2: [defaults]: mqtt_url: this is no broker",
+    ),
+    "a broker for one that is none": (
+        f'{SOURCE}dest = "x"\nmqtt_url = "http://b.example"',
+        "line 5: [[source]] one: mqtt_url: this is no broker",
+    ),
+    "a version that there is not": (
+        f'[defaults]\nmqtt_version = "4"\n{SOURCE}dest = "x"',
+        'line 2: [defaults]: mqtt_version: it has to be one of 3.1.1, "5"',
     ),
     "a schema for two": (
         '[defaults]\nhandler = "a:b"\npostgresql = ""\n'

@@ -83,8 +83,8 @@ async def test_one_signal_ends_what_hangs_nowhere(many: Many) -> None:
 
 PROGRAM = """
 import asyncio, os, signal, threading
-from rsnotify.commands import run
-from rsnotify.commands.leaving import Leaving
+from rsnotify.runtime.cli.running import run
+from rsnotify.runtime.cli.forced_shutdown import Leaving
 
 async def main(stop):
     os.kill(os.getpid(), signal.SIGTERM)

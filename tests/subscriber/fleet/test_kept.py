@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Capability
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Capability
 from rsnotify_subscriber.fetching.kept import Kept
 
 CONDITION = ("If-None-Match", '"1"')

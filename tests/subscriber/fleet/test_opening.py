@@ -10,7 +10,7 @@ from threading import Barrier
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.host.lanes import Lane
+from rsnotify.runtime.lanes import Lane
 from rsnotify_subscriber.state import State, opened
 
 PATIENCE = 30

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import Unavailable
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.transport import Listener

@@ -8,10 +8,10 @@ from random import Random
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import Unavailable
-from rsnotify.reading import read_document
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.reader import read_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD
 from rsnotify_subscriber.push.push import Push

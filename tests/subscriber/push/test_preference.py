@@ -105,6 +105,29 @@ def test_what_is_back_closes_others_at_last_where_nothing_is_told_by_any() -> No
     assert world.run(2) == "a"
 
 
+def test_what_leads_to_the_same_hub_is_closed_once_the_better_one_has_held() -> None:
+    world = World(can="bc")
+    world.places = {"a": "hub", "b": "hub", "c": "another"}
+    world.telling = set()
+    assert world.run(100) == "b"
+    world.can.add("a")
+    while world.run(0.1) != "ab":
+        pass
+    assert world.run(HOLD - 0.2) == "ab"
+    assert world.run(0.3) == "a"
+
+
+def test_what_leads_to_the_same_hub_stays_while_it_tells_what_the_better_one_does_not() -> None:
+    world = World(can="b")
+    world.places = {"a": "hub", "b": "hub"}
+    world.telling = {"b"}
+    world.run(100)
+    world.can.add("a")
+    assert world.run(1000) == "ab"
+    world.telling.add("a")
+    assert world.run(1.5) == "a"
+
+
 def test_what_told_something_that_the_better_one_did_not_is_closed_when_it_is_silent_too() -> None:
     world = World(can="b")
     world.telling = {"b"}

@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import Unavailable
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.preference import HOLD, PATIENCE, SLACK
@@ -245,5 +245,21 @@ def test_a_way_that_never_comes_up_is_told_once_and_tried_again() -> None:
         assert refusing.joins > 100
         reason = "refusing: it lets nobody in"
         assert kept.events == [PushDown(Via.WEBSOCKET, "refusing", "topic", reason, 0)]
+
+    lived(life)
+
+
+def test_a_worse_way_to_the_same_hub_is_closed_once_the_better_one_has_held() -> None:
+    async def life(kept: Kept) -> None:
+        kept.better, kept.worse = Hub("wss://hub.example/ws"), Hub("https://HUB.example:443/websub")
+        kept.push.take([kept.worse.way])
+        kept.worse.be_there()
+        await asyncio.sleep(60)
+        kept.push.take([kept.better.way, kept.worse.way])
+        kept.better.be_there()
+        await asyncio.sleep(HOLD - 1)
+        assert kept.names() == [kept.better.way.hub, kept.worse.way.hub]
+        await asyncio.sleep(2)
+        assert kept.names() == [kept.better.way.hub]
 
     lived(life)

@@ -13,6 +13,7 @@ class World:
 
     Attributes:
         can: Those that can be had: they are up as soon as they are open.
+        places: Where those lead that are known to lead to the same hub.
         silent: Those that neither come up nor fail.
         telling: Those that tell something each second while they are up.
         open: Those that are open.
@@ -24,6 +25,7 @@ class World:
         self.now = 1000.0
         self._beat = 1000.5
         self.can = set(can)
+        self.places: dict[str, str] = {}
         self.silent: set[str] = set()
         self.telling = set(ways)
         self.wish = 0.0
@@ -64,7 +66,7 @@ class World:
         while news := [way for way in self.open if self._is_news(way)]:
             if news[0] in self.can:
                 self.up.add(news[0])
-                self.preference.up(news[0], self.now)
+                self.preference.up(news[0], self.now, self.places.get(news[0]))
             else:
                 self._down(news[0])
             self._arrange()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rsnotify.vocabulary import Capability
+from rsnotify.format.vocabulary import Capability
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import PackedSource
 

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
 from tests.subscriber.rungs.conftest import LISTS, away, fetched, told

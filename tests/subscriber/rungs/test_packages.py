@@ -15,9 +15,9 @@ import pytest
 
 import rsnotify_subscriber.bringing.zipped as zipped_module
 from rsnotify.errors import ContentMismatch, MalformedDocument
-from rsnotify.model import Document, Resource
-from rsnotify.vocabulary import Capability
-from rsnotify.writing import write_document
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber.bringing.zipped import Package
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import PackedSource, zipped

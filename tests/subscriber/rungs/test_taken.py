@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify.errors import Unavailable
-from rsnotify.model import Resource
-from rsnotify.vocabulary import Capability
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import NAMES, PackedSource
 from tests.subscriber.rungs.conftest import DUMPS, LISTS, away, fetched, told

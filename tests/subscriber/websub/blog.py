@@ -13,7 +13,7 @@ from secrets import token_urlsafe
 import aiohttp
 from aiohttp import web
 
-from rsnotify.signatures import signature
+from rsnotify.format.signatures import signature
 from tests.subscriber.source import Server
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from yarl import URL
 
 from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify.signatures import signature
+from rsnotify.format.signatures import signature
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, WebSubTerms, listening
 from rsnotify_subscriber.push.websub import callbacks, listener
 from rsnotify_subscriber.push.websub.inbox import Inbox, Silence

@@ -12,9 +12,10 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.writing import write_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.command_options import Hearing
+from rsnotify_subscriber.push import preference
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, status
@@ -111,15 +112,30 @@ async def test_a_change_list_may_be_a_topic_itself(
 
 
 async def test_auto_takes_websub_where_a_hub_has_nothing_better(
-    source: SmallSource, hub: str, destination: Destination, desk: Desk
+    source: SmallSource,
+    hub: str,
+    destination: Destination,
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(preference, "HOLD", 0.01)
     source.hubs = [hub + "websub"]
     async with following(destination, desk, via=Via.AUTO):
         await desk.subscriptions_at(hub, 1)
     better = hub.replace("http", "ws") + "ws"
     source.hubs = [better, hub + "websub"]
-    async with following(destination, desk, via=Via.AUTO) as subscriber:
+    gate = source.hold("/data/capabilitylist.xml")
+    options = {"via": Via.AUTO, "pace": RARE, "callbacks": desk.callbacks}
+    async with destination.subscriber(**options) as subscriber:
+        await destination.until(lambda: subscriber.status.way == (f"{hub}websub",))
+        gate.set()
         await destination.until(lambda: better in subscriber.status.way)
+        await desk.subscriptions_at(hub, 0)
+        assert subscriber.status.way == (better,)
+        source.answers["/data/changelist.xml"] = status(503)
+        source.put_inline("new", b"it comes by the better way")
+        await push(source, desk, hub)
+        await destination.until_equal()
 
 
 async def test_the_way_names_the_hub_that_the_topic_names_and_not_another(

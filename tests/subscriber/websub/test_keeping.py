@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from rsnotify.errors import RefusedAddress, Unavailable
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.websub.inbox import Silence

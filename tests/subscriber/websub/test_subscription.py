@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.signatures import METHODS, signature
+from rsnotify.format.signatures import METHODS, signature
 from rsnotify_subscriber.push.websub.subscription import Mode, State, Subscription, Verdict
 
 TOPIC = "https://source.example/channel.xml"

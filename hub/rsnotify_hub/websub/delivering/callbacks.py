@@ -11,10 +11,10 @@ from functools import lru_cache
 
 import aiohttp
 
-from rsnotify.datetimes import Instant
-from rsnotify.links import format_links
-from rsnotify.retry import asked_wait
-from rsnotify.vocabulary import Rel
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.links import format_links
+from rsnotify.format.vocabulary import Rel
+from rsnotify.sync.retry import asked_wait
 from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivering.answers import Answer

@@ -20,7 +20,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from rsnotify.datetimes import Instant
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
 from rsnotify_hub.websub.delivering.answers import Answer, presentable

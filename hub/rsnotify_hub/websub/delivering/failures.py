@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from random import Random
 
-from rsnotify.datetimes import Instant
-from rsnotify.retry import Retry
+from rsnotify.format.datetimes import Instant
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.delivering.delivery import Delivery, Failure

@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import StorageError
-from rsnotify.retry import Retry
+from rsnotify.format.datetimes import Instant
+from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Outcome, Statistics, Way

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsnotify.signatures import signature
+from rsnotify.format.signatures import signature
 
 
 class Signatures:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Set
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import InvalidDocument
-from rsnotify.model import Document, Link, Resource
-from rsnotify.vocabulary import Rel
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Link, Resource
+from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.log.fragments import capability_of
 
 #: What tells two changes of one instant apart.

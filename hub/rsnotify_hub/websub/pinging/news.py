@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import InvalidDocument
-from rsnotify.reading import Limits, read_document
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.reader import DocumentLimits, read_document
+from rsnotify.format.writer import write_document
 from rsnotify_hub.log.contents import is_sitemap, is_xml, whole_content
 from rsnotify_hub.log.fragments import (
     MERGED_CONTENT_TYPE,
@@ -29,7 +29,7 @@ class Reader:
         max_bytes: The largest that is passed on.
     """
 
-    def __init__(self, limits: Limits, max_bytes: int) -> None:
+    def __init__(self, limits: DocumentLimits, max_bytes: int) -> None:
         self._limits = limits
         self._max_bytes = max_bytes
 

@@ -13,9 +13,9 @@ from weakref import WeakValueDictionary
 
 import aiohttp
 
-from rsnotify.datetimes import MICROSECOND, Instant
 from rsnotify.errors import DocumentError, Unavailable
-from rsnotify.reading import Limits
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry
@@ -62,7 +62,7 @@ class Pings:
             max_bytes=configuration.max_channel_bytes,
             seconds=configuration.callback_seconds,
         )
-        limits = Limits(
+        limits = DocumentLimits(
             document_bytes=configuration.max_channel_bytes, links=configuration.max_links
         )
         self._reader = Reader(limits, configuration.max_fragment_bytes)

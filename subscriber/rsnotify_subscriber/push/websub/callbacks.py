@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from rsnotify.arguments import require, require_struct
 from rsnotify.errors import ConfigurationError
-from rsnotify.signatures import METHODS
-from rsnotify.vocabulary import MAX_BYTES
+from rsnotify.format.signatures import METHODS
+from rsnotify.format.vocabulary import MAX_BYTES
+from rsnotify.runtime.arguments import require, require_struct
 from rsnotify_subscriber.push.websub.inbox import Inbox
 from rsnotify_subscriber.push.websub.subscription import Subscription, Verdict
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms

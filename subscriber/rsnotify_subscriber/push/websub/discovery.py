@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from rsnotify.embedded import html_links, xml_links
-from rsnotify.links import parse_links, resolve
-from rsnotify.vocabulary import Rel
+from rsnotify.format.embedded_links import html_links, xml_links
+from rsnotify.format.links import parse_links, resolve
+from rsnotify.format.vocabulary import Rel
 from rsnotify_subscriber.fetching.responses import body, check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from rsnotify.vocabulary import MAX_BYTES
+from rsnotify.format.vocabulary import MAX_BYTES
 
 
 class Silence:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 
-from rsnotify.signatures import signed_by
+from rsnotify.format.signatures import signed_by
 
 #: Hubs grant less; a number that is longer need not be computed with.
 _LONGEST_LEASE = 30 * 86_400

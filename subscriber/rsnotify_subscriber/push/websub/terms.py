@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from rsnotify.retry import Retry
+from rsnotify.sync.retry import Retry
 
 
 class WebSubTerms(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ import asyncio
 from functools import partial
 from random import Random
 
-from rsnotify.datetimes import Instant
 from rsnotify.errors import FetchError
+from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.transport import Listener
 from rsnotify_subscriber.push.websub.callbacks import Callbacks

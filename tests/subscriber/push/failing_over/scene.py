@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
-from rsnotify.datetimes import MICROSECOND
-from rsnotify.digest import SetDigest
-from rsnotify.reading import read_document
-from rsnotify.writing import write_document
+from rsnotify.format.datetimes import MICROSECOND
+from rsnotify.format.digest import SetDigest
+from rsnotify.format.reader import read_document
+from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub

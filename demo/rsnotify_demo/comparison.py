@@ -1,0 +1,83 @@
+"""How the copy differs from the Source: looked up in the files, not asked of anybody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from msgspec import Struct
+
+from rsnotify_demo.observations import ObservedResource
+
+_VERSION = re.compile(rb'owl:versionInfo "(\d+)"')
+
+
+class CopyState(StrEnum):
+    """How one resource is held: one letter, since a page is sent hundreds of them at a time."""
+
+    SAME = "s"
+    #: In another version.
+    OLD = "o"
+    #: Not at all.
+    MISSING = "m"
+    #: Though the Source has deleted it.
+    LEFT = "l"
+    #: Nowhere: neither has it.
+    NONE = "n"
+
+
+class CopyDifference(Struct, frozen=True):
+    """How a whole copy differs.
+
+    Args:
+        states: A letter for each resource.
+        behind: How many changes the copy lacks.
+        differing: How many resources are not as the Source has them.
+    """
+
+    states: str
+    behind: int
+    differing: int
+
+
+class Comparison:
+    """Compares a copy again and again.
+
+    Args:
+        resources: What the Source has.
+        folder: Where the copy is.
+    """
+
+    def __init__(self, resources: Sequence[ObservedResource], folder: Path) -> None:
+        self._resources = resources
+        self._folder = folder
+        #: The last version of each resource that the copy was seen to hold.
+        self._held = [0] * len(resources)
+
+    def look(self) -> CopyDifference:
+        """Compare now."""
+        states, behind = [], 0
+        for number, resource in enumerate(self._resources):
+            version, content = resource.version, resource.content
+            state, held = self._state(resource.name, content)
+            if state in (CopyState.SAME, CopyState.NONE):
+                self._held[number] = version
+            else:
+                self._held[number] = held or self._held[number]
+                behind += max(1, version - self._held[number])
+            states.append(state)
+        differing = sum(state not in (CopyState.SAME, CopyState.NONE) for state in states)
+        return CopyDifference("".join(states), behind, differing)
+
+    def _state(self, name: str, content: bytes | None) -> tuple[CopyState, int | None]:
+        try:
+            copy = (self._folder / name).read_bytes()
+        except OSError:
+            return (CopyState.NONE if content is None else CopyState.MISSING), None
+        if copy == content:
+            return CopyState.SAME, None
+        match = _VERSION.search(copy)
+        held = int(match.group(1)) if match else None
+        return (CopyState.LEFT if content is None else CopyState.OLD), held

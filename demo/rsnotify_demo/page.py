@@ -1,0 +1,148 @@
+"""The page of the demo over HTTP: its files, what it shows, and its buttons."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from aiohttp import web
+
+from rsnotify.runtime.cli.listening import address, listen
+from rsnotify_demo.scene import Frame, Point, Scene
+from rsnotify_demo.story import Sentence
+
+_STATIC = Path(__file__).with_name("static")
+_CONTENT_TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+#: Its own files and nothing else; no string becomes markup or code.
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+_LOCAL = ("127.0.0.1", "localhost")
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What does not change: where everything is."""
+
+    source: str
+    hub: str
+    copy: str
+    rate: float
+
+
+class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is sent to a page: at first all there is, then what is new."""
+
+    frame: Frame
+    told: list[Sentence] = []
+    past: list[Point] = []
+    facts: Facts | None = None
+
+
+@asynccontextmanager
+async def serve_page(scene: Scene, facts: Facts, port: int) -> AsyncIterator[str]:
+    """Serve the page.
+
+    Args:
+        scene: What there is to see.
+        facts: Where everything is.
+        port: Where to listen; 0 takes a free one.
+
+    Returns:
+        A context with its URL.
+
+    Raises:
+        ConfigurationError: The port cannot be had.
+    """
+    with listen("127.0.0.1", port) as listener:
+        ended = asyncio.Event()
+        app = web.Application(middlewares=[_only_this_machine])
+        for path in _STATIC.iterdir():
+            name = "" if path.name == "index.html" else path.name
+            app.router.add_get(f"/{name}", _file(path))
+        app.router.add_get("/events", _events(scene, facts, ended))
+        app.router.add_post("/do/{action}", _action(scene))
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listener).start()
+            yield address("127.0.0.1", listener)
+        finally:
+            ended.set()
+            await runner.cleanup()
+
+
+@web.middleware
+async def _only_this_machine(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Refuse what another site makes a browser here ask for, also by a name that points here."""
+    host, own = request.host.rpartition(":")[0], f"http://{request.host}"
+    if host not in _LOCAL or request.headers.get("Origin", own) != own:
+        raise web.HTTPForbidden(text="the demo is for pages of its own\n")
+    return await handler(request)
+
+
+def _file(path: Path) -> _Handler:
+    content_type = f"{_CONTENT_TYPES[path.suffix]}; charset=utf-8"
+
+    async def answer(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(path, headers={**_HEADERS, "Content-Type": content_type})
+
+    return answer
+
+
+def _action(scene: Scene) -> _Handler:
+    async def answer(request: web.Request) -> web.Response:
+        action = scene.actions.get(request.match_info["action"])
+        if action is None:
+            raise web.HTTPNotFound
+        action()
+        return web.Response(status=204)
+
+    return answer
+
+
+def _events(scene: Scene, facts: Facts, ended: asyncio.Event) -> _Handler:
+    """Send each frame (Server-Sent Events), leaving out those for which a page is too slow."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={**_HEADERS, "Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        ending = asyncio.create_task(ended.wait())
+        sending = asyncio.create_task(_send(scene, facts, response))
+        try:
+            await asyncio.wait({ending, sending}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+            sending.cancel()
+            await asyncio.gather(ending, sending, return_exceptions=True)
+        return response
+
+    return answer
+
+
+async def _send(scene: Scene, facts: Facts, response: web.StreamResponse) -> None:
+    last = 0
+    while True:
+        frame, told = await scene.next_frame()
+        new = [sentence for sentence in told if sentence.number > last]
+        first = last == 0
+        last = told[-1].number if told else last
+        message = PageMessage(
+            frame, new, list(scene.past) if first else [], facts if first else None
+        )
+        await response.write(b"data: " + msgspec.json.encode(message) + b"\n\n")

@@ -1,0 +1,195 @@
+"""`rsnotify-hub-check`: does a WebSub hub do what the REC asks of it?"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from rsnotify.runtime.cli.commands import Command
+from rsnotify.runtime.cli.running import complain, printable
+from rsnotify.runtime.listening import cannot_listen
+from rsnotify_hub_check.asking import CheckSettings, PublishMethod
+from rsnotify_hub_check.ends import serve_endpoints
+from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
+from rsnotify_hub_check.registry import ConformanceCheck
+from rsnotify_hub_check.report import as_json, conforms, line, summary
+from rsnotify_hub_check.run import ALL, run_checks
+
+#: The groups of options in the help.
+_PUBLISHING = "Publishing"
+_TIMES = "Times"
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command(cls=Command, context_settings={"help_option_names": ["--help", "-h"]})
+def check(
+    url: Annotated[str, typer.Argument(help="The hub's URL, as topics advertise it.")],
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to listen for the hub: HOST:PORT; port 0 takes a free one.",
+        ),
+    ] = "127.0.0.1:0",
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="How the hub reaches that.", show_default="http://HOST:PORT"
+        ),
+    ] = None,
+    publish: Annotated[
+        PublishMethod,
+        typer.Option(
+            metavar="ping|url|topic|content",
+            rich_help_panel=_PUBLISHING,
+            help="How to publish: a ping by hub.url and hub.topic, by one of them, or the content.",
+        ),
+    ] = PublishMethod.PING,
+    publish_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            rich_help_panel=_PUBLISHING,
+            help="Where to publish.",
+            show_default="the hub's URL",
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN",
+            rich_help_panel=_PUBLISHING,
+            help="A bearer token for publishing.",
+            envvar="RSNOTIFY_HUB_CHECK_TOKEN",
+        ),
+    ] = None,
+    denied_topic: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="A topic for which the hub denies subscriptions."),
+    ] = None,
+    patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds to wait for what must come.",
+            min=0.1,
+        ),
+    ] = 10.0,
+    quiet: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds without anything that count as nothing.",
+            min=0.1,
+        ),
+    ] = 2.0,
+    settle: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds that the hub may need after a verification.",
+            min=0.05,
+        ),
+    ] = 1.0,
+    retry: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            rich_help_panel=_TIMES,
+            help="Seconds to wait for a delivery to be tried again.",
+            min=0.1,
+        ),
+    ] = 60.0,
+    at_once: Annotated[
+        int, typer.Option(metavar="N", help="How many checks run at a time.", min=1)
+    ] = 4,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A check's name, or a part of it; may be repeated."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail also for what a hub only should do.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Tell everything as JSON.")] = False,
+) -> None:
+    """Check a WebSub hub against the W3C Recommendation, from outside.
+
+    Exit code 0: it does all that it must. 1: it does not. 2: it could not be tried.
+
+    Examples:
+        rsnotify-hub-check https://hub.example/
+        rsnotify-hub-check https://hub.example/ --publish content --only signature
+    """
+    if not url.startswith(("http://", "https://")):
+        raise complain(f"{url!r} is not an http or https URL", 2)
+    settings = CheckSettings(
+        hub=url,
+        publish=publish_url,
+        way=publish,
+        token=token,
+        patience=patience,
+        quiet=quiet,
+        settle=settle,
+        retry=retry,
+        unserved=denied_topic,
+    )
+    chosen = _chosen(only or [""])
+    results = asyncio.run(
+        _run(chosen, settings, _address(listen), base_url, at_once, told=not json)
+    )
+    if json:
+        typer.echo(as_json(url, results, strict=strict))
+    else:
+        typer.echo(summary(results))
+    raise typer.Exit(0 if conforms(results, strict=strict) else 1)
+
+
+async def _run(
+    chosen: list[ConformanceCheck],
+    settings: CheckSettings,
+    address: tuple[str, int],
+    base: str | None,
+    at_once: int,
+    *,
+    told: bool,
+) -> list[CheckResult]:
+    results = []
+    try:
+        host, port = address
+        base = base.rstrip("/") if base else None
+        async with serve_endpoints(settings.hub, host=host, port=port, base=base) as ends:
+            async for result in run_checks(chosen, settings, ends, at_once=at_once):
+                results.append(result)
+                if told:
+                    typer.echo("\n".join(map(printable, line(result).split("\n"))))
+    except RequirementBroken as broken:
+        raise complain(f"the hub at {settings.hub} cannot be tried: {broken}", 2) from None
+    except OSError as error:
+        raise complain(f"{cannot_listen(host, port, error)}; choose another --listen", 2) from None
+    return results
+
+
+def _chosen(parts: list[str]) -> list[ConformanceCheck]:
+    chosen = [each for each in ALL if any(part in each.name for part in parts)]
+    if not chosen:
+        raise complain(f"no check has {' or '.join(parts)} in its name", 2)
+    return chosen
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (host and port.isascii() and port.isdigit() and int(port) < 65536):
+        raise complain(f"--listen {text!r} is not HOST:PORT", 2)
+    return host.strip("[]"), int(port)
+
+
+def main() -> None:
+    """Run the command."""
+    sys.exit(app())

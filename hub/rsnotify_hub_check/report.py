@@ -1,0 +1,55 @@
+"""Results as lines of text, and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+
+import msgspec
+
+from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
+
+_MARKS = {CheckVerdict.PASSED: "ok", CheckVerdict.FAILED: "FAILED", CheckVerdict.UNTOLD: "?"}
+
+
+def conforms(results: Sequence[CheckResult], *, strict: bool = False) -> bool:
+    """Tell whether a hub does all that it must.
+
+    Args:
+        results: What was found.
+        strict: Whether it must also do what it should.
+    """
+    asked = {RequirementLevel.MUST, RequirementLevel.SHOULD} if strict else {RequirementLevel.MUST}
+    return not any(each.verdict is CheckVerdict.FAILED and each.level in asked for each in results)
+
+
+def line(result: CheckResult) -> str:
+    """Write one result."""
+    mark = _MARKS[result.verdict]
+    if result.level is RequirementLevel.MAY and result.verdict is CheckVerdict.FAILED:
+        mark = "no"
+    rocks = f" [{', '.join(map(str, result.rocks))}]" if result.rocks else ""
+    text = f"{mark:6}  {result.level:6}  §{result.section:5}  {result.name}{rocks}: {result.title}"
+    return f"{text}\n        {result.reason}" if result.reason else text
+
+
+def summary(results: Sequence[CheckResult]) -> str:
+    """Count them."""
+    parts = []
+    for level in RequirementLevel:
+        these = [each for each in results if each.level is level]
+        passed = sum(each.verdict is CheckVerdict.PASSED for each in these)
+        parts.append(f"{level} {passed} of {len(these)}")
+    untold = sum(each.verdict is CheckVerdict.UNTOLD for each in results)
+    return ", ".join(parts) + (f"; {untold} could not be told" if untold else "")
+
+
+def as_json(hub: str, results: Sequence[CheckResult], *, strict: bool) -> bytes:
+    """Write all as one JSON object."""
+    report = {
+        "suite": f"rsnotify {version('rsnotify')}",
+        "hub": hub,
+        "conforms": conforms(results, strict=strict),
+        "checks": results,
+    }
+    return msgspec.json.format(msgspec.json.encode(report), indent=2)

@@ -1,0 +1,177 @@
+"""The digest of a set of resources, by which two tell whether they hold the same (docs/audit.md).
+
+Each resource counts as one number, made of its URI and the hash of its content; the digest is
+their sum. So it does not depend on any order, and a change costs one subtraction and one
+addition, however large the set is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+from msgspec import Struct
+
+from rsnotify.errors import InvalidDocument
+from rsnotify.format.model import Attributes, Document
+
+#: The namespace of the attributes; another meaning of them would get another one.
+AUDIT_NS = "urn:uuid:1c73af33-b853-4b18-86f7-ed83600e2ed7"
+#: The hash of contents on which the digest stands, by the name that it has in documents.
+ALGORITHM = "sha-256"
+#: The URI of a resource, and the hashes of its content.
+Hashed = tuple[str, str | None]
+
+_PREFIX = f"{ALGORITHM}:"
+_LENGTH = len(_PREFIX) + 64
+_MODULUS = 1 << 128
+_DIGEST_SIZE = 16
+#: Copied for each resource, as that takes half the time of making one.
+_EMPTY = blake2b(digest_size=_DIGEST_SIZE)
+#: What the attributes have to look like, by their names without the namespace.
+FORMS = {
+    "count": re.compile(r"0|[1-9][0-9]{0,17}"),
+    "hash": re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"),
+    "digest": re.compile(r"[0-9a-f]{32}"),
+}
+COUNT, HASH, DIGEST = (f"{{{AUDIT_NS}}}{name}" for name in FORMS)
+
+
+class SetDigest(Struct, frozen=True):
+    """What is said of a whole set of resources, as of one instant.
+
+    Args:
+        count: How many resources there are.
+        digest: The sum over them, as 32 hexadecimal digits in lower case.
+        hash: The hash of contents that was summed up.
+    """
+
+    count: int
+    digest: str
+    hash: str = ALGORITHM
+
+    @property
+    def attributes(self) -> Attributes:
+        """What the `rs:md` of a document has to carry."""
+        return ((COUNT, str(self.count)), (HASH, self.hash), (DIGEST, self.digest))
+
+
+def set_digest(document: Document) -> SetDigest | None:
+    """Read what a document says of the set as of its `until`; None if it says nothing.
+
+    Raises:
+        InvalidDocument: It says it in a form that cannot be read.
+    """
+    prefix = f"{{{AUDIT_NS}}}"
+    found = {
+        name.removeprefix(prefix): value
+        for name, value in document.attributes
+        if name.startswith(prefix)
+    }
+    if not found:
+        return None
+    for name, form in FORMS.items():
+        if form.fullmatch(found.get(name, "")) is None:
+            raise InvalidDocument(f"the attribute {name} of its audit is missing or malformed")
+    return SetDigest(int(found["count"]), found["digest"], found["hash"])
+
+
+class SetSum:
+    """The sum over a set of resources that changes.
+
+    Args:
+        count: How many resources there are.
+        unhashed: How many of them have no hash that can be summed up.
+        total: The sum over the others.
+    """
+
+    __slots__ = ("_total", "count", "unhashed")
+
+    def __init__(self, count: int = 0, unhashed: int = 0, total: int = 0) -> None:
+        self.count = count
+        self.unhashed = unhashed
+        self._total = total
+
+    @classmethod
+    def parse(cls, text: str) -> SetSum:
+        """Make one of what `str` wrote."""
+        count, unhashed, total = text.split()
+        return cls(int(count), int(unhashed), int(total, 16))
+
+    def __str__(self) -> str:
+        """Return it as a text that can be kept."""
+        return f"{self.count} {self.unhashed} {self._total:032x}"
+
+    def copy(self) -> SetSum:
+        """Return one that changes by itself."""
+        return SetSum(self.count, self.unhashed, self._total)
+
+    def add(self, resources: Iterable[Hashed]) -> None:
+        """Add resources.
+
+        Args:
+            resources: The URI of each, as `loc` has it, and the hashes of its content, as a
+                `hash` attribute.
+        """
+        self._count(1, resources)
+
+    def remove(self, resources: Iterable[Hashed]) -> None:
+        """Take out resources, each told as when it was added."""
+        self._count(-1, resources)
+
+    def _count(self, sign: int, resources: Iterable[Hashed]) -> None:
+        for uri, hashes in resources:
+            self.count += sign
+            content = content_hash(hashes)
+            if content is None:
+                self.unhashed += sign
+            else:
+                self._total += sign * term(uri, content)
+        self._total %= _MODULUS
+
+    def digest(self) -> SetDigest | None:
+        """Return what can be said of the set; None if a resource in it has no hash."""
+        return None if self.unhashed else SetDigest(self.count, f"{self._total:032x}")
+
+
+def content_hash(hashes: str | None) -> str | None:
+    """Return the SHA-256 in a `hash` attribute as the digest counts it, if there is one."""
+    if hashes is None:
+        return None
+    if len(hashes) == _LENGTH and hashes.startswith(_PREFIX):  # as nearly all are
+        return hashes.lower()
+    pairs = (pair.lower() for pair in hashes.split())
+    return next((pair for pair in pairs if len(pair) == _LENGTH and pair.startswith(_PREFIX)), None)
+
+
+def agree(one: str | None, other: str | None) -> bool | None:
+    """Return whether two `hash` attributes are of the same content.
+
+    Returns:
+        None if they have no algorithm in common.
+    """
+    if one is None or other is None:
+        return None
+    ours, theirs = (dict(_pairs(hashes)) for hashes in (one, other))
+    common = ours.keys() & theirs.keys()
+    return all(ours[name] == theirs[name] for name in common) if common else None
+
+
+def _pairs(hashes: str) -> Iterator[tuple[str, str]]:
+    for pair in hashes.lower().split():
+        name, _, digest = pair.partition(":")
+        yield name.replace("-", ""), digest
+
+
+def term(uri: str, content: str) -> int:
+    """Return the number as which one resource counts.
+
+    Args:
+        uri: Its URI.
+        content: The hash of its content, as `sha-256:` and 64 digits in lower case.
+    """
+    hasher = _EMPTY.copy()
+    # No URI of a document holds a zero byte, so that no two pairs look alike.
+    hasher.update(f"{uri}\0{content}".encode())
+    return int.from_bytes(hasher.digest(), "big")

@@ -1,0 +1,122 @@
+"""What a Source offers for one set of resources, as its Capability List says (core §9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.errors import WrongDocument
+from rsnotify.format.links import resolve
+from rsnotify.format.model import Document, Link
+from rsnotify.format.vocabulary import Capability, Rel
+
+#: Which field of an offer has the documents of a capability.
+FIELDS: dict[str | None, str] = {
+    Capability.RESOURCE_LIST: "resource_list",
+    Capability.RESOURCE_DUMP: "resource_dump",
+    Capability.CHANGE_LIST: "change_list",
+    Capability.CHANGE_DUMP: "change_dump",
+    Capability.RESOURCE_LIST_ARCHIVE: "resource_list_archive",
+    Capability.RESOURCE_DUMP_ARCHIVE: "resource_dump_archive",
+    Capability.CHANGE_LIST_ARCHIVE: "change_list_archive",
+    Capability.CHANGE_DUMP_ARCHIVE: "change_dump_archive",
+}
+
+
+class Offer(Struct, frozen=True):
+    """The documents and channels of one set of resources, each None where not offered.
+
+    Args:
+        listed: Whether the Source Description lists the Capability List.
+        channel: The topic under which fragments are published.
+        hubs: The ways in to hubs; the URI scheme says the transport.
+        framework: The topic under which is told of the documents themselves.
+        framework_hubs: The ways in to hubs for that.
+    """
+
+    source_description: str | None = None
+    listed: bool = False
+    capability_list: str | None = None
+    resource_list: str | None = None
+    resource_dump: str | None = None
+    change_list: str | None = None
+    change_dump: str | None = None
+    resource_list_archive: str | None = None
+    resource_dump_archive: str | None = None
+    change_list_archive: str | None = None
+    change_dump_archive: str | None = None
+    channel: str | None = None
+    hubs: tuple[str, ...] = ()
+    framework: str | None = None
+    framework_hubs: tuple[str, ...] = ()
+
+    @property
+    def documents(self) -> dict[str | None, str]:
+        """The URIs of the documents of the set, by capability."""
+        found = {kind: getattr(self, field) for kind, field in FIELDS.items()}
+        return {kind: uri for kind, uri in found.items() if uri is not None}
+
+
+def read_offer(capability_list: Document, uri: str) -> Offer:
+    """Read a Capability List. Capabilities that rsnotify does not know are passed over.
+
+    Args:
+        capability_list: The document.
+        uri: Where it was found; relative references are resolved against it.
+
+    Raises:
+        WrongDocument: It is not a Capability List.
+    """
+    if capability_list.capability != Capability.CAPABILITY_LIST:
+        raise WrongDocument(
+            f"a Capability List was expected, not {capability_list.capability!r}", source=uri
+        )
+    offered = {resource.capability: resource for resource in capability_list.resources}
+
+    def uri_of(capability: str | None) -> str | None:
+        resource = offered.get(capability)
+        return None if resource is None else resolve(uri, resource.uri)
+
+    channel = offered.get(Capability.CHANGE_NOTIFICATION)
+    up = capability_list.link(Rel.UP)
+    offer = Offer(
+        source_description=None if up is None else resolve(uri, up),
+        capability_list=uri,
+        channel=uri_of(Capability.CHANGE_NOTIFICATION),
+        hubs=_hubs(channel.links if channel else (), uri),
+    )
+    return replace(offer, **{field: uri_of(kind) for kind, field in FIELDS.items()})
+
+
+def _hubs(links: Iterable[Link], uri: str) -> tuple[str, ...]:
+    return tuple(resolve(uri, link.href) for link in links if link.rel == Rel.HUB)
+
+
+def read_framework(offer: Offer, description: Document, uri: str) -> Offer:
+    """Return an offer with what the Source Description says of the set.
+
+    A link to the channel of the documents at the entry of the set comes first, as there may be
+    several sets; then one of the whole; then an entry of its own (framework notification §5).
+
+    Args:
+        offer: What the Capability List of the set says.
+        description: The Source Description.
+        uri: Where it was found.
+    """
+    entries = description.resources
+    own = [each for each in entries if resolve(uri, each.uri) == offer.capability_list]
+    offer = replace(offer, listed=bool(own))
+    for links in (*(each.links for each in own), description.links):
+        topic = next((link.href for link in links if link.rel == Rel.MONITOR_GROUP), None)
+        if topic is not None:
+            return _with_framework(offer, topic, links, uri)
+    for each in entries:
+        if each.capability == Capability.FRAMEWORK_NOTIFICATION:
+            return _with_framework(offer, each.uri, each.links, uri)
+    return replace(offer, framework=None, framework_hubs=())
+
+
+def _with_framework(offer: Offer, topic: str, links: Iterable[Link], uri: str) -> Offer:
+    return replace(offer, framework=resolve(uri, topic), framework_hubs=_hubs(links, uri))

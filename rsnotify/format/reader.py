@@ -1,0 +1,135 @@
+"""Reading sitemaps: bytes in, `Resource`s as they complete, the `Document` at the end.
+
+The reader streams: `feed` takes chunks as they arrive and returns the resources that each chunk
+completed, so memory does not grow with the document. Nothing that `feed` returned may be
+*applied* before `close` has returned: a truncated list looks sound until its end. Most callers
+want `read_document`, which follows that rule for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lxml import etree
+
+from rsnotify.errors import DocumentError, MalformedDocument, TooLarge
+from rsnotify.format.document_builder import DocumentBuilder
+from rsnotify.format.fast_reader import FastReader
+from rsnotify.format.limits import DEFAULT_LIMITS, DocumentLimits
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.xml_parser import safe_parser
+
+__all__ = ["DEFAULT_LIMITS", "DocumentLimits", "SitemapReader", "read_document", "with_resources"]
+
+# libxml2 refuses a single piece of input beyond 10 MB; smaller ones also stay in the cache.
+_SLICE = 65_536
+#: Bytes that the parser may take without coming upon an element or a text. It refuses a tag, a
+#: comment or the like for its size only once it has all of it.
+_TOKEN_BYTES = 10_000_000
+
+
+class SitemapReader:
+    """A streaming reader of one document.
+
+    Call `feed` with every chunk in order, then `close` once. After an error the reader is
+    spent.
+
+    Args:
+        limits: What is refused for its size.
+    """
+
+    def __init__(self, limits: DocumentLimits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._bytes = 0
+        self._target = DocumentBuilder(limits)
+        self._parser = safe_parser(self._target)
+        self._plain = FastReader(self._target.plain_entry, self._parse)
+        self._unseen = 0
+
+    def feed(self, chunk: bytes) -> list[Resource]:
+        """Read on.
+
+        Returns:
+            The resources that this chunk completed, in document order.
+
+        Raises:
+            DocumentError: The document cannot be accepted.
+        """
+        self._bytes += len(chunk)
+        if self._bytes > self._limits.document_bytes:
+            raise TooLarge(
+                f"it is larger than {self._limits.document_bytes} bytes; the Source has to divide"
+                " it and list the parts in an index (core §6.2)"
+            )
+        try:
+            for start in range(0, len(chunk), _SLICE):
+                self._plain.feed(chunk[start : start + _SLICE])
+        except etree.XMLSyntaxError as error:
+            raise MalformedDocument(f"not well-formed XML: {error}") from None
+        completed = self._target.completed
+        self._target.completed = []
+        return completed
+
+    def _parse(self, data: bytes) -> None:
+        before = self._target.progress
+        self._parser.feed(data)
+        self._unseen = self._unseen + len(data) if self._target.progress == before else 0
+        if self._unseen > _TOKEN_BYTES:
+            raise TooLarge(f"it has a tag or a comment of more than {_TOKEN_BYTES} bytes")
+
+    def close(self) -> Document:
+        """Say that the input ended.
+
+        Returns:
+            The document without its resources, which `feed` gave.
+
+        Raises:
+            MalformedDocument: The input ended before the document did.
+        """
+        try:
+            self._plain.close()
+            return self._parser.close()
+        except etree.XMLSyntaxError as error:
+            raise MalformedDocument(f"it ended too early: {error}") from None
+
+
+def read_document(
+    data: bytes | Iterable[bytes],
+    *,
+    source: str | None = None,
+    limits: DocumentLimits = DEFAULT_LIMITS,
+) -> Document:
+    """Read a whole document, to its end.
+
+    Args:
+        data: The XML, whole or in chunks, in any encoding that it declares.
+        source: Where it came from, for error messages.
+        limits: What is refused for its size.
+
+    Raises:
+        DocumentError: The document cannot be accepted.
+    """
+    reader = SitemapReader(limits)
+    resources: list[Resource] = []
+    try:
+        for chunk in [data] if isinstance(data, bytes) else data:
+            resources += reader.feed(chunk)
+        head = reader.close()
+    except DocumentError as error:
+        raise (error.at(source) if source else error) from None
+    return with_resources(head, resources)
+
+
+def with_resources(head: Document, resources: Iterable[Resource]) -> Document:
+    """Join what `SitemapReader.close` and the `feed`s before it gave."""
+    return Document(
+        capability=head.capability,
+        resources=tuple(resources),
+        index=head.index,
+        at=head.at,
+        completed=head.completed,
+        from_=head.from_,
+        until=head.until,
+        links=head.links,
+        attributes=head.attributes,
+    )

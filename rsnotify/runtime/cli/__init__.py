@@ -1,0 +1,1 @@
+"""The command line: the application `rsnotify`, and what its subcommands share."""

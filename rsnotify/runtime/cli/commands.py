@@ -1,0 +1,100 @@
+"""How commands show their help and report wrong arguments: `Command` and `CommandGroup` for typer."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from rsnotify.errors import ConfigurationError, WrongOption
+
+_EXAMPLES = "\n\nExamples:\n"
+
+
+class _Layout:
+    """Help with examples and groups of options, and errors that name environment variables."""
+
+    help: str | None
+    get_params: Any
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the docstring; its section `Examples:` keeps its lines."""
+        text, _, examples = inspect.cleandoc(self.help or "").partition(_EXAMPLES)
+        if text:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(text)
+        if examples:
+            with formatter.section("Examples"):
+                for line in inspect.cleandoc(examples).splitlines():
+                    formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments and options, each in its group; those without a group come first."""
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                kind = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                group = getattr(parameter, "rich_help_panel", None) or kind
+                if kind == "Arguments":  # typer adds the type to their names
+                    record = (parameter.metavar or parameter.name.upper(), record[1])
+                groups.setdefault(group, []).append(record)
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and blame a wrong value on the environment variable that it came from."""
+        try:
+            return super().parse_args(ctx, args)  # type: ignore[misc, no-any-return]
+        except typer.BadParameter as error:
+            parameter: Any = error.param
+            if parameter is not None and from_environment(ctx, parameter.name):
+                error.param_hint = f"the environment variable {_variable(ctx, parameter)}"
+            elif parameter is not None and parameter.param_type_name == "option":
+                error.param_hint = [*parameter.opts]  # without its variable
+            raise
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, and blame a wrong value likewise if only the command notices it."""
+        try:
+            return super().invoke(ctx)  # type: ignore[misc]
+        except WrongOption as error:
+            for parameter in self.get_params(ctx):
+                if error.option in parameter.opts and from_environment(ctx, parameter.name):
+                    variable = _variable(ctx, parameter)
+                    raise ConfigurationError(
+                        f"the environment variable {variable}: {error.reason}"
+                    ) from None
+            raise
+
+
+class Command(_Layout, TyperCommand):
+    """A command whose help has examples and groups of options."""
+
+
+class CommandGroup(_Layout, TyperGroup):
+    """A group of commands, likewise."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options, then the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+def from_environment(context: Any, name: str) -> bool:
+    """Return whether the value of a parameter came from an environment variable."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def _variable(ctx: Any, parameter: Any) -> str:
+    """Return the name of the environment variable that an option was read from."""
+    named = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
+    names = [named] if isinstance(named, str) else list(named)
+    return next((name for name in names if os.environ.get(name)), names[0])

@@ -1,0 +1,1 @@
+"""Configuration files: reading them, and describing what is wrong in them, with the line."""

@@ -1,0 +1,36 @@
+"""Packages that import what they offer at its first use (PEP 562).
+
+`rsnotify --help` loads the modules of all commands, and importing one imports its package. If the
+packages imported all that they offer, the help would take more than a second of processor time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def lazy_exports(
+    package: str, offers: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package.
+
+    Args:
+        package: Its `__name__`.
+        offers: The names that it offers, by the module that defines them.
+    """
+    modules = {name: module for module, names in offers.items() for name in names}
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(modules[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *modules})
+
+    return get, list_names

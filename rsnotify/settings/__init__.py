@@ -1,1 +1,0 @@
-"""What is wrong with settings, and where in their file it stands."""

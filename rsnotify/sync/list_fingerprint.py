@@ -1,0 +1,161 @@
+"""Whether the part of a Change List that was read before is still what it was.
+
+A transaction that commits late, a Source restored from a backup or a second writer can insert an
+entry into the part of an open list that a Destination has read already. Its datetime is then older
+than what is synced, so that nothing else shows it. A fingerprint of that part is kept with the
+progress.
+"""
+
+from __future__ import annotations
+
+from array import array
+from zlib import crc32
+
+from msgspec import Struct
+
+from rsnotify.format.coverage import Change, Coverage
+from rsnotify.format.datetimes import Instant, to_microseconds
+
+#: The types of a checksum, and of microseconds since 1970, in an array.
+_CHECKSUM, _MOMENT = "I", "q"
+#: Of a list in chronological order with more resources, only their number and sum are kept.
+_FEW = 300
+
+
+class ListFingerprint(Struct, frozen=True, omit_defaults=True):
+    """A fingerprint of the entries of one list before an instant; their order does not count.
+
+    Args:
+        uri: The list.
+        from_: Its `from`.
+        before: Through here every change is known from lists, this one and those before it. More
+            entries may come with this very datetime, so they do not count.
+        count: How many entries are older.
+        sum: The sum of their checksums.
+        size: How many entries there are.
+        whole: The sum of the checksums of all entries.
+        uris: How many resources have entries.
+        names: The sum of the checksums of their URIs.
+        resources: The checksums themselves, if these are few, or the list is not in chronological
+            order.
+        latest: When each of them changed last, if that is in chronological order.
+    """
+
+    uri: str
+    from_: Instant | None
+    before: Instant
+    count: int = 0
+    sum: int = 0
+    size: int = 0
+    whole: int = 0
+    uris: int = 0
+    names: int = 0
+    resources: bytes = b""
+    latest: bytes = b""
+
+    def is_extended_by(self, later: ListFingerprint, coverage: Coverage) -> bool:
+        """Return whether a list still has the entries that it had when it was read before.
+
+        Args:
+            later: The fingerprint of the list now.
+            coverage: Its entries.
+        """
+        if (self.uri, self.from_) != (later.uri, later.from_):
+            return False
+        if self.before == later.before:
+            return (self.count, self.sum) == (later.count, later.sum)
+        return (self.count, self.sum) == _sum(coverage, self.before)
+
+    def has_lost(self, later: ListFingerprint, coverage: Coverage) -> bool:
+        """Return whether a list lacks entries that it had when it was read before.
+
+        Where entries may be inserted, or replaced by later ones of the same resource, only a
+        resource that has none any more shows that something is missing.
+
+        Args:
+            later: The fingerprint of the list now.
+            coverage: Its entries.
+        """
+        if self.is_missed_by(coverage):
+            return True
+        if self.uri != later.uri or self.from_ is None or later.from_ is None:
+            return False
+        if self.from_ != later.from_:
+            return later.from_ < self.from_  # what was closed since is open again
+        if later.uris < self.uris or (later.uris == self.uris and later.names != self.names):
+            return True
+        if self._is_appended_to(coverage):
+            return False
+        if self.resources:
+            return not _latest(coverage).keys() >= set(array(_CHECKSUM, self.resources))
+        return not coverage.ordered or _sum(coverage, self.before)[0] < self.count
+
+    def is_missed_by(self, coverage: Coverage) -> bool:
+        """Return whether a list lacks changes that the list had of the same time.
+
+        Args:
+            coverage: Its entries. It may cover only a part of the time.
+        """
+        if not self.latest or coverage.from_ is None or coverage.until is None:
+            return False
+        after, until = to_microseconds(coverage.from_), to_microseconds(coverage.until)
+        now = _latest(coverage)
+        had = zip(array(_CHECKSUM, self.resources), array(_MOMENT, self.latest), strict=True)
+        return any(after < at <= until and now.get(name, after) < at for name, at in had)
+
+    def _is_appended_to(self, coverage: Coverage) -> bool:
+        return self.whole == sum(map(_checksum, coverage.changes[: self.size]))
+
+    def is_same_as(self, later: ListFingerprint) -> bool:
+        """Return whether a list has the same entries as before, and none more."""
+        return (self.uri, self.from_, self.whole) == (later.uri, later.from_, later.whole)
+
+
+def prefix_of(uri: str, coverage: Coverage, confirmed: Instant) -> ListFingerprint | None:
+    """Return the fingerprint of a list; None if the list covers nothing.
+
+    Args:
+        uri: The list.
+        coverage: Its entries.
+        confirmed: Through here the lists before it had all changes.
+    """
+    if coverage.until is None:
+        return None
+    before = max(coverage.until, confirmed)
+    latest = _latest(coverage)
+    names = sorted(latest)
+    count, total = _sum(coverage, before)
+    later = sum(_checksum(change) for change in coverage.changes if change.at >= before)
+    is_certain = coverage.ordered and not coverage.contradictory
+    is_kept = len(names) <= _FEW or not coverage.ordered
+    return ListFingerprint(
+        uri,
+        coverage.from_,
+        before,
+        count,
+        total,
+        len(coverage.changes),
+        total + later,
+        len(names),
+        sum(names),
+        array(_CHECKSUM, names).tobytes() if is_kept else b"",
+        array(_MOMENT, map(latest.__getitem__, names)).tobytes() if is_kept and is_certain else b"",
+    )
+
+
+def _sum(coverage: Coverage, before: Instant) -> tuple[int, int]:
+    checksums = [_checksum(change) for change in coverage.changes if change.at < before]
+    return len(checksums), sum(checksums)
+
+
+def _latest(coverage: Coverage) -> dict[int, int]:
+    """Return when each resource changed last, by the checksum of its URI."""
+    latest: dict[int, int] = {}
+    for change in coverage.changes:
+        name, at = crc32(change.uri.encode()), to_microseconds(change.at)
+        latest[name] = max(at, latest.get(name, at))
+    return latest
+
+
+def _checksum(change: Change) -> int:
+    return crc32(f"{change.uri} {change.change} {change.resource.hash}".encode())

@@ -1,0 +1,126 @@
+"""What a list of changes says of each resource in the end: one entry per URI.
+
+Both `rsnotify follow` and `rsnotify audit` reduce lists here, so that they never disagree. A list
+in chronological order (core §12.1) is read from its first to its last entry. Some Sources write the
+newest change first, or in no order: then datetimes decide, and where they cannot, the resource
+itself has to be fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import ge
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.vocabulary import ChangeType
+
+
+class Reduced(Struct, frozen=True):
+    """The latest change of each resource in a list.
+
+    Args:
+        latest: By URI, in document order.
+        since: By URI, the datetime of the earliest change in the list.
+        ambiguous: URIs whose latest change the list does not determine. `latest` has a change
+            that makes a Destination fetch the resource, and keep whatever it is now.
+    """
+
+    latest: dict[str, Change]
+    since: dict[str, Instant]
+    ambiguous: frozenset[str]
+
+
+def reduce(
+    changes: Sequence[Change],
+    *,
+    ordered: bool,
+    compare: bool = False,
+    from_: Instant | None = None,
+) -> Reduced:
+    """Return what a list says of each resource in the end.
+
+    Args:
+        changes: The entries, in document order.
+        ordered: Whether they are in chronological order.
+        compare: Whether their datetimes may be wrong all the same.
+        from_: The beginning of the list. An entry dated before that does not say when it happened.
+    """
+    latest: dict[str, Change] = {}
+    since: dict[str, Instant] = {}
+    ambiguous: set[str] = set()
+    outside: set[str] = set()
+    newest_first = not ordered and _is_newest_first(changes)
+    for change in changes:
+        uri = change.uri
+        before = latest.get(uri)
+        if before is None:
+            latest[uri], since[uri] = change, change.at
+            continue
+        since[uri] = min(since[uri], change.at)
+        if from_ is not None and (_is_older(before, from_) or _is_older(change, from_)):
+            outside.add(uri)
+        if ordered:
+            latest[uri] = change
+            continue
+        if _contradict(before, change, newest_first=newest_first):
+            ambiguous.add(uri)
+        if change.at > before.at or (change.at == before.at and not newest_first):
+            latest[uri] = change
+            if change.at > before.at and not _is_dated_by_lastmod(change):
+                ambiguous.discard(uri)
+    if compare or not ordered:
+        ambiguous |= outside
+        for uri, change in latest.items():
+            if uri not in ambiguous:
+                latest[uri] = replace(change, check=CheckMethod.COMPARE)
+        _verify(changes, latest, ambiguous)
+    return Reduced(latest, since, frozenset(ambiguous))
+
+
+def _verify(changes: Sequence[Change], latest: dict[str, Change], ambiguous: set[str]) -> None:
+    """Mark resources to be fetched whose entries do not say which of them is the latest."""
+    deleted = {one.uri for one in changes if one.change is ChangeType.DELETED} if ambiguous else ()
+    for uri in ambiguous:
+        change = latest[uri]
+        kind = ChangeType.DELETED if uri in deleted else change.change
+        resource = replace(change.resource, change=kind, hash=None, length=None)
+        latest[uri] = replace(change, change=kind, resource=resource, check=CheckMethod.FETCH)
+
+
+def _is_newest_first(changes: Sequence[Change]) -> bool:
+    times = [change.at for change in changes]
+    return all(map(ge, times, times[1:]))
+
+
+def _contradict(before: Change, change: Change, *, newest_first: bool) -> bool:
+    """Return whether place and datetime leave open which of two changes came last.
+
+    Args:
+        before: The latest change of the resource so far.
+        change: A later entry of the same list.
+        newest_first: Whether the whole list is in reverse chronological order.
+    """
+    if change.at == before.at:
+        return not _say_the_same(before, change)
+    # A `lastmod` may be older than the change (core §7): a file that was put back keeps it. Place
+    # then says one thing and the datetime another, unless the whole list is in reverse order.
+    return change.at < before.at and not newest_first and _is_dated_by_lastmod(change)
+
+
+def _is_older(change: Change, from_: Instant) -> bool:
+    return min(change.at, change.resource.changed_at or change.at) < from_
+
+
+def _say_the_same(one: Change, other: Change) -> bool:
+    deleted = ChangeType.DELETED
+    if deleted in (one.change, other.change):
+        return one.change is other.change
+    return one.resource.hash == other.resource.hash
+
+
+def _is_dated_by_lastmod(change: Change) -> bool:
+    return change.resource.datetime is None

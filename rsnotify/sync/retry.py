@@ -1,0 +1,53 @@
+"""How failures are tried again: exponential backoff with jitter."""
+
+from __future__ import annotations
+
+from random import Random
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant, parse_http_date
+
+#: No server may send its clients away for longer, in seconds.
+LONGEST_WISH = 3600.0
+
+
+class Retry(Struct, frozen=True):
+    """A wait that doubles with each failure in a row; times are in seconds.
+
+    Args:
+        first: The longest wait after the first failure.
+        most: The longest wait of all.
+    """
+
+    first: float = 0.2
+    most: float = 60.0
+
+    def delay(self, failures: int, random: Random, *, at_least: float = 0.0) -> float:
+        """Return how long to wait: between half and all of the step, so that those who
+        failed together do not come back together.
+
+        Args:
+            failures: How often it failed in a row, at least 1.
+            random: The source of jitter.
+            at_least: What the other side asked for; it wins if it is longer, up to an hour.
+        """
+        step = min(self.most, self.first * 2.0 ** min(failures - 1, 64))
+        return max(min(at_least, LONGEST_WISH), step * (0.5 + random.random() / 2))
+
+
+def asked_wait(value: str, now: Instant) -> float | None:
+    """Read a `Retry-After` header (RFC 9110 §10.2.3).
+
+    Args:
+        value: The header's value; may be anything.
+        now: The current instant.
+
+    Returns:
+        The seconds to wait, at least 0; None when it says nothing that can be understood.
+    """
+    value = value.strip()
+    if value.isascii() and value.isdigit():
+        return float(value[:6])
+    moment = parse_http_date(value)
+    return None if moment is None else max(0.0, (moment - now).total_seconds())
