@@ -17,6 +17,10 @@ from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
 from tests.postgresql import PostgreSQL, running_postgresql
 
+# Every process and every hub that a test starts loads the trusted authorities; no test needs them.
+os.environ["SSL_CERT_FILE"] = os.devnull
+# Tests start many processes of the same few modules, which need not compile them each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 watchdog.start()
 # What a shell starts in the background may ignore interruptions, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
