@@ -159,7 +159,7 @@ def by_one_way(source: Source, destination: Destination, fragment: Document) -> 
     destination.push(fragment)
     destination.work()
     assert fragment.until is not None
-    assert destination.follower.owed or through(destination) >= fragment.until
+    assert destination.follower.pending or through(destination) >= fragment.until
 
 
 def through(destination: Destination) -> Instant:

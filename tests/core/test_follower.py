@@ -246,7 +246,7 @@ def test_a_source_that_is_down_is_asked_less_and_less_often_and_not_compared() -
     asked = []
     for _ in range(8):
         (fetch,) = [action for action in actions if isinstance(action, Fetch)]
-        asked.append((now, fetch.rung))
+        asked.append((now, fetch.kind))
         follower.fetch_failed(fetch, Unavailable(fetch.uri, "no answer"), now)
         assert not follower.level
         assert follower.error is not None

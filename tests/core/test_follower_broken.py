@@ -21,7 +21,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Apply, Compare, Discover, DocumentKind, Fetch, LogNote, Progress
-from rsnotify.sync.schedule import QUICKER, PollInterval
+from rsnotify.sync.schedule import SPEEDUP_AFTER_NEWS, PollInterval
 from tests.core.wire import Wire
 from tests.core.world import BASE, EPOCH, EVERYTHING, PACE, Destination, Source
 
@@ -281,7 +281,7 @@ def test_a_list_out_of_order_is_no_news_each_time() -> None:
         while any(isinstance(action, Apply) for action in wire.actions):
             wire.actions = wire.follower.applied(applied(wire), wire.now)
         waits.append(wire.wait())
-    assert waits == [PACE.poll / QUICKER * 2**n for n in range(4)]
+    assert waits == [PACE.poll / SPEEDUP_AFTER_NEWS * 2**n for n in range(4)]
 
 
 def polled(source: Source) -> Destination:
@@ -308,7 +308,7 @@ def test_a_destination_polls_never_faster_than_the_floor_nor_slower_than_told() 
         before = destination.now
         destination.poll()
         waits.append(destination.now - before)
-    assert min(waits) == pytest.approx(PACE.poll / QUICKER)
+    assert min(waits) == pytest.approx(PACE.poll / SPEEDUP_AFTER_NEWS)
     assert max(waits) == pytest.approx(PACE.poll)
 
 
@@ -321,7 +321,7 @@ def test_polls_come_soon_when_push_is_lost() -> None:
     assert follower.wakeup == destination.now + PACE.poll_with_push
     follower.push_down(destination.now)
     assert follower.wakeup is not None
-    assert follower.wakeup <= destination.now + PACE.poll / QUICKER
+    assert follower.wakeup <= destination.now + PACE.poll / SPEEDUP_AFTER_NEWS
 
 
 def test_a_source_that_says_when_to_come_back_is_not_asked_before_whatever_happens() -> None:

@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import Fetch
-from rsnotify.sync.fallback_order import change_ways, resource_ways
+from rsnotify.sync.fallback_order import change_documents, resource_documents
 from tests.core.world import EVERYTHING, OFFER, PATIENT, Destination, Source
 
 NAMES = st.sampled_from("abcde")
@@ -45,8 +45,8 @@ SOURCES = st.builds(
     nested=st.booleans(),
     terse=st.booleans(),
 )
-DOCUMENTS = sorted({way.rung.name.lower() for way in change_ways(EVERYTHING)}) + sorted(
-    way.rung.name.lower() for way in resource_ways(EVERYTHING)
+DOCUMENTS = sorted({way.kind.name.lower() for way in change_documents(EVERYTHING)}) + sorted(
+    way.kind.name.lower() for way in resource_documents(EVERYTHING)
 )
 OFFERS = st.sets(st.sampled_from(DOCUMENTS), min_size=1).map(
     lambda kept: replace(EVERYTHING, **{name: None for name in DOCUMENTS if name not in kept})

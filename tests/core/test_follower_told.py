@@ -15,11 +15,11 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Discover, Fetch
-from rsnotify.sync.schedule import QUICKER
+from rsnotify.sync.schedule import SPEEDUP_AFTER_NEWS
 from tests.core.world import BASE, EPOCH, EVERYTHING, OFFER, PACE, Destination, Source
 
 #: Within which time it is looked at what was told of.
-SOON = PACE.poll / QUICKER
+SOON = PACE.poll / SPEEDUP_AFTER_NEWS
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from rsnotify.sync.frontiers import SyncFrontiers
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.pending_changes import PendingChanges
 from rsnotify.sync.retry import Retry
-from rsnotify.sync.unconfirmed import UnconfirmedChanges
+from rsnotify.sync.unconfirmed_changes import UnconfirmedChanges
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

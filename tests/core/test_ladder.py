@@ -14,7 +14,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.baseline import Baseline
-from rsnotify.sync.fallback_order import change_ways
+from rsnotify.sync.fallback_order import change_documents
 from rsnotify.sync.pull import Pull, PullStep
 
 BASE = "http://source.example/"
@@ -161,17 +161,17 @@ def manifest(from_: int, until: int, *seconds: int) -> Document:
 
 def test_the_ways_are_taken_in_the_order_of_their_cost() -> None:
     pull = Pull(FULL)
-    ways = [pull.current.rung]
+    ways = [pull.current.kind]
     documents = {
         DocumentKind.CHANGE_LIST: changes(5, None),
         DocumentKind.CHANGE_LIST_ARCHIVE: changes(5, 6),
         DocumentKind.CHANGE_DUMP: dump(5),
         DocumentKind.CHANGE_DUMP_ARCHIVE: Document(Capability.CHANGE_DUMP_ARCHIVE, from_=at(5)),
     }
-    step = pull.read(documents[pull.current.rung], known(2))
+    step = pull.read(documents[pull.current.kind], known(2))
     while step.fetch is not None:
-        ways.append(step.fetch.rung)
-        step = pull.read(documents[pull.current.rung], known(2))
+        ways.append(step.fetch.kind)
+        step = pull.read(documents[pull.current.kind], known(2))
     assert ways == list(documents)
     assert step.hole == at(5)
 
@@ -277,7 +277,7 @@ def test_where_there_is_one_way_only_it_is_not_read_twice_for_that_second() -> N
     ],
 )
 def test_what_tells_the_latest_changes_comes_first(offer: Offer, rungs: str) -> None:
-    assert ", ".join(way.rung for way in change_ways(offer)) == rungs
+    assert ", ".join(way.kind for way in change_documents(offer)) == rungs
 
 
 def walk(baseline: Baseline, *documents: Document) -> list[str | None]:

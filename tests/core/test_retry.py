@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify.sync.retry import Retry, asked_wait
+from rsnotify.sync.retry import Retry, parse_retry_after
 
 
 @given(st.integers(1, 1000), st.integers())
@@ -49,9 +49,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
     ],
 )
 def test_a_wish_to_wait_is_seconds_or_a_date(header: str, wait: float | None):
-    assert asked_wait(header, NOW) == wait
+    assert parse_retry_after(header, NOW) == wait
 
 
 @given(st.text(max_size=60))
 def test_no_header_breaks_the_reader(header: str):
-    assert (asked_wait(header, NOW) or 0.0) >= 0.0
+    assert (parse_retry_after(header, NOW) or 0.0) >= 0.0

@@ -23,7 +23,7 @@ class Wire:
         self.actions: list[Action] = self.follower.start(self.now)
 
     def asked(self) -> list[DocumentKind]:
-        return [action.rung for action in self.actions if isinstance(action, Fetch)]
+        return [action.kind for action in self.actions if isinstance(action, Fetch)]
 
     def answer(self, document: Document | RsnotifyError) -> None:
         (fetch,) = [action for action in self.actions if isinstance(action, Fetch)]

@@ -38,7 +38,7 @@ from rsnotify.sync.actions import (
     ForgetDatetimes,
     LogNote,
     Progress,
-    Sweep,
+    FindUnlisted,
 )
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
@@ -140,7 +140,7 @@ class Destination:
     def tell(self, document: Document) -> None:
         """Tell of documents, as bytes."""
         read = read_document(write_document(document))
-        self._begin(self.follower.told(read, self.now))
+        self._begin(self.follower.notified(read, self.now))
 
     def discover(self) -> None:
         """Find what the Source offers now."""
@@ -241,11 +241,11 @@ class Destination:
                     and not self._later(resource.uri, at)
                 ]
                 self._begin(follower.differing(differing, self.now))
-            case Sweep(at=at):
+            case FindUnlisted(at=at):
                 missing = [
                     uri for uri in self.content if uri not in self.seen and not self._later(uri, at)
                 ]
-                self._begin(follower.missing(missing, self.now))
+                self._begin(follower.unlisted(missing, self.now))
             case Discover():
                 self.discover()
 

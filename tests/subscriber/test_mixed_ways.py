@@ -15,7 +15,7 @@ from rsnotify.errors import ContentMismatch, RsnotifyError
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.sync.actions import Action, BeginBaseline, Compare, Sweep
+from rsnotify.sync.actions import Action, BeginBaseline, Compare, FindUnlisted
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
 from tests.core.mixed import HISTORIES, WAYS, Mixed, play_both, through
@@ -67,8 +67,8 @@ class Keeper(Destination):
             case Compare(resources=resources, at=at):
                 differing = self.state.compare(resources, at)
                 self._begin(self.follower.differing(differing, self.now))
-            case Sweep(at=at):
-                self._begin(self.follower.missing(self.state.sweep(at), self.now))
+            case FindUnlisted(at=at):
+                self._begin(self.follower.unlisted(self.state.sweep(at), self.now))
             case _:
                 super()._do(action)
 
