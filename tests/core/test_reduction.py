@@ -1,4 +1,4 @@
-"""What a list of changes says of each resource in the end."""
+"""How a list of changes is reduced to the final change of each resource."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_first_entry_counts_in_a_list_that_begins_with_the_newest() -> None:
     assert not reduced.ambiguous
 
 
-def test_a_file_put_back_with_its_old_lastmod_is_ambiguous() -> None:
+def test_a_restored_file_with_its_old_lastmod_is_ambiguous() -> None:
     entries = [
         change("b", CREATED, 0),
         change("a", DELETED, 2),
@@ -64,7 +64,7 @@ def test_a_later_change_settles_what_was_ambiguous_before() -> None:
     assert reduced.latest["a"].change is UPDATED
 
 
-def test_two_different_entries_of_one_datetime_are_ambiguous_where_the_list_has_no_order() -> None:
+def test_two_different_entries_of_one_datetime_are_ambiguous_if_the_list_has_no_order() -> None:
     entries = [change("b", CREATED, 5), change("a", DELETED, 2), change("a", UPDATED, 2)]
     assert reduce_changes(entries, ordered=False).ambiguous == {"a"}
     assert not reduce_changes(sorted(entries, key=lambda one: one.at), ordered=True).ambiguous
@@ -90,9 +90,7 @@ def test_any_order_of_unique_datetimes_gives_the_same_state(steps: list, random)
 
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("place", [0, 1], ids=["first", "last"])
-def test_an_entry_dated_before_its_list_does_not_say_whether_it_came_last(
-    ordered: bool, place: int
-) -> None:
+def test_an_entry_dated_before_its_list_is_ambiguous(ordered: bool, place: int) -> None:
     entries = [change("a", DELETED, 2), change("b", CREATED, 3)]
     entries.insert(2 * place, change("a", CREATED, -50, dated=False, hash="md5:1"))
     reduced = reduce_changes(entries, ordered=ordered, compare=True, from_=NINE)
@@ -102,7 +100,7 @@ def test_an_entry_dated_before_its_list_does_not_say_whether_it_came_last(
     assert reduced.latest["a"].resource.hash is None
 
 
-def test_what_is_ambiguous_may_have_the_content_of_either_entry() -> None:
+def test_an_ambiguous_resource_may_have_the_content_of_either_entry() -> None:
     entries = [
         change("b", CREATED, 0),
         change("a", UPDATED, 2, hash="md5:2"),

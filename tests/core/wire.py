@@ -22,7 +22,7 @@ class Wire:
         self.now = 0.0
         self.actions: list[Action] = self.follower.start(self.now)
 
-    def asked(self) -> list[DocumentKind]:
+    def requested(self) -> list[DocumentKind]:
         return [action.kind for action in self.actions if isinstance(action, Fetch)]
 
     def answer(self, document: Document | RsnotifyError) -> None:

@@ -18,7 +18,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Action, BeginBaseline, Compare, FindUnlisted
 from rsnotify_subscriber.held import Held
 from rsnotify_subscriber.state import State
-from tests.core.mixed import HISTORIES, WAYS, Mixed, play_both, through
+from tests.core.mixed import HISTORIES, NUMBERS, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 
 TABLES = """
@@ -126,7 +126,7 @@ class Keeper(Destination):
 @given(
     source=st.builds(Source, per_list=st.integers(1, 5), kept=st.sampled_from([0, 3, 100])),
     steps=HISTORIES,
-    order=st.lists(WAYS, max_size=20),
+    order=st.lists(NUMBERS, max_size=20),
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )
