@@ -81,14 +81,14 @@ class Keeper(Destination):
         content = None
         if change.change is not ChangeType.DELETED:
             try:
-                content = self._bring(change)
+                content = self._content(change)
             except RsnotifyError as error:
                 self._begin(self.follower.failed(change, error, self.now))
                 return
         self._affect(change, content)
 
-    def _bring(self, change: Change) -> str:
-        content = super()._bring(change)
+    def _content(self, change: Change) -> str:
+        content = super()._content(change)
         if change.resource.hash not in (None, content):
             raise ContentMismatch(change.uri, "it has changed since")
         return content
