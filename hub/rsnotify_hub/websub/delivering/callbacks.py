@@ -14,7 +14,7 @@ import aiohttp
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
-from rsnotify.sync.retry import asked_wait
+from rsnotify.sync.retry import parse_retry_after
 from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivering.answers import Answer
@@ -128,7 +128,7 @@ class Callbacks:
             return _failure(error)
 
     def _answer(self, status: int, retry_after: str, excerpt: bytes) -> Answer:
-        wait = asked_wait(retry_after, self._clock()) if status in (429, 503) else None
+        wait = parse_retry_after(retry_after, self._clock()) if status in (429, 503) else None
         return Answer(status, f"answers {status}", excerpt, wait)
 
 

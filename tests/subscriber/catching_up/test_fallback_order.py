@@ -1,4 +1,4 @@
-"""Each way up to level, taken over HTTP and told in the log."""
+"""Which documents a Destination reads over HTTP to catch up, as its log shows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from rsnotify.errors import Unavailable
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
+from tests.subscriber.catching_up.absences import DUMPS, LISTS, fetched, logged, miss_changes
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import NAMES, PackedSource
-from tests.subscriber.rungs.conftest import DUMPS, LISTS, away, fetched, told
 from tests.subscriber.source import Answer
 
 
@@ -26,7 +26,7 @@ async def test_after_a_minute_the_change_list_is_enough(
     source.gets.clear()
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "2 changes from the Change List")
+    assert logged(log, "2 changes from the Change List")
     offered = {"/.well-known/resourcesync", "/data/capabilitylist.xml"}
     assert set(source.gets) == {*offered, "/data/changelist.xml", "/data/r1"}
 
@@ -35,7 +35,7 @@ async def test_after_a_minute_the_change_list_is_enough(
 async def test_after_an_hour_the_change_list_archive_is_read(
     index: bool, source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
-    await away(source, destination, packed=False)
+    await miss_changes(source, destination, packed=False)
     if index:
         archive = source._document("changelist-archive.xml")
         assert archive is not None
@@ -47,7 +47,7 @@ async def test_after_an_hour_the_change_list_archive_is_read(
         source.documents["changelist-archive.xml"] = replace(archive, index=True, resources=members)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "going on with the Change List Archive")
+    assert logged(log, "going on with the Change List Archive")
     assert source.gets["/data/often"] == 1
     assert source.gets["/data/resourcelist.xml"] == 0
 
@@ -57,11 +57,11 @@ async def test_after_a_day_the_change_dump_is_unpacked(
 ) -> None:
     source.archive = False
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
-    await away(source, destination)
+    await miss_changes(source, destination)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "going on with the Change Dump")
-    assert told(log, "changes from the Change Dump", "changes-4.zip")
+    assert logged(log, "going on with the Change Dump")
+    assert logged(log, "changes from the Change Dump", "changes-4.zip")
     assert fetched(source) == {"/data/last"}
     assert source.gets["/data/resourcelist.xml"] == 0
 
@@ -71,11 +71,11 @@ async def test_after_a_week_the_archive_of_change_dumps_is_unpacked(
 ) -> None:
     source.archive = False
     source.offered = (*LISTS, Capability.CHANGE_DUMP, Capability.CHANGE_DUMP_ARCHIVE)
-    await away(source, destination)
+    await miss_changes(source, destination)
     source.archive_dump()
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "going on with the Change Dump Archive")
+    assert logged(log, "going on with the Change Dump Archive")
     assert fetched(source) == {"/data/last"}
 
 
@@ -85,11 +85,11 @@ async def test_after_a_month_the_resource_list_is_compared(
     source.archive = False
     source.offered = (*LISTS, Capability.RESOURCE_DUMP)
     source.pack_resources()
-    await away(source, destination)
+    await miss_changes(source, destination)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "nothing that tells of changes reaches back to")
-    assert told(log, "baseline from the Resource List")
+    assert logged(log, "no list of changes reaches back to")
+    assert logged(log, "baseline from the Resource List")
     assert source.gets["/data/resourcedump.xml"] == 0
 
 
@@ -101,12 +101,12 @@ async def test_a_first_copy_is_unpacked_from_the_resource_dump(
     source.put("r1", b"changed since")
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "baseline from the Resource Dump")
+    assert logged(log, "baseline from the Resource Dump")
     assert fetched(source) == {"/data/r1"}
 
 
 @pytest.mark.parametrize("offered", [DUMPS, DUMPS[:1], DUMPS[1:], LISTS[:1], LISTS[1:]], ids=str)
-async def test_whatever_a_source_offers_alone_is_followed(
+async def test_any_single_document_of_a_source_is_enough(
     offered: Sequence[str], source: PackedSource, destination: Destination
 ) -> None:
     source.offered = offered
@@ -125,7 +125,7 @@ async def test_whatever_a_source_offers_alone_is_followed(
 
 
 @pytest.mark.parametrize("capability", [DUMPS[1], LISTS[1]])
-async def test_a_hole_that_nothing_can_fill_is_told_each_time(
+async def test_a_gap_that_no_document_covers_is_reported_each_time(
     capability: str,
     source: PackedSource,
     destination: Destination,
@@ -137,7 +137,7 @@ async def test_a_hole_that_nothing_can_fill_is_told_each_time(
     assert destination.equals_source()
     through = destination.current.status.through
     assert through is not None
-    source.put("unheard", b"of")
+    source.put("uncovered", b"x")
     source.pack_changes()
     source.put("last", b"of all")
     if capability in DUMPS:
@@ -147,15 +147,15 @@ async def test_a_hole_that_nothing_can_fill_is_told_each_time(
         log.clear()
         with pytest.raises(Unavailable, match="no list of all its resources"):
             await destination.catch_up()
-        assert told(log, "nothing tells of the time from")
+        assert logged(log, "no document covers the changes from")
         assert destination.files() == {
-            name: content for name, content in source.contents.items() if name != "unheard"
+            name: content for name, content in source.contents.items() if name != "uncovered"
         }
     assert through == destination.current.status.through
 
 
 @pytest.mark.parametrize("capability", DUMPS)
-async def test_following_may_begin_at_a_dump_itself(
+async def test_following_may_begin_at_a_dump(
     capability: str, source: PackedSource, destination: Destination
 ) -> None:
     source.pack_resources()
@@ -177,7 +177,7 @@ async def test_following_may_begin_at_an_archive_below_a_capability_list(
     assert destination.equals_source()
 
 
-async def test_no_more_than_two_packages_are_there_at_once_and_in_the_end_none(
+async def test_at_most_two_packages_are_stored_at_once_and_none_at_the_end(
     source: PackedSource, destination: Destination
 ) -> None:
     source.offered = (Capability.RESOURCE_DUMP,)
@@ -189,7 +189,7 @@ async def test_no_more_than_two_packages_are_there_at_once_and_in_the_end_none(
         answer = source.answers[path]
 
         async def counted(request: object) -> object:
-            seen.append(len([one for one in incoming.iterdir() if is_zip(one)]))
+            seen.append(len([path for path in incoming.iterdir() if is_zip(path)]))
             return await answer(request)  # type: ignore[arg-type]
 
         return counted  # type: ignore[return-value]
@@ -205,5 +205,5 @@ async def test_no_more_than_two_packages_are_there_at_once_and_in_the_end_none(
 def is_zip(path: Path) -> bool:
     try:
         return path.read_bytes()[:2] == b"PK"
-    except FileNotFoundError:  # it was applied this moment
+    except FileNotFoundError:  # applied in this moment
         return False

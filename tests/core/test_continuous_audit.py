@@ -1,4 +1,4 @@
-"""When what is held is compared with what the Source says, and when it would say nothing."""
+"""When the copy is compared with the Source's statement, and which remedies follow."""
 
 from __future__ import annotations
 
@@ -44,46 +44,46 @@ def audit() -> ContinuousAudit:
 
 
 def compared(audit: ContinuousAudit, document: Document, *held: str, now: float = 0.0) -> Remedy:
-    audit.hear(document, UNTIL, UNTIL)
-    assert audit.speaks_of(UNTIL)
+    audit.read_fragment(document, UNTIL, UNTIL)
+    assert audit.is_comparable_at(UNTIL)
     return audit.compare(total(*held), UNTIL, now)
 
 
-def test_it_speaks_of_one_instant_alone(audit: ContinuousAudit) -> None:
-    audit.hear(heartbeat("a"), UNTIL, UNTIL - SECOND)
-    assert not audit.speaks_of(UNTIL - SECOND)
-    assert audit.speaks_of(UNTIL)
-    assert not audit.speaks_of(UNTIL + SECOND)
+def test_a_statement_is_compared_at_its_own_instant_only(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL - SECOND)
+    assert not audit.is_comparable_at(UNTIL - SECOND)
+    assert audit.is_comparable_at(UNTIL)
+    assert not audit.is_comparable_at(UNTIL + SECOND)
 
 
-def test_what_is_told_of_the_past_is_not_heard(audit: ContinuousAudit) -> None:
-    audit.hear(heartbeat("a"), UNTIL, UNTIL + SECOND)
-    assert not audit.speaks_of(UNTIL)
+def test_a_statement_about_the_past_is_ignored(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL + SECOND)
+    assert not audit.is_comparable_at(UNTIL)
 
 
-def test_what_does_not_say_how_far_it_reaches_ends_what_was_said(audit: ContinuousAudit) -> None:
-    audit.hear(heartbeat("a"), UNTIL, UNTIL)
-    audit.hear(Document(Capability.CHANGE_NOTIFICATION), None, UNTIL)
-    assert not audit.speaks_of(UNTIL)
+def test_a_fragment_without_an_interval_invalidates_the_statement(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
+    audit.read_fragment(Document(Capability.CHANGE_NOTIFICATION), None, UNTIL)
+    assert not audit.is_comparable_at(UNTIL)
 
 
-def test_while_something_later_is_held_nothing_is_compared(audit: ContinuousAudit) -> None:
-    audit.hear(heartbeat("a"), UNTIL, UNTIL)
+def test_nothing_is_compared_while_the_copy_has_something_later(audit: ContinuousAudit) -> None:
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
     assert audit.compare(total("a", "b"), UNTIL + SECOND, 0.0) is Remedy.NOTHING
     assert audit.in_step is None
 
 
 @pytest.mark.parametrize("name", ["at", "completed"])
-def test_before_the_end_of_a_list_that_was_read_nothing_is_compared(
+def test_nothing_is_compared_before_the_end_of_a_list_that_was_read(
     audit: ContinuousAudit, name: str
 ) -> None:
     listed = Document(Capability.RESOURCE_LIST, at=UNTIL - SECOND)
-    audit.listed(replace(listed, **{name: UNTIL + SECOND}))
+    audit.read_list(replace(listed, **{name: UNTIL + SECOND}))
     assert compared(audit, heartbeat("a"), "a", "b") is Remedy.NOTHING
     assert audit.in_step is None
 
 
-def test_remedies_become_dearer_and_rarer(audit: ContinuousAudit) -> None:
+def test_remedies_become_more_expensive_and_rarer(audit: ContinuousAudit) -> None:
     def remedy(now: float) -> Remedy:
         return compared(audit, heartbeat("a", "b"), "a", now=now)
 
@@ -97,34 +97,32 @@ def test_remedies_become_dearer_and_rarer(audit: ContinuousAudit) -> None:
     assert audit.in_step is True
 
 
-def test_where_there_is_no_list_of_all_resources_the_change_lists_are_read_ever_less_often() -> (
-    None
-):
+def test_without_a_resource_list_the_change_lists_are_read_less_and_less_often() -> None:
     log = Log()
     audit = ContinuousAudit(PACE, log)
     pulled = []
     for now in range(0, 2_000, 10):
-        audit.hear(heartbeat("a", "b"), UNTIL, UNTIL)
-        remedy = audit.compare(total("a"), UNTIL, now, listed=False)
+        audit.read_fragment(heartbeat("a", "b"), UNTIL, UNTIL)
+        remedy = audit.compare(total("a"), UNTIL, now, can_list=False)
         assert remedy is not Remedy.COMPARE
         pulled += [now] if remedy is Remedy.PULL else []
     assert pulled == [0, 10, 110, 310, 710, 1510]
     assert len([line for line in log.lines if "has no list of all its resources" in line]) == 5
 
 
-def test_what_was_compared_is_compared_once_more_after_a_remedy_and_then_left(
+def test_a_statement_is_compared_once_more_after_a_remedy(
     audit: ContinuousAudit,
 ) -> None:
     assert compared(audit, heartbeat("a", "b"), "a") is Remedy.PULL
-    assert audit.speaks_of(UNTIL)
+    assert audit.is_comparable_at(UNTIL)
     assert audit.compare(total("a"), UNTIL, 1.0) is Remedy.NOTHING
-    assert not audit.speaks_of(UNTIL)
+    assert not audit.is_comparable_at(UNTIL)
 
 
-def test_a_set_that_holds_something_without_a_hash_cannot_be_compared(
+def test_a_copy_of_resources_without_hashes_cannot_be_compared(
     audit: ContinuousAudit,
 ) -> None:
-    audit.hear(heartbeat("a"), UNTIL, UNTIL)
+    audit.read_fragment(heartbeat("a"), UNTIL, UNTIL)
     held = total("a")
     held.add([("b", "md5:" + "0" * 32)])
     assert audit.compare(held, UNTIL, 0.0) is Remedy.NOTHING

@@ -1,4 +1,4 @@
-"""What a package may hold, and what of it is refused."""
+"""Which members of packages are used, and which are refused."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def twice(package: zipfile.ZipFile) -> None:
 
 
 def wrong_crc(data: bytes) -> bytes:
-    """Change what a stored member holds, behind the back of its checksum."""
+    """Change the content of a stored member without changing its checksum."""
     return data.replace(GOOD, GOOD.upper())
 
 
@@ -104,7 +104,7 @@ BAD: dict[str, tuple[Make, Callable[[bytes], bytes]]] = {
 
 
 @pytest.mark.parametrize(("make", "spoil"), BAD.values(), ids=BAD)
-async def test_a_member_that_is_not_to_be_trusted_is_fetched_instead(
+async def test_a_member_that_cannot_be_trusted_is_fetched_instead(
     make: Make, spoil: Callable[[bytes], bytes], source: PackedSource, destination: Destination
 ) -> None:
     source.offered = (Capability.RESOURCE_DUMP,)
@@ -136,7 +136,7 @@ def test_a_member_with_an_unsafe_name_is_refused(name: str, tmp_path: Path) -> N
     package.close()
 
 
-def test_a_member_is_given_piece_by_piece(tmp_path: Path) -> None:
+def test_a_member_is_read_in_chunks(tmp_path: Path) -> None:
     content = Random(1).randbytes(500_000)
     package = opened(tmp_path, built(lambda it: it.writestr(NAME, content)))
     pieces = list(package.pieces("/" + NAME))
@@ -151,7 +151,7 @@ def test_a_member_is_given_piece_by_piece(tmp_path: Path) -> None:
     [b"", b"PK\x05\x06", b"<html/>", zipped(None, {"a": GOOD})[:-30]],
     ids=["nothing", "no more than a mark", "a page", "the end missing"],
 )
-def test_what_is_no_zip_is_refused(data: bytes, tmp_path: Path) -> None:
+def test_a_file_that_is_no_zip_is_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(MalformedDocument, match="no usable ZIP"):
         opened(tmp_path, data)
 
@@ -164,7 +164,7 @@ def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:
         opened(tmp_path, bytes(data))
 
 
-def test_a_directory_beyond_measure_is_not_read(
+def test_a_directory_that_is_too_large_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(zipped_module, "_DIRECTORY_BYTES", 10_000)
@@ -183,10 +183,10 @@ def test_a_manifest_with_a_doctype_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_method_that_inflates_without_bound_is_not_used(method: int, tmp_path: Path) -> None:
+def test_a_compression_method_without_a_bound_is_not_used(method: int, tmp_path: Path) -> None:
     data = bytearray(built(lambda it: it.writestr(NAME, bytes(100_000_000), method)))
     for mark, place in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
-        struct.pack_into("<L", data, data.index(mark) + place, 100)  # it says that it is small
+        struct.pack_into("<L", data, data.index(mark) + place, 100)  # a false, small length
     package = opened(tmp_path, bytes(data))
     tracemalloc.start()
     with pytest.raises(ContentMismatch, match="another method"):

@@ -1,4 +1,4 @@
-"""Which documents a Destination reads to get level, and what it does where they are broken."""
+"""Which documents a Destination reads to catch up, and in which order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def source() -> Source:
 
 
 def follow(source: Source, *offered: str) -> Destination:
-    """Follow what is offered of everything, until level."""
+    """Follow a part of the documents, until level."""
     named = {name: getattr(EVERYTHING, name) for name in offered}
     destination = Destination(source, Random(1), Offer(**named))
     destination.settle()
@@ -38,7 +38,7 @@ def read(destination: Destination) -> list[str]:
 
 
 def poll(destination: Destination) -> list[str]:
-    """Poll once, and return what was read."""
+    """Poll once, and return the documents read."""
     destination.fetches.clear()
     destination.poll()
     assert destination.content == destination.source.state
@@ -59,7 +59,7 @@ def test_a_first_copy_comes_in_packages_and_costs_no_get(source: Source) -> None
     assert (destination.gets, destination.unpacked) == (0, 5)
 
 
-def test_later_the_resource_list_is_compared_and_little_fetched(source: Source) -> None:
+def test_a_later_baseline_compares_the_resource_list_and_fetches_little(source: Source) -> None:
     destination = follow(source, "resource_list", "resource_dump", "change_list")
     source.change("f")
     source.change("a", deleted=True)
@@ -72,7 +72,7 @@ def test_later_the_resource_list_is_compared_and_little_fetched(source: Source) 
     assert destination.gets == 1
 
 
-def test_the_change_dump_is_read_where_the_change_lists_do_not_reach_back(
+def test_the_change_dump_is_read_if_the_change_lists_do_not_reach_back(
     source: Source,
 ) -> None:
     offered = ("resource_list", "change_list", "change_list_archive", "change_dump")
@@ -112,7 +112,7 @@ def test_closed_change_dumps_are_read_from_their_archive(source: Source) -> None
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_source_with_nothing_but_a_dump_is_asked_for_its_packages_once(
+def test_the_packages_of_a_source_with_only_a_dump_are_requested_once(
     source: Source, restarted: bool
 ) -> None:
     destination = follow(source, "resource_dump")
@@ -126,7 +126,7 @@ def test_a_source_with_nothing_but_a_dump_is_asked_for_its_packages_once(
     assert poll(destination) == ["resourcedump.xml", "resources", "resources"]
 
 
-def test_where_nothing_tells_of_changes_the_list_makes_up_for_an_old_dump(
+def test_without_change_lists_the_resource_list_supplements_an_old_dump(
     source: Source,
 ) -> None:
     source.change("f")
@@ -136,7 +136,7 @@ def test_where_nothing_tells_of_changes_the_list_makes_up_for_an_old_dump(
     assert destination.content == source.state
 
 
-def test_a_hole_is_closed_by_a_dump_that_is_younger_than_the_list(source: Source) -> None:
+def test_a_gap_is_closed_by_a_dump_younger_than_the_list(source: Source) -> None:
     destination = follow(source, "resource_list", "resource_dump", "change_list")
     source.change("f")
     lose_lists(source)
@@ -148,7 +148,7 @@ def test_a_hole_is_closed_by_a_dump_that_is_younger_than_the_list(source: Source
 
 
 @pytest.mark.parametrize("offered", ["change_list", "change_dump"])
-def test_where_only_changes_are_told_a_hole_stays_and_t_waits_before_it(
+def test_without_a_list_of_resources_a_gap_remains_and_t_waits_before_it(
     source: Source, offered: str
 ) -> None:
     destination = follow(source, offered)
@@ -163,12 +163,12 @@ def test_where_only_changes_are_told_a_hole_stays_and_t_waits_before_it(
     source.change("i")
     source.pack(1)
     for _ in range(2):
-        look_around(destination)
+        work_for_a_while(destination)
         follower = destination.follower
         assert (follower.level, follower.stuck) == (False, True)
         assert follower.progress is not None
         assert follower.progress.through == before.through
-        assert any("nothing tells of the time from" in note for note in destination.notes)
+        assert any("no document covers the changes from" in note for note in destination.notes)
         assert BASE + "i" in destination.content
         destination.notes.clear()
         destination.restart()
@@ -182,8 +182,8 @@ def test_where_only_changes_are_told_a_hole_stays_and_t_waits_before_it(
     assert destination.content == source.state
 
 
-def look_around(destination: Destination) -> None:
-    """Let a Destination that cannot get level do what it can."""
+def work_for_a_while(destination: Destination) -> None:
+    """Let a Destination that cannot become level do what it can."""
     for _ in range(10):
         while destination.pending:
             destination.step()
@@ -225,7 +225,7 @@ def test_it_is_not_level_while_something_is_known_to_be_missing(source: Source) 
     assert not destination.follower.level
 
 
-def test_of_a_second_that_was_still_running_nothing_is_missed() -> None:
+def test_no_change_is_missed_of_a_second_that_was_still_running() -> None:
     source = Source(granularity=timedelta(seconds=1), per_list=1)
     destination = follow(source, "resource_list", "change_list", "change_list_archive")
     source.change("a")

@@ -1,8 +1,8 @@
 """Changes that only push has announced so far.
 
-Push is believed at once, but not for ever: a hub may invent, alter or withhold changes, and a
-Source may be restored from a backup after it has pushed. Each pushed change is provisional until a
-list that covers its datetime repeats it. If the list does not, or if the lists go on for too long
+Push is trusted at once, but not forever: a hub may invent, alter or withhold changes, and a Source
+may be restored from a backup after it has pushed. Each pushed change stays unconfirmed until a list
+that covers its datetime repeats it. If the list does not, or if the lists go on for too long
 without reaching it, the resource itself is fetched.
 """
 
@@ -21,7 +21,7 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 
 #: A change that makes a Destination fetch a resource, and the datetime of the change that was
 #: pushed: after a crash, the next run has to verify it.
-Denied = tuple[Change, Instant]
+Verification = tuple[Change, Instant]
 
 
 class UnconfirmedChange(Struct, frozen=True):
@@ -40,7 +40,7 @@ class UnconfirmedChanges:
     """The pushed changes of one set of resources that no list has confirmed.
 
     Args:
-        grace: For how many seconds a list may lag behind what was pushed.
+        grace: For how many seconds a list may lag behind push.
         patience: After so many seconds of lag the resources are fetched.
     """
 
@@ -55,27 +55,26 @@ class UnconfirmedChanges:
         return len(self._pushed)
 
     def add(self, changes: Iterable[Change], now: float) -> None:
-        """Add changes that were pushed."""
         for change in changes:
             self._pushed[change.uri] = UnconfirmedChange(change, now)
 
     def confirm(
         self, coverage: Coverage, latest: Mapping[str, Change], before: Instant
-    ) -> list[Denied]:
-        """Remove what a list repeats, and return what it should repeat and does not.
+    ) -> list[Verification]:
+        """Remove the changes that a list repeats, and return what to fetch instead of others.
 
         Args:
-            coverage: What the list covers.
+            coverage: The interval and the entries of the list.
             latest: The latest change of each resource that is new in it.
-            before: Through here earlier lists had said everything.
+            before: Earlier lists had all changes up to here.
 
         Returns:
-            Changes that make a Destination fetch the resources, and when these had changed by push.
+            Verifications of the changes that the list should repeat and does not.
         """
         until = coverage.until
         if not self._pushed or until is None:
             return []
-        denied = []
+        verifications = []
         for uri, pushed in list(self._pushed.items()):
             change, listed = pushed.change, latest.get(uri)
             is_covered = max(coverage.from_ or EARLIEST, before) < change.at < until
@@ -88,56 +87,56 @@ class UnconfirmedChanges:
                     if listed is None
                     else structs.replace(listed, check=CheckMethod.FETCH)
                 )
-                denied.append((verified, change.at))
-        return denied
+                verifications.append((verified, change.at))
+        return verifications
 
-    def compared(self, at: Instant) -> None:
-        """Remove what a comparison with the whole set, as of an instant, has settled."""
+    def drop_compared(self, at: Instant) -> None:
+        """Remove the changes up to an instant whose whole set was compared."""
         self._pushed = {
             uri: pushed for uri, pushed in self._pushed.items() if pushed.change.at > at
         }
 
-    def lists_end(self, confirmed: Instant, asked: float, now: float) -> list[Denied]:
-        """Count what the lists still lack now that they are read to their end.
+    def end_of_lists(self, confirmed: Instant, requested: float, now: float) -> list[Verification]:
+        """Count the changes that the lists still lack now that they are read to their end.
 
         Args:
             confirmed: Where the lists end.
-            asked: When reading them began.
+            requested: When reading them began.
             now: The time.
 
         Returns:
-            The same for what the lists have lacked for too long.
+            Verifications of the changes that the lists have lacked for too long.
         """
         self.overdue = 0
-        denied = []
+        verifications = []
         for uri, pushed in list(self._pushed.items()):
             if pushed.change.at < confirmed or now - pushed.received > self._patience:
                 del self._pushed[uri]
-                denied.append((verification(pushed.change, confirmed), pushed.change.at))
-            elif self._is_overdue(pushed, asked):
+                verifications.append((verification(pushed.change, confirmed), pushed.change.at))
+            elif self._is_overdue(pushed, requested):
                 self.overdue += 1
-        return denied
+        return verifications
 
-    def is_overdue(self, uri: str, asked: float) -> bool:
-        """Return whether a list asked for at a time should have a change that it lacks."""
+    def is_overdue(self, uri: str, requested: float) -> bool:
+        """Return whether a list requested at a time should have a change that it lacks."""
         pushed = self._pushed.get(uri)
-        return pushed is not None and self._is_overdue(pushed, asked)
+        return pushed is not None and self._is_overdue(pushed, requested)
 
-    def _is_overdue(self, pushed: UnconfirmedChange, asked: float) -> bool:
-        return asked - pushed.received > self._grace
+    def _is_overdue(self, pushed: UnconfirmedChange, requested: float) -> bool:
+        return requested - pushed.received > self._grace
 
     def clear(self) -> None:
-        """Remove all, as everything is about to be compared."""
+        """Remove all changes, as everything is about to be compared."""
         self._pushed.clear()
         self.overdue = 0
 
 
 def verification(change: Change, at: Instant) -> Change:
-    """Return a change that makes a Destination fetch a resource and keep what it is now.
+    """Return a change that makes a Destination fetch a resource and store its current state.
 
     Args:
-        change: What was announced of the resource. What may decide whether it is selected is kept.
-            If it is a deletion, the resource need not be there.
+        change: The change that was announced. The properties that may decide whether the resource
+            is selected are kept. If it is a deletion, the resource may be missing.
         at: The datetime under which the result is recorded.
     """
     announced = change.resource
@@ -149,11 +148,11 @@ def verification(change: Change, at: Instant) -> Change:
 
 
 def _repeats(listed: Change, pushed: Change) -> bool:
-    """Return whether a list says what push said, and that it happened then.
+    """Return whether a list has the change that was pushed, with its datetime.
 
-    What is held under a datetime that lies ahead would hide the changes before it. Content that
-    came with the change, or from a mirror that the change named, was verified by the pushed hash
-    alone; the list has to repeat the hash.
+    A stored datetime that is too late would hide the changes before it. Content that came inline,
+    or from a mirror that the change named, was verified with the pushed hash alone; the list has
+    to repeat the hash.
     """
     if ends(listed.at) <= pushed.at:
         return False

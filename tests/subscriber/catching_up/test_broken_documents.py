@@ -1,4 +1,4 @@
-"""Each way up to level, broken in the middle: another is taken, and that is told in the log."""
+"""Other documents are read in place of broken ones, as the log shows."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
+from tests.subscriber.catching_up.absences import LISTS, fetched, logged, miss_changes
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
-from tests.subscriber.rungs.conftest import LISTS, away, fetched, told
 from tests.subscriber.source import Answer, body, first, status
 
 
@@ -32,14 +32,14 @@ BROKEN_PACKAGES: dict[str, Callable[[PackedSource], Answer]] = {
 
 
 def unannounced(source: PackedSource, dump: str) -> None:
-    """Leave out hash and length of packages, so that what is in them has to be looked at."""
+    """Leave out hash and length of packages, so that their content has to be read."""
     document = source.documents[dump]
     entries = [replace(entry, hash=None, length=None) for entry in document.resources]
     source.documents[dump] = replace(document, resources=tuple(entries))
 
 
 @pytest.mark.parametrize("broken", BROKEN_PACKAGES.values(), ids=BROKEN_PACKAGES)
-async def test_of_a_dump_with_a_broken_package_the_rest_is_taken_and_then_the_list(
+async def test_if_a_package_of_a_dump_is_broken_the_rest_is_unpacked_and_then_the_list_read(
     broken: Callable[[PackedSource], Answer],
     source: PackedSource,
     destination: Destination,
@@ -51,40 +51,40 @@ async def test_of_a_dump_with_a_broken_package_the_rest_is_taken_and_then_the_li
     source.answers["/data/resources-4.zip"] = broken(source)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "the Resource Dump could not be used", "resources-4.zip")
-    assert told(log, "baseline from the Resource List")
+    assert logged(log, "the Resource Dump could not be used", "resources-4.zip")
+    assert logged(log, "baseline from the Resource List")
     assert fetched(source) == {f"/data/r{n}" for n in range(4, 8)}
 
 
 @pytest.mark.parametrize("broken", BROKEN_PACKAGES.values(), ids=BROKEN_PACKAGES)
-async def test_a_change_dump_with_a_broken_package_gives_way_in_the_end_to_the_list(
+async def test_a_change_dump_with_a_broken_package_is_finally_replaced_by_the_list(
     broken: Callable[[PackedSource], Answer], source: PackedSource, destination: Destination
 ) -> None:
     source.archive = False
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
-    await away(source, destination)
+    await miss_changes(source, destination)
     source.answers["/data/changes-2.zip"] = broken(source)
     await destination.catch_up()
     assert destination.equals_source()
 
 
-async def test_the_copy_of_a_manifest_has_to_do_where_its_package_is_broken(
+async def test_the_copy_of_a_manifest_replaces_a_broken_package(
     source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
     source.archive = False
     source.copies = True
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
-    await away(source, destination)
+    await miss_changes(source, destination)
     source.answers["/data/changes-2.zip"] = status(404)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "the copy of its manifest has to do", "changes-2.zip")
+    assert logged(log, "the copy of its manifest has to do", "changes-2.zip")
     assert source.gets["/data/resourcelist.xml"] == 0
 
 
 @pytest.mark.parametrize("name", ["changelist-archive.xml", "changelist-3.xml"])
 @pytest.mark.parametrize("spoil", [status(404), body(b"<urlset xmlns='nonsense'")])
-async def test_a_broken_archive_gives_way_to_the_change_dump(
+async def test_a_broken_archive_is_replaced_by_the_change_dump(
     name: str,
     spoil: Answer,
     source: PackedSource,
@@ -92,19 +92,19 @@ async def test_a_broken_archive_gives_way_to_the_change_dump(
     log: pytest.LogCaptureFixture,
 ) -> None:
     source.offered = (*LISTS, Capability.CHANGE_DUMP)
-    await away(source, destination)
+    await miss_changes(source, destination)
     source.answers["/data/" + name] = spoil
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "the Change List Archive could not be used", name)
-    assert told(log, "going on with the Change Dump ")
+    assert logged(log, "the Change List Archive could not be used", name)
+    assert logged(log, "going on with the Change Dump ")
     assert source.gets["/data/resourcelist.xml"] == 0
 
 
-async def test_a_list_rotated_away_between_two_requests_is_found_at_its_next_place(
+async def test_a_list_rotated_away_between_two_requests_is_found_at_its_new_address(
     source: PackedSource, destination: Destination
 ) -> None:
-    await away(source, destination, packed=False)
+    await miss_changes(source, destination, packed=False)
     lists = source.closed[2:4]
     source.answers["/data/changelist-2.xml"] = first(1, status(404), body(write_document(lists[0])))
     await destination.catch_up()
@@ -112,31 +112,31 @@ async def test_a_list_rotated_away_between_two_requests_is_found_at_its_next_pla
     assert source.gets["/data/resourcelist.xml"] == 0
 
 
-async def test_an_archive_that_names_what_is_gone_for_good_leads_to_the_resource_list(
+async def test_an_archive_that_names_a_deleted_list_leads_to_the_resource_list(
     source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
-    await away(source, destination, packed=False)
+    await miss_changes(source, destination, packed=False)
     source.answers["/data/changelist-2.xml"] = status(410)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "baseline from the Resource List")
+    assert logged(log, "baseline from the Resource List")
 
 
-async def test_a_resource_list_that_stays_broken_gives_way_to_the_dump(
+async def test_a_resource_list_that_stays_broken_is_replaced_by_the_dump(
     source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
     source.archive = False
     source.offered = (*LISTS, Capability.RESOURCE_DUMP)
-    await away(source, destination)
+    await miss_changes(source, destination)
     source.pack_resources()
     source.answers["/data/resourcelist.xml"] = body(truncated(write_document(Document("x"))))
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "the Resource List could not be used")
-    assert told(log, "baseline from the Resource Dump")
+    assert logged(log, "the Resource List could not be used")
+    assert logged(log, "baseline from the Resource Dump")
 
 
-async def test_an_archived_list_is_compared_where_no_other_is_left(
+async def test_an_archived_list_is_the_last_fallback_over_http(
     source: PackedSource, destination: Destination, log: pytest.LogCaptureFixture
 ) -> None:
     source.offered = (*LISTS, Capability.RESOURCE_LIST_ARCHIVE)
@@ -149,10 +149,10 @@ async def test_an_archived_list_is_compared_where_no_other_is_left(
     source.answers["/data/resourcelist.xml"] = status(404)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "baseline from the Resource List Archive")
+    assert logged(log, "baseline from the Resource List Archive")
 
 
-async def test_a_dump_alone_that_is_broken_changes_nothing_and_is_named(
+async def test_a_single_dump_that_is_broken_changes_nothing_and_is_named(
     source: PackedSource, destination: Destination
 ) -> None:
     source.offered = (Capability.RESOURCE_DUMP,)

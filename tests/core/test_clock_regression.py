@@ -1,4 +1,4 @@
-"""What a Destination does where a Source's datetimes go back, or far ahead of all others."""
+"""What a Destination does if a Source's datetimes go back, or are far ahead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.core.jumping import OFFER, JumpingSource
 from tests.core.world import BASE, EPOCH, PACE, PATIENT, Destination
 
 HOUR, DAY, YEARS = timedelta(hours=1), timedelta(days=1), timedelta(days=30_000)
-#: To within a minute of the end of the calendar, as "never" may be written.
+#: Nearly the end of the calendar, as Sources may write "never".
 NEVER = datetime(9999, 12, 31, 23, 59, tzinfo=UTC) - EPOCH
 
 
@@ -63,7 +63,7 @@ ahead = pytest.mark.parametrize("by", [HOUR, YEARS, NEVER], ids=["an hour", "yea
 
 
 def make_dated_ahead(source: JumpingSource, destination: Destination, by: timedelta) -> None:
-    """Let one change be dated wrongly, and be taken in."""
+    """Date one change wrongly, and let it be read."""
     source.error = by
     source.change("a")
     destination.poll()
@@ -71,7 +71,7 @@ def make_dated_ahead(source: JumpingSource, destination: Destination, by: timede
 
 
 @ahead
-def test_what_stands_behind_an_entry_of_a_wrong_date_shows_it_at_once(
+def test_changes_after_an_entry_with_a_wrong_date_reveal_it_at_once(
     source: JumpingSource, destination: Destination, by: timedelta
 ) -> None:
     make_dated_ahead(source, destination, by)
@@ -90,7 +90,7 @@ def test_what_stands_behind_an_entry_of_a_wrong_date_shows_it_at_once(
 
 
 @ahead
-def test_where_an_entry_of_a_wrong_date_was_rotated_away_all_is_compared(
+def test_if_an_entry_with_a_wrong_date_was_rotated_away_everything_is_compared(
     source: JumpingSource, destination: Destination, by: timedelta
 ) -> None:
     make_dated_ahead(source, destination, by)
@@ -106,11 +106,11 @@ def test_where_an_entry_of_a_wrong_date_was_rotated_away_all_is_compared(
     assert destination.steps_back == 1
     assert destination.follower.level
     assert through(destination) <= source.today
-    assert any("time of the Source has gone back" in note for note in destination.notes)
+    assert any("clock of the Source has gone back" in note for note in destination.notes)
 
 
 @ahead
-def test_it_shows_as_well_if_the_list_begins_with_the_wrong_date(
+def test_a_list_that_begins_with_a_wrong_date_reveals_it(
     source: JumpingSource, destination: Destination, by: timedelta
 ) -> None:
     make_dated_ahead(source, destination, by)
@@ -126,7 +126,7 @@ def test_it_shows_as_well_if_the_list_begins_with_the_wrong_date(
 
 
 @ahead
-def test_a_run_that_only_catches_up_needs_no_second_look(
+def test_a_run_that_only_catches_up_needs_no_second_poll(
     source: JumpingSource, destination: Destination, by: timedelta
 ) -> None:
     make_dated_ahead(source, destination, by)
@@ -140,7 +140,7 @@ def test_a_run_that_only_catches_up_needs_no_second_look(
     assert through(destination) <= source.today
 
 
-def test_what_was_confirmed_by_a_wrong_date_is_not_forgotten_by_a_crash_while_all_is_compared(
+def test_a_crash_during_the_comparison_does_not_hide_the_wrong_date(
     source: JumpingSource, destination: Destination
 ) -> None:
     make_dated_ahead(source, destination, YEARS)
@@ -158,7 +158,7 @@ def test_what_was_confirmed_by_a_wrong_date_is_not_forgotten_by_a_crash_while_al
 
 
 @ahead
-def test_the_date_of_a_resource_list_is_not_believed_beyond_the_time_at_which_it_was_sent(
+def test_the_date_of_a_resource_list_is_not_trusted_beyond_the_time_it_was_sent(
     source: JumpingSource, by: timedelta
 ) -> None:
     source.error = by
@@ -174,7 +174,7 @@ def test_the_date_of_a_resource_list_is_not_believed_beyond_the_time_at_which_it
 
 
 def restore_what_was_followed(source: JumpingSource, destination: Destination) -> None:
-    """Let a Source lose two changes that a Destination has, and go on with another."""
+    """Restore a Source without two changes that a Destination has, and make another."""
     kept = source.keep()
     source.change("b")
     source.change("e")
@@ -185,7 +185,7 @@ def restore_what_was_followed(source: JumpingSource, destination: Destination) -
     destination.poll()
 
 
-def test_a_source_that_was_restored_from_a_copy_is_compared(
+def test_a_source_restored_from_a_backup_is_compared(
     source: JumpingSource, destination: Destination
 ) -> None:
     restore_what_was_followed(source, destination)
@@ -193,7 +193,7 @@ def test_a_source_that_was_restored_from_a_copy_is_compared(
     assert destination.steps_back == 1
 
 
-def test_a_source_that_was_restored_again_is_compared_as_soon_as_that_is_not_too_often(
+def test_a_source_restored_again_is_compared_after_the_shortest_interval(
     source: JumpingSource, destination: Destination
 ) -> None:
     restore_what_was_followed(source, destination)
@@ -205,7 +205,7 @@ def test_a_source_that_was_restored_again_is_compared_as_soon_as_that_is_not_too
     assert destination.content == source.state
 
 
-def test_a_source_without_a_list_of_its_resources_is_followed_from_there_on(
+def test_without_a_resource_list_a_source_is_followed_from_its_new_time_on(
     source: JumpingSource,
 ) -> None:
     destination = copy_of(source, replace(OFFER, resource_list=None))
@@ -219,7 +219,7 @@ def test_a_source_without_a_list_of_its_resources_is_followed_from_there_on(
     assert through(destination) <= source.today
 
 
-def test_what_was_applied_while_t_waited_for_days_is_not_removed_by_an_older_list(
+def test_an_older_list_does_not_remove_changes_applied_while_t_waited_for_days(
     source: JumpingSource,
 ) -> None:
     source.list_resources()
@@ -266,7 +266,7 @@ def replicas() -> tuple[Replicas, Destination]:
     return source, copy_of(source)
 
 
-def test_an_old_copy_of_a_list_does_not_let_everything_be_compared() -> None:
+def test_an_old_copy_of_a_list_leads_to_no_comparison() -> None:
     source, destination = replicas()
     for name in "abab":
         source.change(name)
@@ -282,7 +282,7 @@ def test_an_old_copy_of_a_list_does_not_let_everything_be_compared() -> None:
     assert through(destination) == at
 
 
-def test_what_was_told_is_not_told_again_by_each_of_several_replicas() -> None:
+def test_replicas_that_alternate_do_not_repeat_old_changes() -> None:
     source, destination = replicas()
     before = len(destination.notes)
     for number in range(20):
@@ -295,7 +295,7 @@ def test_what_was_told_is_not_told_again_by_each_of_several_replicas() -> None:
     assert sum(int(note.split()[0]) for note in destination.notes[before:]) == 20
 
 
-def test_a_run_that_begins_with_an_old_copy_does_not_compare_everything() -> None:
+def test_a_run_that_begins_with_an_old_copy_leads_to_no_comparison() -> None:
     source, destination = replicas()
     for name in "abc":
         source.change(name)
@@ -311,7 +311,7 @@ def test_a_run_that_begins_with_an_old_copy_does_not_compare_everything() -> Non
     assert through(destination) == at
 
 
-def test_a_list_that_is_behind_what_a_resource_list_told_is_no_step_back(
+def test_a_change_list_that_ends_before_the_resource_list_is_no_regression(
     source: JumpingSource,
 ) -> None:
     source.list_resources()  # later than the last change
@@ -322,7 +322,7 @@ def test_a_list_that_is_behind_what_a_resource_list_told_is_no_step_back(
     assert len(destination.notes) == looked_up
 
 
-def test_all_is_not_compared_again_and_again_however_often_the_time_goes_back(
+def test_comparisons_are_limited_however_often_the_clock_goes_back(
     source: JumpingSource, destination: Destination
 ) -> None:
     for _ in range(20):
@@ -339,7 +339,7 @@ def test_all_is_not_compared_again_and_again_however_often_the_time_goes_back(
     assert destination.steps_back == 2
 
 
-# What is pushed
+# Push
 
 
 def emitted(source: JumpingSource) -> Document:
@@ -354,7 +354,7 @@ def emitted(source: JumpingSource) -> Document:
     )
 
 
-def test_a_source_that_is_always_years_ahead_is_followed_as_any_other() -> None:
+def test_a_source_that_is_always_years_ahead_is_followed_like_any_other() -> None:
     source = JumpingSource()
     source.error = YEARS
     source.change("a")
@@ -377,7 +377,7 @@ def test_a_source_that_is_always_years_ahead_is_followed_as_any_other() -> None:
     assert destination.steps_back == 0
 
 
-def test_a_fragment_dated_years_ahead_is_believed_only_if_the_lists_tell_the_same(
+def test_a_fragment_dated_years_ahead_is_trusted_only_if_the_lists_confirm_it(
     source: JumpingSource, destination: Destination
 ) -> None:
     source.error = YEARS  # its clock goes on from there
@@ -397,7 +397,7 @@ def test_a_fragment_dated_years_ahead_is_believed_only_if_the_lists_tell_the_sam
 
 
 @pytest.mark.parametrize("forge", [lambda one: one, lambda one: replace(one, resources=())])
-def test_a_forged_fragment_years_ahead_does_not_keep_others_from_being_applied(
+def test_a_forged_fragment_years_ahead_does_not_block_other_fragments(
     source: JumpingSource, destination: Destination, forge: Callable[[Document], Document]
 ) -> None:
     source.change("b")
@@ -449,7 +449,7 @@ STEPS = st.one_of(
     by=st.sampled_from([HOUR, YEARS]),
     seed=st.integers(0, 2**16),
 )
-def test_whatever_the_clock_of_a_source_did_the_copy_is_right_once_it_is_right(
+def test_whatever_the_clock_of_a_source_did_the_copy_converges(
     steps: list[tuple], by: timedelta, seed: int
 ) -> None:
     source = JumpingSource()

@@ -1,4 +1,4 @@
-"""What a Destination does when it is told that a document of the Source is new."""
+"""What a Destination does after a Framework Notification."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.sync.actions import Discover, Fetch
-from rsnotify.sync.schedule import QUICKER
+from rsnotify.sync.schedule import SPEEDUP_AFTER_NEWS
 from tests.core.world import BASE, EPOCH, EVERYTHING, OFFER, PACE, Destination, Source
 
-#: Within which time it is looked at what was told of.
-SOON = PACE.poll / QUICKER
+#: The longest time until announced documents are read.
+SOON = PACE.poll / SPEEDUP_AFTER_NEWS
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def source() -> Source:
 
 
 def following(source: Source, seed: int = 1) -> Destination:
-    """Follow by push, until level."""
+    """Return a Destination that is level and follows by push."""
     destination = Destination(source, Random(seed))
     destination.settle()
     destination.push_up()
@@ -42,12 +42,12 @@ def following(source: Source, seed: int = 1) -> Destination:
     return destination
 
 
-def told(*documents: Resource, number: int = 1, missed: int = 0) -> Document:
-    """Tell of documents.
+def notification(*documents: Resource, number: int = 1, missed: int = 0) -> Document:
+    """Return a Framework Notification.
 
     Args:
-        number: Of the notification; they follow on each other.
-        missed: How many before it were not told of.
+        number: The number of the notification in its sequence.
+        missed: How many before it were lost.
     """
     at = EPOCH + number * MICROSECOND
     dated = tuple(
@@ -74,7 +74,7 @@ CAPABILITY_LIST = Resource(BASE + "capabilitylist.xml", capability=Capability.CA
 
 
 def soon(destination: Destination) -> None:
-    """Let so much time pass as one takes to look at what was told of."""
+    """Let time pass until announced documents are read."""
     ends = destination.now + SOON
     while (wakeup := destination.follower.wakeup) is not None and wakeup <= ends:
         destination.tick()
@@ -82,31 +82,31 @@ def soon(destination: Destination) -> None:
     destination.tick(max(0.0, ends - destination.now))
 
 
-def test_a_list_that_tells_of_what_was_lost_is_read_long_before_the_next_poll(
+def test_an_announced_list_with_a_lost_change_is_read_before_the_next_poll(
     source: Source,
 ) -> None:
     destination = following(source)
     source.change("lost")
-    destination.tell(told(closed(source.clock)))
+    destination.notify(notification(closed(source.clock)))
     soon(destination)
     assert destination.content == source.state
 
 
-def test_a_list_that_tells_nothing_new_is_left_alone(source: Source) -> None:
+def test_an_announced_list_without_new_changes_is_not_read(source: Source) -> None:
     destination = following(source)
-    destination.tell(told(closed(source.clock)))
+    destination.notify(notification(closed(source.clock)))
     soon(destination)
     assert destination.fetches == []
 
 
-def test_a_hole_is_filled_as_soon_as_a_newer_list_of_all_resources_is_there(
+def test_a_gap_is_closed_as_soon_as_a_newer_resource_list_is_announced(
     source: Source,
 ) -> None:
     destination = following(source)
     source.kept = 0
     source.change("forgotten")
     source.rotate(1)
-    source.change("told")
+    source.change("announced")
     destination.settle()
     destination.push_gap()
     for _ in range(20):
@@ -115,64 +115,64 @@ def test_a_hole_is_filled_as_soon_as_a_newer_list_of_all_resources_is_there(
     assert not destination.follower.level
     source.list_resources()
     destination.fetches.clear()
-    destination.tell(told(listed(source.clock)))
+    destination.notify(notification(listed(source.clock)))
     soon(destination)
     assert destination.fetches[0] == BASE + "resourcelist.xml"
     destination.settle()
     assert destination.content == source.state
 
 
-def test_what_is_offered_is_read_anew_once_for_all_that_was_told(source: Source) -> None:
+def test_several_notifications_lead_to_one_discovery(source: Source) -> None:
     destination = following(source)
     for number in (1, 2, 3):
-        destination.tell(told(CAPABILITY_LIST, number=number))
-    looks = []
+        destination.notify(notification(CAPABILITY_LIST, number=number))
+    discoveries = []
     while (wakeup := destination.follower.wakeup) is not None and wakeup <= SOON + destination.now:
         destination.now = wakeup
-        looks += [a for a in destination.follower.tick(wakeup) if isinstance(a, Discover)]
-    assert len(looks) == 1
+        discoveries += [a for a in destination.follower.tick(wakeup) if isinstance(a, Discover)]
+    assert len(discoveries) == 1
 
 
-def test_not_all_who_were_told_come_at_once(source: Source) -> None:
+def test_requests_after_a_notification_are_spread(source: Source) -> None:
     times = set()
     for seed in range(20):
         destination = following(source, seed)
-        destination.tell(told(CAPABILITY_LIST))
+        destination.notify(notification(CAPABILITY_LIST))
         assert destination.follower.wakeup is not None
         times.add(round((destination.follower.wakeup - destination.now) / SOON, 1))
     assert len(times) > 5
 
 
-def test_who_loses_push_looks_whether_it_is_to_be_had_elsewhere(source: Source) -> None:
+def test_losing_push_leads_to_one_discovery(source: Source) -> None:
     destination = following(source)
     follower = destination.follower
     follower.push_down(destination.now)
-    looks = []
+    discoveries = []
     while (wakeup := follower.wakeup) is not None:
-        looks += [wakeup for a in follower.tick(wakeup) if isinstance(a, Discover)]
-    assert len(looks) == 1
-    assert PACE.poll / 2 <= looks[0] - destination.now <= PACE.poll
+        discoveries += [wakeup for a in follower.tick(wakeup) if isinstance(a, Discover)]
+    assert len(discoveries) == 1
+    assert PACE.poll / 2 <= discoveries[0] - destination.now <= PACE.poll
 
 
-def test_what_was_missed_is_made_up_for(source: Source) -> None:
+def test_a_missed_notification_leads_to_a_poll(source: Source) -> None:
     destination = following(source)
-    destination.tell(told())
+    destination.notify(notification())
     source.change("lost")
-    destination.tell(told(number=9, missed=1))
+    destination.notify(notification(number=9, missed=1))
     soon(destination)
     assert destination.content == source.state
 
 
-def test_what_is_no_notice_is_noted_and_changes_nothing(source: Source) -> None:
+def test_a_document_that_is_no_notification_is_logged_and_ignored(source: Source) -> None:
     destination = following(source)
-    destination.tell(Document(Capability.CHANGE_LIST, from_=EPOCH))
-    assert "passed over" in destination.notes[-1]
+    destination.notify(Document(Capability.CHANGE_LIST, from_=EPOCH))
+    assert "ignored" in destination.notes[-1]
     soon(destination)
     assert destination.fetches == []
     assert destination.follower.level
 
 
-def test_a_first_copy_goes_on_by_a_dump_that_was_not_there_when_it_began(source: Source) -> None:
+def test_a_first_copy_switches_to_a_dump_that_is_offered_meanwhile(source: Source) -> None:
     destination = Destination(source, Random(1))
     while destination.gets < 3:
         destination.step()
@@ -186,11 +186,11 @@ def test_a_first_copy_goes_on_by_a_dump_that_was_not_there_when_it_began(source:
     assert destination.unpacked > 0
 
 
-def test_who_holds_most_goes_on_as_it_began(source: Source) -> None:
+def test_a_copy_that_is_nearly_complete_does_not_switch_to_a_dump(source: Source) -> None:
     destination = following(source)
     destination.offer = replace(OFFER, resource_dump=EVERYTHING.resource_dump)
     dump = Resource(BASE + "resourcedump.xml", capability=Capability.RESOURCE_DUMP)
-    destination.tell(told(dump))
+    destination.notify(notification(dump))
     soon(destination)
     assert destination.fetches == []
 
@@ -221,7 +221,7 @@ _NOTICES = st.builds(
     st.lists(st.tuples(st.lists(_NOTICES, max_size=3), st.integers(0, 3), st.integers(0, 2))),
     st.integers(0, 2**32),
 )
-def test_whatever_is_told_the_end_is_the_state_of_the_source(
+def test_any_notifications_end_in_the_state_of_the_source(
     history: list[tuple[list[Resource], int, int]], seed: int
 ) -> None:
     source = Source(per_list=2)
@@ -229,20 +229,20 @@ def test_whatever_is_told_the_end_is_the_state_of_the_source(
     destination = Destination(source, Random(seed), EVERYTHING)
     for number, (documents, steps, missed) in enumerate(history, 1):
         source.change(str(number % 4), deleted=number % 3 == 0)
-        destination.tell(told(*documents, number=number * 5, missed=missed * 5))
+        destination.notify(notification(*documents, number=number * 5, missed=missed * 5))
         for _ in range(steps):
             destination.step()
     destination.poll()
     assert destination.content == source.state
 
 
-def test_a_source_that_says_when_to_come_back_is_not_asked_before_for_what_it_offers() -> None:
+def test_retry_after_is_respected_for_discovery() -> None:
     destination = Destination(Source(), Random(1))
     (fetch,) = destination.pending
     assert isinstance(fetch, Fetch)
     follower = destination.follower
     follower.fetch_failed(fetch, Unavailable(fetch.uri, "busy", retry_after=100), 0.0)
-    follower.told(told(CAPABILITY_LIST), 1.0)
+    follower.notified(notification(CAPABILITY_LIST), 1.0)
     assert Discover() not in follower.tick(99.0)
     assert follower.wakeup == 100
     assert Discover() in follower.tick(100.0)

@@ -1,4 +1,4 @@
-"""The same stream by three ways, lost and regained in any order: the state that one way gives."""
+"""One stream over three transports, lost and regained in any order, gives the same copy as one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rsnotify.format.datetimes import MICROSECOND
-from tests.core.mixed import CHANGES, HISTORIES, WAYS, Joining, Mixed, play_both, through
+from tests.core.mixed import CHANGES, HISTORIES, NUMBERS, Joining, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 
 SOURCES = st.one_of(
@@ -19,7 +19,7 @@ SOURCES = st.one_of(
         kept=st.sampled_from([0, 1, 3, 100]),
         index=st.booleans(),
     ),
-    # Who reads a second that is still running, and finds it forgotten the next time, cannot know.
+    # All lists are kept: else changes of a second that was still running may be lost unnoticed.
     st.builds(
         Source,
         granularity=st.just(timedelta(seconds=1)),
@@ -33,18 +33,18 @@ SOURCES = st.one_of(
 @given(
     source=SOURCES,
     steps=HISTORIES,
-    order=st.lists(WAYS, max_size=20),
+    order=st.lists(NUMBERS, max_size=20),
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )
-def test_any_interleaving_of_one_stream_by_three_ways_gives_what_one_way_gives(
+def test_any_interleaving_of_three_transports_gives_the_same_copy_as_one(
     source: Source, steps: list[tuple], order: list[int], broken: float, seed: int
 ) -> None:
     single = Destination(source, Random(seed))
     mixed = Mixed(source, Destination(source, Random(seed), pace=PATIENT))
     destination = mixed.destination
     destination.broken = broken
-    # What comes of a second that was still running when it was read, only the next poll tells.
+    # Changes of a second that was still running when it was read are found by the next poll.
     destination.lied_to = source.granularity > MICROSECOND
     play_both(mixed, single, steps, order)
     assert destination.content == single.content == source.state
@@ -57,7 +57,7 @@ def test_any_interleaving_of_one_stream_by_three_ways_gives_what_one_way_gives(
     granularity=st.sampled_from([MICROSECOND, timedelta(seconds=1)]),
     random=st.randoms(use_true_random=False),
 )
-def test_what_each_way_brings_of_a_stream_is_enough_together_and_no_list_is_read(
+def test_parts_of_a_stream_from_several_transports_are_enough_without_lists(
     emitted: list[list[tuple]], granularity: timedelta, random: Random
 ) -> None:
     source = Source(granularity)
@@ -71,9 +71,9 @@ def test_what_each_way_brings_of_a_stream_is_enough_together_and_no_list_is_read
         fragments.append(source.fragment(4))
     source.clock += granularity
     fragments += [source.fragment(len(source.history) + 1), source.fragment(1)]
-    brought = [one for one in fragments for _ in range(random.randint(1, len(Joining)))]
-    random.shuffle(brought)
-    for fragment in brought:
+    received = [one for one in fragments for _ in range(random.randint(1, len(Joining)))]
+    random.shuffle(received)
+    for fragment in received:
         destination.push(fragment)
         for _ in range(random.randrange(3)):
             destination.step()
