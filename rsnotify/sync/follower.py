@@ -472,7 +472,7 @@ class Follower:
             )
             gone = replace(change, change=ChangeType.DELETED, package=None)
             self._gone[change.uri] = (change, gone)
-            self._worklist.add(gone)
+            self._worklist.add(gone, missing=change)
             self._climb.question()
         else:
             self._note(f"could not apply, try {attempts}: {error}", warning=attempts == 3)

@@ -28,6 +28,8 @@ class _Pending(Struct):
     attempts: int = 0
     missing_since: float | None = None
     handed_out: bool = False
+    #: What announced the resource, while `change` removes it from the copy because of a 404.
+    missing: Change | None = None
 
 
 class PendingChanges:
@@ -64,6 +66,7 @@ class PendingChanges:
         *,
         parked: bool = False,
         due: float | None = None,
+        missing: Change | None = None,
     ) -> None:
         """Add a change. It supersedes an earlier one of its resource, and waits no longer.
 
@@ -78,6 +81,9 @@ class PendingChanges:
             since: The instant that T must not reach before this is applied, if that is not
                 the change's own: an entry of a Resource List may have changed at any time.
             due: When it may be handed out, if not at once.
+            missing: What announced the resource, if this removes it from the copy because its
+                server answers 404. A 404 is no statement of the Source, so the change lists that
+                come next are compared with this.
         """
         since = since or change.at
         owed = self._owed.get(change.uri)
@@ -86,18 +92,21 @@ class PendingChanges:
             heappush(self._since, (since, change.uri))
             self._line_up(change.uri, parked, due)
             return
+        waits = bool(owed.attempts) or owed.since == LATEST
         if since < owed.since:
             owed.since = since
             heappush(self._since, (since, change.uri))
-        if change.at < owed.change.at and _contradicts(change, owed.change):
-            change = _verification(change, owed.change)
+        announced = owed.missing or owed.change
+        if change.at < announced.at and _contradicts(change, announced):
+            change = _verification(change, announced)
         if change.at >= owed.change.at or change.check is CheckMethod.FETCH:
             if change.check is CheckMethod.DATE and owed.change.check is not CheckMethod.DATE:
                 change = replace(change, check=CheckMethod.COMPARE)
-            if owed.attempts and not owed.handed_out:
+            if waits and not owed.handed_out:
                 self._line_up(change.uri, False, due)  # not to wait out the old failure
             self._failing -= owed.attempts > 0
             owed.change = change
+            owed.missing = missing
             owed.attempts = 0
 
     def watch(self, change: Change, due: float) -> None:

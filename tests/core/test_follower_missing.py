@@ -1,0 +1,133 @@
+"""A resource is listed, its server says 404, and a Change List is read meanwhile.
+
+The Change List may be read at any point: while the resource is fetched, while it is removed from
+the copy, before it is fetched again, or while it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from rsnotify.errors import NotFound
+from rsnotify.format.coverage import Change, CheckMethod
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.offer import Offer
+from rsnotify.format.vocabulary import Capability, ChangeType
+from rsnotify.sync.actions import Action, Apply
+from tests.core.wire import Wire
+from tests.core.world import EPOCH
+
+URI = "http://example.com/b"
+LISTED = Resource(URI, hash="md5:1")
+GONE_AFTER = 600.0
+POINTS = ["fetched", "removed", "waiting", "fetched again"]
+
+
+def at(seconds: int) -> Instant:
+    return EPOCH + timedelta(seconds=seconds)
+
+
+def change_list(kind: ChangeType, **fields: str) -> Document:
+    """Return a Change List with one change, which is older than the Resource List."""
+    entry = Resource(URI, change=kind, datetime=at(51), **fields)
+    return Document(Capability.CHANGE_LIST, (entry,), from_=EPOCH)
+
+
+class MissingResource:
+    """A Destination that has compared a Resource List as of 100 s and waits for the Change List."""
+
+    def __init__(self) -> None:
+        self.wire = Wire(Offer(resource_list="r", change_list="c"), gone_after=GONE_AFTER)
+        self.follower = self.wire.follower
+        self.wire.answer(Document(Capability.RESOURCE_LIST, (LISTED,), at=at(100)))
+        self.underway: list[Change] = []
+        self._begin(self.follower.differing((LISTED,), 0.0))
+        self.asked = self.follower.missing((), 0.0)
+
+    def _begin(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Apply):
+                self.underway += action.changes
+
+    def until(self, point: str) -> None:
+        """Answer 404 until the follower has come to a point."""
+        if point == "fetched":
+            return
+        self._answer_404()
+        self._wait(GONE_AFTER)
+        self._answer_404()
+        assert self.underway[0].change is ChangeType.DELETED
+        if point == "removed":
+            return
+        self.answer()
+        assert not self.underway
+        if point == "fetched again":
+            self._wait(GONE_AFTER)
+            assert self.underway[0].check is CheckMethod.FETCH
+
+    def read(self, document: Document) -> None:
+        """Read the Change List."""
+        self.wire.actions = self.asked
+        self.wire.answer(document)
+        self._begin(self.wire.actions)
+
+    def answer(self) -> None:
+        """Answer a GET with 404; a deletion is applied, or found to be right."""
+        if self.underway[0].change is ChangeType.DELETED:
+            self._begin(self.follower.applied([self.underway.pop(0)], self.wire.now))
+        else:
+            self._answer_404()
+
+    def _answer_404(self) -> None:
+        change = self.underway.pop(0)
+        self._begin(self.follower.failed(change, NotFound(URI, "404"), self.wire.now))
+
+    def _wait(self, seconds: float) -> None:
+        self.wire.now += seconds
+        self._begin(self.follower.tick(self.wire.now))
+
+
+@pytest.fixture
+def missing() -> MissingResource:
+    return MissingResource()
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_it_is_no_doubt_once_a_list_says_that_it_is_deleted(
+    missing: MissingResource, point: str
+) -> None:
+    missing.until(point)
+    missing.read(change_list(ChangeType.DELETED))
+    while missing.underway:
+        missing.answer()
+    assert missing.follower.level, missing.follower.doubts
+    progress = missing.follower.progress
+    assert progress is not None
+    assert (progress.through, progress.missing) == (at(100), ())
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("hash", ["md5:1", "md5:2"], ids=["the same", "other content"])
+def test_it_stays_a_doubt_where_a_list_says_that_it_was_updated(
+    missing: MissingResource, point: str, hash: str
+) -> None:
+    missing.until(point)
+    missing.read(change_list(ChangeType.UPDATED, hash=hash))
+    while missing.underway:
+        missing.answer()
+    assert not missing.follower.level
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_the_server_is_asked_once_more_before_a_list_is_believed_that_it_is_deleted(
+    missing: MissingResource, point: str
+) -> None:
+    missing.until(point)
+    missing.read(change_list(ChangeType.DELETED))
+    if point != "waiting":
+        missing.answer()
+    assert missing.underway[-1].check is CheckMethod.FETCH
