@@ -531,9 +531,9 @@ class CatchUp:
             self._intake.news = True
         self._intake.compared(baseline.at, now)
         if baseline.complete:
-            self._worklist.drop_unlisted(baseline.at, self._still_listed)
+            is_settled = self._worklist.drop_unlisted(baseline.at, self._still_listed)
             self.compared = now
-            self._is_in_question = False
+            self._is_in_question = not is_settled
             self._place = self._place_compared
             self._has_compared = True  # the lists of changes are next, however short the interval
         self._still_listed.clear()

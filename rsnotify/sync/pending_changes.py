@@ -118,20 +118,29 @@ class PendingChanges:
         """Resources that are listed and not there."""
         return [uri for uri, owed in self._owed.items() if owed.since == LATEST]
 
-    def drop_unlisted(self, at: Instant, listed: Set[str]) -> None:
+    def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove what the whole set does not have any more, and what the server did not have.
 
         Args:
             at: The datetime of the whole set.
             listed: Watched resources that it has.
+
+        Returns:
+            Whether that settles all of them. What is being fetched or removed just then may still
+            turn out to be missing, and needs another comparison.
         """
+        is_settled = True
         for uri, owed in list(self._owed.items()):
             is_watched = owed.since == LATEST
             is_missing = bool(owed.attempts) and owed.missing_since is not None
             is_old = owed.change.at < at and (owed.change.resource.change is None or is_missing)
-            if (uri not in listed if is_watched else is_old) and not owed.handed_out:
+            if owed.handed_out:
+                may_be_gone = is_watched or owed.missing is not None
+                is_settled = is_settled and not (may_be_gone and uri not in listed)
+            elif uri not in listed if is_watched else is_old:
                 self._failing -= owed.attempts > 0
                 del self._owed[uri]
+        return is_settled
 
     def is_watched(self, uri: str) -> bool:
         """Return whether a resource is listed and not there."""

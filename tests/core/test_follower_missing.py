@@ -17,9 +17,9 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import Capability, ChangeType
-from rsnotify.sync.actions import Action, Apply
+from rsnotify.sync.actions import Action, Apply, DocumentKind
 from tests.core.wire import Wire
-from tests.core.world import EPOCH
+from tests.core.world import EPOCH, PACE
 
 URI = "http://example.com/b"
 LISTED = Resource(URI, hash="md5:1")
@@ -74,6 +74,19 @@ class MissingResource:
         self.wire.actions = self.asked
         self.wire.answer(document)
         self._begin(self.wire.actions)
+
+    def compare(self, wait: float) -> None:
+        """Wait, and compare everything with a Resource List that lacks the resource."""
+        self.wire.now += wait
+        self.wire.actions = self.follower.tick(self.wire.now)
+        self._begin(self.wire.actions)
+        assert self.wire.asked() == [DocumentKind.RESOURCE_LIST]
+        seconds = 200 + int(self.wire.now)
+        self.wire.answer(Document(Capability.RESOURCE_LIST, at=at(seconds)))
+        self._begin(self.follower.differing((), self.wire.now))
+        self.wire.actions = self.follower.missing((), self.wire.now)
+        self._begin(self.wire.actions)
+        self.wire.answer(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(seconds)))
 
     def answer(self) -> None:
         """Answer a GET with 404; a deletion is applied, or found to be right."""
@@ -131,3 +144,16 @@ def test_the_server_is_asked_once_more_before_a_list_is_believed_that_it_is_dele
     if point != "waiting":
         missing.answer()
     assert missing.underway[-1].check is CheckMethod.FETCH
+
+
+def test_a_resource_list_that_was_read_while_it_was_fetched_again_is_read_once_more(
+    missing: MissingResource,
+) -> None:
+    missing.until("waiting")
+    missing.read(Document(Capability.CHANGE_LIST, from_=EPOCH, until=at(100)))
+    missing.compare(wait=GONE_AFTER)
+    assert missing.underway
+    missing.answer()
+    assert not missing.follower.level
+    missing.compare(wait=PACE.repair)
+    assert missing.follower.level, missing.follower.doubts

@@ -241,3 +241,24 @@ def test_what_was_not_there_and_a_later_whole_set_lacks_is_owed_no_longer(missin
     work.failed(one, 0, missing=missing)
     work.drop_unlisted(START + timedelta(seconds=50), set())
     assert len(work) == (0 if missing else 1)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_what_is_being_fetched_again_is_not_settled_by_a_whole_set_that_lacks_it(
+    listed: bool,
+) -> None:
+    work = worklist()
+    work.watch(replace(change("a", 1), check=CheckMethod.FETCH), due=0)
+    work.take(10, now=0)
+    assert work.drop_unlisted(START + timedelta(seconds=50), {"a"} if listed else set()) is listed
+    assert len(work) == 1
+
+
+def test_what_is_being_removed_as_missing_is_not_settled_by_a_whole_set_that_lacks_it() -> None:
+    work = worklist()
+    work.add(change("a", 1))
+    (one,) = work.take(10, now=0)
+    work.failed(one, 0, missing=True)
+    work.add(replace(one, change=ChangeType.DELETED), missing=one)
+    work.take(10, now=0)
+    assert not work.drop_unlisted(START + timedelta(seconds=50), set())
