@@ -111,7 +111,7 @@ class ApplyResults:
             )
             removal = replace(change, change=ChangeType.DELETED, package=None)
             self._removals[change.uri] = (change, removal)
-            state.pending.add(removal)
+            state.pending.add(removal, missing=change)
             self._catch_up.comparisons.expedite()
         else:
             text = f"could not apply, try {attempts}: {error}"

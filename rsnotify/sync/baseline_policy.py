@@ -131,11 +131,11 @@ class ComparisonSchedule:
         """Compare soon, as only that shows whether a resource is still listed."""
         self._is_urgent = True
 
-    def done(self, now: float, capability_list: str | None) -> None:
-        """Record a complete comparison."""
+    def done(self, now: float, capability_list: str | None, *, is_settled: bool) -> None:
+        """Record a complete comparison, and whether it settled all missing resources."""
         self.compared = now
         self.capability_list = capability_list
-        self._is_urgent = False
+        self._is_urgent = not is_settled
         self._was_just_done = True
 
     def put_off(self, now: float) -> None:

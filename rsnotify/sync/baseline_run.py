@@ -130,12 +130,15 @@ class BaselineRun:
             self._intake.has_news = True
         return True
 
-    def add_unlisted(self, uris: Iterable[str], now: float) -> None:
-        """Add deletions of the resources that are stored but not listed, and end the comparison."""
+    def add_unlisted(self, uris: Iterable[str], now: float) -> bool:
+        """Add deletions of the resources that are stored but not listed, and end the comparison.
+
+        Returns:
+            Whether it settles all missing resources.
+        """
         pending, at = self._state.pending, self.baseline.at
         for uri in uris:
             pending.add(Change(uri, ChangeType.DELETED, at, Resource(uri)), since=EARLIEST)
             self._intake.has_news = True
         self._intake.end_baseline(at, now)
-        if self.baseline.complete:
-            pending.drop_unlisted(at, self._still_listed)
+        return self.baseline.complete and pending.drop_unlisted(at, self._still_listed)

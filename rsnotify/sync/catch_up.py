@@ -330,9 +330,9 @@ class CatchUp:
         run = self._run
         if not isinstance(run, BaselineRun):
             return
-        run.add_unlisted(uris, now)
+        is_settled = run.add_unlisted(uris, now)
         if run.baseline.complete:
-            self.comparisons.done(now, run.capability_list)
+            self.comparisons.done(now, run.capability_list, is_settled=is_settled)
         self._policy.compared(run.baseline)
         self._end_baseline(run.baseline, now)
 

@@ -28,6 +28,8 @@ class _Pending(Struct):
     attempts: int = 0
     missing_since: float | None = None
     in_flight: bool = False
+    #: The change that announced the resource, while `change` removes it because of a 404.
+    missing: Change | None = None
 
     @property
     def is_watched(self) -> bool:
@@ -86,6 +88,7 @@ class PendingChanges:
         *,
         parked: bool = False,
         due: float | None = None,
+        missing: Change | None = None,
     ) -> None:
         """Add a change. It supersedes an earlier one of its resource, and ends its backoff.
 
@@ -100,6 +103,9 @@ class PendingChanges:
             since: The instant that T must not reach before this is applied, if that is not
                 the change's own: an entry of a Resource List may have changed at any time.
             due: When it may be dispatched, if not at once.
+            missing: The change that announced the resource, if this one removes it from the copy
+                because the server answers 404. That is no statement of the Source, so lists of
+                changes are compared with the announcement.
         """
         since = since or change.at
         pending = self._pending.get(change.uri)
@@ -108,38 +114,49 @@ class PendingChanges:
             heappush(self._since, (since, change.uri))
             self._enqueue(change.uri, parked, due)
             return
+        is_delayed = bool(pending.attempts) or pending.is_watched
         if since < pending.since:
             pending.since = since
             heappush(self._since, (since, change.uri))
-        if change.at < pending.change.at and _contradicts(change, pending.change):
-            change = _verification(change, pending.change)
+        announced = pending.missing or pending.change
+        if change.at < announced.at and _contradicts(change, announced):
+            change = _verification(change, announced)
         if change.at >= pending.change.at or change.check is CheckMethod.FETCH:
             if change.check is CheckMethod.DATE and pending.change.check is not CheckMethod.DATE:
                 change = replace(change, check=CheckMethod.COMPARE)
-            if pending.attempts and not pending.in_flight:
+            if is_delayed and not pending.in_flight:
                 self._enqueue(change.uri, False, due)  # do not wait for the old failure's backoff
             self._failing -= pending.attempts > 0
             pending.change = change
+            pending.missing = missing
             pending.attempts = 0
 
     def watch(self, change: Change, due: float) -> None:
         """Add a change that does not hold up T: a resource that is listed and missing."""
         self.add(change, LATEST, due=due)
 
-    def drop_unlisted(self, at: Instant, listed: Set[str]) -> None:
+    def drop_unlisted(self, at: Instant, listed: Set[str]) -> bool:
         """Remove resources that the whole set does not have any more, if the server lacks them too.
 
         Args:
             at: The datetime of the whole set.
             listed: The watched resources in it.
+
+        Returns:
+            Whether that settles all of them. A resource that is being fetched or removed may still
+            turn out to be missing, and needs another comparison.
         """
+        is_settled = True
         for uri, pending in list(self._pending.items()):
             change = pending.change
             is_missing = bool(pending.attempts) and pending.missing_since is not None
             is_old = change.at < at and (change.resource.change is None or is_missing)
-            is_unlisted = uri not in listed if pending.is_watched else is_old
-            if is_unlisted and not pending.in_flight:
+            if pending.in_flight:
+                may_be_missing = pending.is_watched or pending.missing is not None
+                is_settled = is_settled and not (may_be_missing and uri not in listed)
+            elif uri not in listed if pending.is_watched else is_old:
                 self._remove(uri, pending)
+        return is_settled
 
     def drop_waiting(self) -> None:
         """Remove the changes that are not in flight, as the documents will list them again."""

@@ -30,10 +30,10 @@ from rsnotify.sync.actions import (
     Compare,
     Discover,
     Fetch,
+    FindUnlisted,
     ForgetDatetimes,
     LogNote,
     Progress,
-    FindUnlisted,
 )
 from rsnotify.sync.fallback_order import resource_documents
 from rsnotify.sync.follower import Follower

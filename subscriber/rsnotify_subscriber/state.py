@@ -103,7 +103,9 @@ def has_moved(before: Offer, now: Offer) -> bool:
 
     Without a list of all resources they cannot be compared, and T is kept to see gaps by.
     """
-    return now.capability_list not in (None, before.capability_list) and bool(resource_documents(now))
+    return now.capability_list not in (None, before.capability_list) and bool(
+        resource_documents(now)
+    )
 
 
 def incomparable(identity: Identity) -> str:

@@ -241,3 +241,25 @@ def test_a_missing_resource_that_a_later_whole_set_lacks_is_dropped(missing: boo
     pending.failed(one, 0, missing=missing)
     pending.drop_unlisted(START + timedelta(seconds=50), set())
     assert len(pending) == (0 if missing else 1)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_fetched_again(
+    listed: bool,
+) -> None:
+    pending = empty()
+    pending.watch(replace(change("a", 1), check=CheckMethod.FETCH), due=0)
+    pending.dispatch(10, now=0)
+    resources = {"a"} if listed else set()
+    assert pending.drop_unlisted(START + timedelta(seconds=50), resources) is listed
+    assert len(pending) == 1
+
+
+def test_a_whole_set_without_a_resource_does_not_settle_it_while_it_is_removed() -> None:
+    pending = empty()
+    pending.add(change("a", 1))
+    (one,) = pending.dispatch(10, now=0)
+    pending.failed(one, 0, missing=True)
+    pending.add(replace(one, change=ChangeType.DELETED), missing=one)
+    pending.dispatch(10, now=0)
+    assert not pending.drop_unlisted(START + timedelta(seconds=50), set())
