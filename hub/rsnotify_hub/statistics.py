@@ -10,7 +10,7 @@ from collections import Counter
 from enum import StrEnum
 
 
-class Way(StrEnum):
+class DeliveryTransport(StrEnum):
     """The ways out of the hub."""
 
     WEBSUB = "websub"
@@ -18,7 +18,7 @@ class Way(StrEnum):
     MQTT = "mqtt"
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """What became of a delivery, or of a try at one."""
 
     DELIVERED = "delivered"
@@ -46,6 +46,6 @@ class Statistics:
         self.accepted_bytes = 0
         self.duplicates = 0
         self.refused: Counter[str] = Counter()
-        self.deliveries: Counter[tuple[Way, Outcome]] = Counter()
-        self.delivered_bytes: Counter[Way] = Counter()
+        self.deliveries: Counter[tuple[DeliveryTransport, DeliveryOutcome]] = Counter()
+        self.delivered_bytes: Counter[DeliveryTransport] = Counter()
         self.retries = 0

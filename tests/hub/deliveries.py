@@ -19,13 +19,13 @@ from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.delivery import Delivery
-from rsnotify_hub.websub.delivering.posting.poster import Poster
-from rsnotify_hub.websub.delivering.turns import Turns
-from rsnotify_hub.websub.verification import Verification
+from rsnotify_hub.websub.delivery.delivery import Delivery
+from rsnotify_hub.websub.delivery.posting.poster import Poster
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.verification import IntentVerification
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
 
 
@@ -37,7 +37,7 @@ class Deliveries:
         store: Store,
         topics: Topics,
         channel: WebSubChannel,
-        verification: Verification,
+        verification: IntentVerification,
         statistics: Statistics,
     ) -> None:
         self.store = store
@@ -70,7 +70,7 @@ class Deliveries:
 
 @asynccontextmanager
 async def opened_channel(
-    folder: Path, clock: Clock, turns: Turns | None = None, **settings: Any
+    folder: Path, clock: Clock, turns: DeliveryScheduler | None = None, **settings: Any
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over what the store in a folder keeps."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
@@ -84,7 +84,7 @@ async def opened_channel(
         )
         poster = Poster(allow_private_addresses=True)
         stack.callback(poster.close)
-        callbacks = Callbacks(
+        callbacks = CallbackRequests(
             client,
             poster,
             "http://hub.example/websub",
@@ -92,7 +92,7 @@ async def opened_channel(
             clock=clock,
         )
         statistics = Statistics()
-        questions = Questions(callbacks, Retry(0.01), configuration.callback_seconds)
+        questions = IntentRequests(callbacks, Retry(0.01), configuration.callback_seconds)
         stack.push_async_callback(questions.close)
         channel = WebSubChannel(
             store, callbacks, questions, configuration, clock, statistics, turns
@@ -102,6 +102,6 @@ async def opened_channel(
         channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = Verification(channel, topics, questions, configuration, clock)
+        verification = IntentVerification(channel, topics, questions, configuration, clock)
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

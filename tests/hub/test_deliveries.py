@@ -11,10 +11,10 @@ from urllib.parse import unquote
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_hub.statistics import Outcome, Way
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 from rsnotify_hub.subscriptions import Subscription, subscription_id
-from rsnotify_hub.websub.delivering.answers import presentable
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivery.answers import presentable
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     PATIENCE,
@@ -37,7 +37,7 @@ async def test_a_failure_says_what_the_callback_answered(
     await deliveries.publish(1)
     await callback.delivery()
     await callback.delivery()
-    await deliveries.until(lambda: delivery.state is State.ACTIVE)
+    await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
     failure = delivery.last_failure
     assert failure is not None
     assert (failure.at, failure.status, failure.reason) == (clock.now, 500, "answers 500")
@@ -47,8 +47,8 @@ async def test_a_failure_says_what_the_callback_answered(
     ]
     assert deliveries.statistics.retries == 1
     assert deliveries.statistics.deliveries == {
-        (Way.WEBSUB, Outcome.FAILED): 1,
-        (Way.WEBSUB, Outcome.DELIVERED): 1,
+        (DeliveryTransport.WEBSUB, DeliveryOutcome.FAILED): 1,
+        (DeliveryTransport.WEBSUB, DeliveryOutcome.DELIVERED): 1,
     }
 
 
@@ -88,17 +88,20 @@ async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(
         await deliveries.publish(1)
         await deliveries.until(lambda: delivery.failures > 0)
         clock.advance(days=1)
-        await deliveries.until(lambda: delivery.state is State.GIVEN_UP)
+        await deliveries.until(lambda: delivery.state is DeliveryState.GIVEN_UP)
         assert (delivery.given_up_since, delivery.retry_at) == (clock.now, None)
-        assert deliveries.statistics.deliveries[Way.WEBSUB, Outcome.GIVEN_UP] == 1
+        assert (
+            deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP]
+            == 1
+        )
         assert callback.requests == delivery.failures
         callback.answers, callback.deliveries = [500], asyncio.Queue()
         clock.advance(days=1)
         await deliveries.publish(2)
         assert seconds_of((await callback.delivery())[1]) == [1, 2]
-        assert delivery.state is State.RETRYING
+        assert delivery.state is DeliveryState.RETRYING
         assert seconds_of((await callback.delivery())[1]) == [1, 2]
-        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
         assert delivery.behind_since is None
 
 
@@ -111,11 +114,11 @@ async def test_a_dead_callback_of_a_busy_topic_is_not_tried_at_each_update(
         await deliveries.publish(1)
         await deliveries.until(lambda: delivery.failures > 0)
         clock.advance(days=1)
-        await deliveries.until(lambda: delivery.state is State.GIVEN_UP)
+        await deliveries.until(lambda: delivery.state is DeliveryState.GIVEN_UP)
         tries, delivery.failures = callback.requests, 50
         for second in range(2, 10):
             await deliveries.publish(second)
-        assert delivery.state is State.RETRYING
+        assert delivery.state is DeliveryState.RETRYING
         assert delivery.retry_at is not None
         assert timedelta(seconds=300) <= delivery.retry_at - clock.now <= timedelta(seconds=600)
     assert callback.requests == tries
@@ -191,7 +194,7 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
 async def test_what_is_under_way_when_the_hub_stops_still_arrives_once(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", PATIENCE)
     callback.open.clear()
     async with opened_channel(tmp_path, clock) as deliveries:
         await deliveries.subscribed(callback)
@@ -231,4 +234,4 @@ async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
         await deliveries.until(lambda: deliveries.channel.get(gone.id) is None)
         assert deliveries.channel.all() == [good]
         assert deliveries.channel.register.count_host("127.0.0.1") == 1
-        assert deliveries.statistics.deliveries[Way.WEBSUB, Outcome.GONE] == 1
+        assert deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GONE] == 1

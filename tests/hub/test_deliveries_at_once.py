@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivering.deadlines import Deadlines
-from rsnotify_hub.websub.delivering.delivery import Delivery, State
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.deadlines import Deadlines
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -66,7 +66,7 @@ async def test_one_that_is_dropped_while_it_is_under_way_frees_its_place(
 async def test_one_that_is_given_up_the_moment_it_has_failed_leaves_nothing_behind(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    turns = Turns(1000)
+    turns = DeliveryScheduler(1000)
     async with opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries:
         delivery = await under_way(deliveries, callback)
         turn, delivery.turn = delivery.turn, None
@@ -81,7 +81,7 @@ async def test_one_that_is_given_up_the_moment_it_has_failed_leaves_nothing_behi
 async def test_one_that_takes_too_long_has_failed(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    turns = Turns(1000)
+    turns = DeliveryScheduler(1000)
     async with opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries:
         delivery = await connected(deliveries, callback)
         monkeypatch.setattr(turns, "_deadlines", Deadlines(0.05))
@@ -91,7 +91,7 @@ async def test_one_that_takes_too_long_has_failed(
         assert delivery.last_failure is not None
         assert delivery.last_failure.reason == "takes too long"
         await deliveries.until(lambda: delivery.turn is None)
-        assert (delivery.state, delivery.subscription.position) == (State.RETRYING, 1)
+        assert (delivery.state, delivery.subscription.position) == (DeliveryState.RETRYING, 1)
 
 
 async def test_one_that_fails_is_tried_again(deliveries: Deliveries, callback: Callback):
@@ -99,7 +99,7 @@ async def test_one_that_fails_is_tried_again(deliveries: Deliveries, callback: C
     callback.answers = [500]
     await deliveries.publish(2)
     await deliveries.until(lambda: delivery.retry_at is not None)
-    assert (delivery.state, delivery.subscription.position) == (State.RETRYING, 1)
+    assert (delivery.state, delivery.subscription.position) == (DeliveryState.RETRYING, 1)
     await deliveries.channel.redeliver(delivery.id)
     await deliveries.until(lambda: delivery.subscription.position == 2)
 
@@ -114,7 +114,7 @@ async def test_one_whose_callback_is_gone_ends(deliveries: Deliveries, callback:
 async def test_a_channel_that_closes_waits_for_what_is_under_way(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", PATIENCE)
+    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", PATIENCE)
     async with opened_channel(tmp_path, clock) as deliveries:
         delivery = await under_way(deliveries, callback)
         callback.open.set()
@@ -124,7 +124,7 @@ async def test_a_channel_that_closes_waits_for_what_is_under_way(
 async def test_a_channel_that_closes_does_not_wait_for_ever(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", 0)
+    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
     async with opened_channel(tmp_path, clock) as deliveries:
         await under_way(deliveries, callback)
     async with opened_channel(tmp_path, clock) as deliveries:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivering.delivery import State
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
     TOPIC,
@@ -47,7 +47,7 @@ async def test_redelivering_tries_at_once(tmp_path: Path, callback: Callback, cl
         await deliveries.until(lambda: delivery.retry_at is not None)
         assert await deliveries.channel.redeliver(delivery.id)
         assert (await callback.delivery())[1] == fragment(0, 1)
-        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
 
 
 async def test_what_was_delivered_is_delivered_again_from_an_instant(
@@ -91,14 +91,14 @@ async def test_a_suspended_subscription_waits_also_over_a_restart(
         delivery = await deliveries.subscribed(callback)
         assert await deliveries.channel.suspend(delivery.id)
         await deliveries.publish(1, 2)
-        assert delivery.state is State.SUSPENDED
+        assert delivery.state is DeliveryState.SUSPENDED
         assert delivery.behind_since == clock.now
         await deliveries.subscribed(callback, secret="renewed")
-        assert delivery.state is State.SUSPENDED
+        assert delivery.state is DeliveryState.SUSPENDED
     async with opened_channel(tmp_path, clock) as deliveries:
         found = deliveries.channel.get(delivery.id)
         assert found is not None
-        assert found.state is State.SUSPENDED
+        assert found.state is DeliveryState.SUSPENDED
         assert await deliveries.channel.redeliver(delivery.id)
         assert callback.requests == 0
         assert await deliveries.channel.resume(delivery.id)

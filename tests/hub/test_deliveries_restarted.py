@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rsnotify_hub.admin.views import lag_seconds
-from rsnotify_hub.websub.delivering.delivery import Delivery, State
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import Callback, Clock, seconds_of
 
@@ -30,7 +30,7 @@ async def test_a_failing_subscription_is_as_before_after_a_restart(
     clock.advance(seconds=60)
     async with opened_channel(tmp_path, clock, retry_seconds=3600) as deliveries:
         after = found(deliveries, before)
-        assert (after.state, after.failures) == (State.RETRYING, 1)
+        assert (after.state, after.failures) == (DeliveryState.RETRYING, 1)
         assert after.last_failure == before.last_failure
         assert lag_seconds(after, clock.now) == 60
         assert after.retry_at is not None, "it was tried at once, though it failed a minute ago"
@@ -47,7 +47,7 @@ async def test_one_that_was_given_up_stays_so_until_there_is_news(
         await deliveries.publish(1)
         await deliveries.until(lambda: before.failures > 0)
         clock.advance(days=1)
-        await deliveries.until(lambda: before.state is State.GIVEN_UP)
+        await deliveries.until(lambda: before.state is DeliveryState.GIVEN_UP)
     tries = callback.requests
     clock.advance(hours=1)
     async with opened_channel(tmp_path, clock, max_retry_seconds=0.01) as deliveries:
@@ -58,7 +58,7 @@ async def test_one_that_was_given_up_stays_so_until_there_is_news(
         callback.answers = []
         await deliveries.publish(2)
         await deliveries.until(lambda: after.behind_since is None)
-        assert after.state is State.ACTIVE
+        assert after.state is DeliveryState.ACTIVE
 
 
 async def test_what_failed_once_and_goes_well_again_is_forgotten(
@@ -71,7 +71,7 @@ async def test_what_failed_once_and_goes_well_again_is_forgotten(
         await deliveries.until(lambda: callback.requests == 2 and before.behind_since is None)
     async with opened_channel(tmp_path, clock) as deliveries:
         assert await deliveries.store.troubles() == {}
-        assert (found(deliveries, before).state, callback.requests) == (State.ACTIVE, 2)
+        assert (found(deliveries, before).state, callback.requests) == (DeliveryState.ACTIVE, 2)
 
 
 async def test_a_subscription_that_ends_leaves_no_failures_to_the_next(
@@ -122,7 +122,7 @@ async def test_redelivering_in_vain_leaves_the_backoff_as_it_was(
             assert delivery.last_failure.at == clock.now, "what failed last is not told"
             assert delivery.retry_at == due
         assert await deliveries.channel.redeliver(delivery.id)
-        await deliveries.until(lambda: delivery.state is State.ACTIVE)
+        await deliveries.until(lambda: delivery.state is DeliveryState.ACTIVE)
 
 
 async def test_redelivering_in_vain_to_one_that_had_not_failed_is_its_first_failure(
@@ -135,4 +135,4 @@ async def test_redelivering_in_vain_to_one_that_had_not_failed_is_its_first_fail
         callback.answers = [500]
         assert await deliveries.channel.redeliver(delivery.id, since=clock.now.replace(year=2000))
         await deliveries.until(lambda: delivery.retry_at is not None)
-        assert (delivery.state, delivery.failures) == (State.RETRYING, 1)
+        assert (delivery.state, delivery.failures) == (DeliveryState.RETRYING, 1)

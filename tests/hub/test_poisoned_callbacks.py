@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivering.delivery import State
-from rsnotify_hub.websub.delivering.lanes import Places
-from rsnotify_hub.websub.delivering.posting import connection
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.delivery import DeliveryState
+from rsnotify_hub.websub.delivery.fair_queue import Capacity
+from rsnotify_hub.websub.delivery.posting import connection
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
 from tests.hub.deliveries import opened_channel
 from tests.hub.helpers import Callback, Clock, fragment
 
@@ -173,7 +173,7 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
             await deliveries.publish(second)
             assert (await callback.delivery())[1] == fragment(second - 1, second)
         await deliveries.until(has_failed)
-        assert bad.state is State.RETRYING
+        assert bad.state is DeliveryState.RETRYING
         assert bad.last_failure is not None
         assert len(bad.last_failure.excerpt) <= 512
         assert bad.subscription.position == 0
@@ -182,9 +182,9 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
 async def test_many_that_hang_hold_up_nobody(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("rsnotify_hub.websub.delivering.sender.CLOSE_SECONDS", 0)
+    monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
     # One that is quick has a place in the slow lane, too, where the machine makes it late.
-    turns = Turns(1000, quick=Places(4, 4), slow=Places(3, 2), patience=0.5)
+    turns = DeliveryScheduler(1000, quick=Capacity(4, 4), slow=Capacity(3, 2), patience=0.5)
     async with (
         poisoned(hang) as url,
         opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries,

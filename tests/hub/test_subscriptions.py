@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from rsnotify_hub.subscriptions import Subscription, granted_lease, is_expired, subscribed
-from rsnotify_hub.websub.delivering.answers import Answer, Verdict
+from rsnotify_hub.websub.delivery.answers import Answer, AnswerVerdict
 from tests.hub.helpers import at
 
 NEW = {"topic": "t", "callback": "c", "secret": None, "lease": 60, "now": at(0), "position": 7}
@@ -41,16 +41,16 @@ def test_leases_are_granted_within_limits(requested: int | None, granted: int):
 @pytest.mark.parametrize(
     ("status", "verdict"),
     [
-        (200, Verdict.DELIVERED),
-        (299, Verdict.DELIVERED),
-        (301, Verdict.RETRY),
-        (404, Verdict.RETRY),
-        (410, Verdict.GONE),
-        (500, Verdict.RETRY),
-        (None, Verdict.RETRY),
+        (200, AnswerVerdict.DELIVERED),
+        (299, AnswerVerdict.DELIVERED),
+        (301, AnswerVerdict.RETRY),
+        (404, AnswerVerdict.RETRY),
+        (410, AnswerVerdict.GONE),
+        (500, AnswerVerdict.RETRY),
+        (None, AnswerVerdict.RETRY),
     ],
 )
-def test_an_answer_is_judged_by_its_status(status: int, verdict: Verdict):
+def test_an_answer_is_judged_by_its_status(status: int, verdict: AnswerVerdict):
     assert Answer(status, "").verdict is verdict
 
 

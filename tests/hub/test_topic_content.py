@@ -14,7 +14,7 @@ from aiohttp import web
 from rsnotify_hub.client import open_client
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.settings.loading import load_configuration
-from rsnotify_hub.websub.pinging.pings import Pings
+from rsnotify_hub.websub.pinging.pings import PingHandler
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 from tests.hub.storing import opened
@@ -182,7 +182,7 @@ async def pinging(
         opened(folder, clock) as store,
         open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
     ):
-        pings = Pings(Topics(store, ()), client, configuration, clock)
+        pings = PingHandler(Topics(store, ()), client, configuration, clock)
         yield pings.fetch
         await pings.close()
 

@@ -11,10 +11,10 @@ import pytest
 
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.websub.asking import TRIES, Questions
-from rsnotify_hub.websub.delivering.answers import Answer
-from rsnotify_hub.websub.forms import Intent
-from rsnotify_hub.websub.room import PENDING_SHARE, client_of
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.forms import SubscriptionRequest
+from rsnotify_hub.websub.intent_requests import TRIES, IntentRequests
+from rsnotify_hub.websub.quota import PENDING_SHARE, client_of
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, LogWatch, fragment
 
@@ -27,9 +27,11 @@ async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
         yield opened
 
 
-def intent(callback: Callback | str, mode: str = "subscribe", **fields: object) -> Intent:
+def intent(
+    callback: Callback | str, mode: str = "subscribe", **fields: object
+) -> SubscriptionRequest:
     url = callback if isinstance(callback, str) else callback.url
-    return Intent(mode, TOPIC, url, **fields)  # type: ignore[arg-type]
+    return SubscriptionRequest(mode, TOPIC, url, **fields)  # type: ignore[arg-type]
 
 
 async def test_the_last_of_several_requests_wins(deliveries: Deliveries, callback: Callback):
@@ -199,7 +201,7 @@ class Faulty:
 
 
 async def test_a_fault_of_the_hub_leaves_nobody_waiting_for_an_answer(watch: LogWatch):
-    questions = Questions(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
+    questions = IntentRequests(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
     async with asyncio.timeout(PATIENCE):
         answer = await questions.ask("http://a.example/", limit=10)
     assert not answer.succeeded
@@ -214,7 +216,7 @@ async def test_only_who_could_not_be_reached_is_asked_again(
     failures: int, reached: bool, asked: int, status: int | None
 ):
     callbacks = Silent(failures, reached=reached)
-    questions = Questions(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
+    questions = IntentRequests(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
     answer = await questions.ask("http://a.example/", limit=10)
     assert (len(callbacks.asked), answer.status) == (asked, status)
 

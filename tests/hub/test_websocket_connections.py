@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from rsnotify.format.datetimes import format_datetime, parse_datetime
-from rsnotify_hub.websocket.keeping import Keeper
+from rsnotify_hub.websocket.keep_alive import KeepAlive
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, at, fragment, heard, seconds_of
 from tests.hub.raw_sockets import BINARY, CLOSE, PING, PONG, TEXT, Socket, connect, frame
@@ -30,8 +30,8 @@ async def subscribed(socket: Socket) -> None:
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let the hub look once at each of its WebSockets, which it does at no other time."""
-    keepers: list[Keeper] = []
-    monkeypatch.setattr(Keeper, "_begin", lambda keeper: keepers.append(keeper))
+    keepers: list[KeepAlive] = []
+    monkeypatch.setattr(KeepAlive, "_begin", lambda keeper: keepers.append(keeper))
 
     def go_round() -> None:
         for connection in keepers[0].connections():

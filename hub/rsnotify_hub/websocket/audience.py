@@ -6,29 +6,29 @@ import logging
 import os
 from typing import Generic, Protocol, TypeVar
 
-from rsnotify_hub.websocket.connection import Connection
+from rsnotify_hub.websocket.connection import WebSocketConnection
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
 _IS_FILE = os.name == "posix"
 
 
-class Member(Protocol):
+class AudienceMember(Protocol):
     """Whoever is in an audience."""
 
-    connection: Connection
+    connection: WebSocketConnection
 
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=AudienceMember)
 
 
 class Audience(Generic[M]):
     """Those who are live on one topic.
 
-    Theory of operation. Nothing waits in the transport of one that is quick (`Connection.is_paused`
+    Theory of operation. Nothing waits in the transport of one that is quick (`WebSocketConnection.is_paused`
     is false), so its socket can be written to directly, which costs a tenth less than to go by
     the transport. What the socket does not take, and every error, is left to the transport. A
-    member must leave before its socket is closed: `Connection` ends before that at the latest.
+    member must leave before its socket is closed: `WebSocketConnection` ends before that at the latest.
 
     Attributes:
         quick: Those who are quick, and their sockets.
@@ -68,7 +68,7 @@ class Audience(Generic[M]):
                 _write_rest(member.connection, data, sent)
 
 
-def _write_rest(connection: Connection, data: bytes, sent: int) -> None:
+def _write_rest(connection: WebSocketConnection, data: bytes, sent: int) -> None:
     try:
         connection.transport.write(memoryview(data)[sent:])
     except Exception:
@@ -76,7 +76,7 @@ def _write_rest(connection: Connection, data: bytes, sent: int) -> None:
         log.debug("a subscriber could not be written to", exc_info=True)
 
 
-def _descriptor(connection: Connection) -> int:
+def _descriptor(connection: WebSocketConnection) -> int:
     """Return the file of a connection's socket; none, -1, where sockets are no files."""
     socket = connection.transport.get_extra_info("socket") if _IS_FILE else None
     return -1 if socket is None else socket.fileno()

@@ -48,7 +48,7 @@ _PING = b"\x89\x00"
 _CONTROL = 0x8
 
 
-class Listener(Protocol):
+class FrameHandler(Protocol):
     """Whoever a connection talks to."""
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
@@ -64,7 +64,7 @@ class Listener(Protocol):
         """Take note that the connection has ended."""
 
 
-class Connection(asyncio.Protocol):
+class WebSocketConnection(asyncio.Protocol):
     """A WebSocket whose opening handshake is done.
 
     Args:
@@ -100,10 +100,14 @@ class Connection(asyncio.Protocol):
     )
 
     def __init__(
-        self, transport: asyncio.Transport, *, max_bytes: int, gone: Callable[[Connection], None]
+        self,
+        transport: asyncio.Transport,
+        *,
+        max_bytes: int,
+        gone: Callable[[WebSocketConnection], None],
     ) -> None:
         self.transport = transport
-        self.listener: Listener | None = None
+        self.listener: FrameHandler | None = None
         self.is_paused = False
         self.has_ended = False
         self._wire = ServerProtocol(state=State.OPEN, max_size=max_bytes, logger=_log)

@@ -45,7 +45,7 @@ class Gap(Struct, frozen=True, tag="gap"):
     from_: str = field(name="from")
 
 
-class Publishing(Struct, frozen=True, tag="publishing"):
+class PublishingFrame(Struct, frozen=True, tag="publishing"):
     """The hub will take fragments; its log ends at `through`."""
 
     topic: str
@@ -76,7 +76,7 @@ TRY_AGAIN_LATER = 1013
 
 _TEXT, _BINARY = 0x81, 0x82
 
-Sent = Subscribed | Gap | Publishing | Accepted | Error
+Sent = Subscribed | Gap | PublishingFrame | Accepted | Error
 
 _decoder = msgspec.json.Decoder(Subscribe | Publish)
 _encoder = msgspec.json.Encoder()

@@ -29,7 +29,7 @@ log = logging.getLogger("rsnotify.hub.websocket")
 _RETRY_SECONDS = 1.0
 
 
-class Group:
+class SelectionGroup:
     """Those who get the same part of a topic (a `Feed`).
 
     Args:

@@ -16,7 +16,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
 from rsnotify_hub.serving.guard import take_over
-from rsnotify_hub.websocket.connection import Connection
+from rsnotify_hub.websocket.connection import WebSocketConnection
 
 #: What the answer of aiohttp has of its own.
 _OWN = frozenset(("connection", "content-length", "content-type", "date"))
@@ -78,7 +78,7 @@ class _Tail:
 def hand_over(
     request: web.Request,
     answer: bytes,
-    connect: Callable[[asyncio.Transport, Callable[[], None]], Connection],
+    connect: Callable[[asyncio.Transport, Callable[[], None]], WebSocketConnection],
 ) -> None:
     """Answer a request, and let a connection of ours have its transport.
 

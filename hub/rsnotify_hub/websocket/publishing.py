@@ -11,8 +11,8 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.connection import Connection
-from rsnotify_hub.websocket.frames import Accepted, Publishing, encode, instant
+from rsnotify_hub.websocket.connection import WebSocketConnection
+from rsnotify_hub.websocket.frames import Accepted, PublishingFrame, encode, instant
 
 #: How many fragments of one connection may wait for the disk before no more are read.
 _IN_FLIGHT = 256
@@ -21,14 +21,14 @@ _IN_FLIGHT = 256
 _AHEAD_BYTES = 512 * 1024
 
 
-class Inbox:
+class WebSocketInbox:
     """What a Source has sent and the hub has not read yet (a `Listener`).
 
     Args:
         connection: The Source's connection, which is not read while there is much.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: WebSocketConnection) -> None:
         self.connection = connection
         self._messages: deque[bytes] = deque()
         self._size = 0
@@ -85,8 +85,8 @@ class Inbox:
         return payload
 
 
-async def take_fragments(
-    inbox: Inbox,
+async def accept_fragments(
+    inbox: WebSocketInbox,
     topic: str,
     topics: Topics,
     read: Callable[[bytes], Awaitable[Fragment]],
@@ -107,7 +107,7 @@ async def take_fragments(
     connection = inbox.connection
     state = topics.state(topic)
     through = instant(state.through if state else None)
-    connection.send_text(encode(Publishing(topic=topic, through=through)))
+    connection.send_text(encode(PublishingFrame(topic=topic, through=through)))
     acknowledgements = _Acknowledgements(connection, topic)
     taking = asyncio.create_task(_take(inbox, topic, topics, read, check, acknowledgements))
     telling = asyncio.create_task(acknowledgements.tell())
@@ -124,7 +124,7 @@ async def take_fragments(
 
 
 async def _take(
-    inbox: Inbox,
+    inbox: WebSocketInbox,
     topic: str,
     topics: Topics,
     read: Callable[[bytes], Awaitable[Fragment]],
@@ -150,7 +150,7 @@ class _Acknowledgements:
         topic: What it publishes on.
     """
 
-    def __init__(self, connection: Connection, topic: str) -> None:
+    def __init__(self, connection: WebSocketConnection, topic: str) -> None:
         self._connection = connection
         self._topic = topic
         self._room = asyncio.Semaphore(_IN_FLIGHT)

@@ -11,7 +11,7 @@ from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.connection import Connection
+from rsnotify_hub.websocket.connection import WebSocketConnection
 from rsnotify_hub.websocket.frames import (
     Gap,
     Subscribe,
@@ -20,7 +20,7 @@ from rsnotify_hub.websocket.frames import (
     encode,
     instant,
 )
-from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
+from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
@@ -49,7 +49,7 @@ def select_of(frame: Subscribe) -> PushSelection:
         raise Refusal(Code.BAD_REQUEST, f"select: {error}") from None
 
 
-class Feed(Protocol):
+class LogReplay(Protocol):
     """A log, or a part of it."""
 
     @property
@@ -67,8 +67,8 @@ class Feed(Protocol):
         """
 
 
-class Whole:
-    """All of a log (a `Feed`).
+class FullReplay:
+    """All of a log (a `LogReplay`).
 
     Args:
         topics: The logs.
@@ -94,10 +94,10 @@ class Whole:
 
 
 async def replay(
-    subscriber: Subscriber,
+    subscriber: WebSocketSubscriber,
     since: Instant | None,
     topics: Topics,
-    feed: Feed,
+    feed: LogReplay,
     select: PushSelection,
     channel: WebSocketChannel,
 ) -> None:
@@ -137,7 +137,11 @@ async def replay(
 
 
 def _greet(
-    topic: str, since: Instant | None, select: PushSelection, connection: Connection, topics: Topics
+    topic: str,
+    since: Instant | None,
+    select: PushSelection,
+    connection: WebSocketConnection,
+    topics: Topics,
 ) -> None:
     """Send `subscribed`, and `gap` if there is one."""
     state = topics.state(topic)

@@ -17,21 +17,21 @@ from collections.abc import Callable, Sequence
 
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websocket.audience import Audience
-from rsnotify_hub.websocket.connection import Connection
+from rsnotify_hub.websocket.connection import WebSocketConnection
 from rsnotify_hub.websocket.frames import TRY_AGAIN_LATER, document_frames
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
-_DELIVERED = (Way.WEBSOCKET, Outcome.DELIVERED)
-_CUT_OFF = (Way.WEBSOCKET, Outcome.CUT_OFF)
+_DELIVERED = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.DELIVERED)
+_CUT_OFF = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
 
 #: How long one that was cut off has to read what its transport holds, in seconds.
 _LAST_CHANCE_SECONDS = 10.0
 
 
-class Subscriber:
+class WebSocketSubscriber:
     """One connection that listens to a topic (a `Listener`).
 
     Args:
@@ -46,16 +46,16 @@ class Subscriber:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: WebSocketConnection,
         topic: str,
         channel: WebSocketChannel,
-        refuse: Callable[[Connection], None],
+        refuse: Callable[[WebSocketConnection], None],
         key: str | None = None,
     ) -> None:
         self.connection = connection
         self.topic = topic
         self.key = key or topic
-        self.queue: Queue | None = None
+        self.queue: SendQueue | None = None
         self.replaying: Callable[[], object] | None = None
         self._channel = channel
         self._refuse = refuse
@@ -80,7 +80,7 @@ class Subscriber:
         self._channel.leave(self)
 
 
-class Queue:
+class SendQueue:
     """What waits for a slow subscriber.
 
     Args:
@@ -117,7 +117,7 @@ class Queue:
         self.frames += count
         return True
 
-    def send(self, connection: Connection) -> bool:
+    def send(self, connection: WebSocketConnection) -> bool:
         """Send as much as the transport takes; tell whether that was all."""
         while self._waiting and not connection.is_paused:
             data, count = self._waiting.popleft()
@@ -139,7 +139,7 @@ class WebSocketChannel:
         self._max_bytes = configuration.queue_bytes
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
-        self._audiences: dict[str, Audience[Subscriber]] = {}
+        self._audiences: dict[str, Audience[WebSocketSubscriber]] = {}
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[Entry]) -> None:
@@ -156,10 +156,10 @@ class WebSocketChannel:
         for subscriber in slow:
             self._queue(subscriber, data, count)
 
-    def _queue(self, subscriber: Subscriber, data: bytes, count: int) -> None:
+    def _queue(self, subscriber: WebSocketSubscriber, data: bytes, count: int) -> None:
         connection = subscriber.connection
         if subscriber.queue is None:
-            subscriber.queue = Queue(self._max_bytes, self._max_frames)
+            subscriber.queue = SendQueue(self._max_bytes, self._max_frames)
         ahead = connection.transport.get_write_buffer_size()
         if not subscriber.queue.put(data, count, ahead=ahead):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
@@ -170,7 +170,7 @@ class WebSocketChannel:
     def count(self, data: bytes, count: int, subscribers: int = 1) -> None:
         """Count what is sent to some subscribers."""
         self._statistics.deliveries[_DELIVERED] += count * subscribers
-        self._statistics.delivered_bytes[Way.WEBSOCKET] += len(data) * subscribers
+        self._statistics.delivered_bytes[DeliveryTransport.WEBSOCKET] += len(data) * subscribers
 
     def subscribers(self, topic: str) -> int:
         """Count the subscribers of a topic, those that replay among them."""
@@ -181,15 +181,15 @@ class WebSocketChannel:
         slow = [each for audience in self._audiences.values() for each in audience.slow]
         return sum(each.queue.size for each in slow if each.queue is not None)
 
-    def enter(self, subscriber: Subscriber) -> None:
+    def enter(self, subscriber: WebSocketSubscriber) -> None:
         """Take note of a subscriber, which gets nothing yet."""
         self._open[subscriber.topic] += 1
 
-    def join(self, subscriber: Subscriber) -> None:
+    def join(self, subscriber: WebSocketSubscriber) -> None:
         """Make a subscriber live."""
         self._audiences.setdefault(subscriber.key, Audience()).put(subscriber)
 
-    def leave(self, subscriber: Subscriber) -> None:
+    def leave(self, subscriber: WebSocketSubscriber) -> None:
         """Forget a subscriber."""
         topic, key = subscriber.topic, subscriber.key
         if audience := self._audiences.get(key):
@@ -200,13 +200,13 @@ class WebSocketChannel:
         if not self._open[topic]:
             del self._open[topic]
 
-    def slow_down(self, subscriber: Subscriber) -> None:
+    def slow_down(self, subscriber: WebSocketSubscriber) -> None:
         """Take note that a subscriber, if it is live, is slow."""
         audience = self._audiences.get(subscriber.key)
         if audience is not None and subscriber in audience.quick:
             audience.put(subscriber)
 
-    def speed_up(self, subscriber: Subscriber) -> None:
+    def speed_up(self, subscriber: WebSocketSubscriber) -> None:
         """Take note that a subscriber, if it is live, is quick again."""
         audience = self._audiences.get(subscriber.key)
         if audience is not None and subscriber in audience.slow:

@@ -18,14 +18,14 @@ from rsnotify_hub.log.store import Entry, Store
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription, is_expired
-from rsnotify_hub.websub.asking import Questions
-from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.delivery import Delivery, Failure, Trouble
-from rsnotify_hub.websub.delivering.sender import Sender
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure, Trouble
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.delivery.sender import DeliverySender
 from rsnotify_hub.websub.forms import denial_url
-from rsnotify_hub.websub.ledger import Ledger
-from rsnotify_hub.websub.register import Register
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.register import SubscriptionRegistry
+from rsnotify_hub.websub.registry import SubscriptionUpdates
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -49,19 +49,19 @@ class WebSubChannel:
     def __init__(
         self,
         store: Store,
-        callbacks: Callbacks,
-        questions: Questions,
+        callbacks: CallbackRequests,
+        questions: IntentRequests,
         configuration: Configuration,
         clock: Callable[[], Instant],
         statistics: Statistics,
-        turns: Turns | None = None,
+        turns: DeliveryScheduler | None = None,
     ) -> None:
-        self.register = Register()
-        self._ledger = Ledger(store, self.register)
+        self.register = SubscriptionRegistry()
+        self._ledger = SubscriptionUpdates(store, self.register)
         self._questions = questions
         self._clock = clock
         self._topics: Topics | None = None
-        self._sender = Sender(
+        self._sender = DeliverySender(
             callbacks,
             configuration,
             clock,
@@ -69,11 +69,11 @@ class WebSubChannel:
             move=self._ledger.move,
             note=self._ledger.note_trouble,
             end=self._end,
-            turns=turns or Turns(configuration.callback_seconds),
+            turns=turns or DeliveryScheduler(configuration.callback_seconds),
         )
 
     @property
-    def recent_failures(self) -> deque[tuple[str, str, str, Failure]]:
+    def recent_failures(self) -> deque[tuple[str, str, str, DeliveryFailure]]:
         """Return the newest failures: the delivery's id, topic, host, and what failed."""
         return self._sender.failures.recent
 

@@ -20,7 +20,7 @@ _LEASE_DIGITS = 18
 _LONGEST_WISH = 10**_LEASE_DIGITS
 
 
-class Intent(Struct, frozen=True):
+class SubscriptionRequest(Struct, frozen=True):
     """A request to subscribe or unsubscribe, not yet verified.
 
     Args:
@@ -48,7 +48,7 @@ class Ping(Struct, frozen=True):
     topics: tuple[str, ...]
 
 
-def parse_form(body: bytes) -> Intent | Ping:
+def parse_form(body: bytes) -> SubscriptionRequest | Ping:
     """Read a form.
 
     Raises:
@@ -77,8 +77,8 @@ def parse_form(body: bytes) -> Intent | Ping:
     raise _bad("hub.mode is none of subscribe, unsubscribe, publish")
 
 
-def _intent(mode: str, values: dict[str, str]) -> Intent:
-    return Intent(
+def _intent(mode: str, values: dict[str, str]) -> SubscriptionRequest:
+    return SubscriptionRequest(
         mode=mode,
         topic=check_url(values.get("hub.topic", ""), "hub.topic"),
         callback=check_url(values.get("hub.callback", ""), "hub.callback"),
@@ -102,7 +102,7 @@ def _secret(text: str) -> str | None:
     return text or None
 
 
-def verification_url(intent: Intent, *, challenge: str, lease: int) -> str:
+def verification_url(intent: SubscriptionRequest, *, challenge: str, lease: int) -> str:
     """Return what the hub GETs to verify an intent (WebSub §5.3)."""
     query = [
         ("hub.mode", intent.mode),

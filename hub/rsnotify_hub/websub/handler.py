@@ -16,16 +16,16 @@ from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.continuing import go_on
-from rsnotify_hub.websub.forms import Intent, Ping, parse_form
-from rsnotify_hub.websub.pinging.pings import Pings
-from rsnotify_hub.websub.room import client_of
-from rsnotify_hub.websub.verification import Verification
+from rsnotify_hub.websub.forms import Ping, SubscriptionRequest, parse_form
+from rsnotify_hub.websub.pinging.pings import PingHandler
+from rsnotify_hub.websub.quota import client_of
+from rsnotify_hub.websub.verification import IntentVerification
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_FORM_BYTES = 64 * 1024
 
 
-class WebSub:
+class WebSubHandler:
     """The handler of `POST /websub`.
 
     Args:
@@ -41,8 +41,8 @@ class WebSub:
         self,
         intake: Intake,
         topics: Topics,
-        pings: Pings,
-        verification: Verification,
+        pings: PingHandler,
+        verification: IntentVerification,
         limits: Limits,
         configuration: Configuration,
     ) -> None:
@@ -84,7 +84,7 @@ class WebSub:
 
     async def _form(self, request: web.Request) -> None:
         form = parse_form(await self._body(request, _MAX_FORM_BYTES))
-        if isinstance(form, Intent):
+        if isinstance(form, SubscriptionRequest):
             self._intent(request, form)
         else:
             await self._ping(request, form)
@@ -96,7 +96,7 @@ class WebSub:
                 self._limits.pings.check(request.remote)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
 
-    def _intent(self, request: web.Request, intent: Intent) -> None:
+    def _intent(self, request: web.Request, intent: SubscriptionRequest) -> None:
         self._limits.subscriptions.check(request.remote)
         client = client_of(request.remote)
         full = self._verification.refusal(intent, client)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from rsnotify_hub.websub.delivering.delivery import Delivery
+from rsnotify_hub.websub.delivery.delivery import Delivery
 
 
-class Register:
+class SubscriptionRegistry:
     """Finds subscriptions by topic and callback, and by id."""
 
     def __init__(self) -> None:

@@ -22,10 +22,10 @@ from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import host_of
-from rsnotify_hub.websub.asking import Questions
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.forms import Intent, denial_url, verification_url
-from rsnotify_hub.websub.room import Held, Room
+from rsnotify_hub.websub.forms import SubscriptionRequest, denial_url, verification_url
+from rsnotify_hub.websub.intent_requests import IntentRequests
+from rsnotify_hub.websub.quota import Held, SubscriptionQuota
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -33,7 +33,7 @@ log = logging.getLogger("rsnotify.hub.websub")
 class _Request(Struct, frozen=True):
     """One request: what is asked for, who asks, why it is denied, if it is; and the room it has."""
 
-    intent: Intent
+    intent: SubscriptionRequest
     client: str
     denial: str | None
     held: Held
@@ -47,7 +47,7 @@ class _Pending:
         self.next: _Request | None = None
 
 
-class Verification:
+class IntentVerification:
     """Verifies intents, and then does what was intended.
 
     Args:
@@ -62,7 +62,7 @@ class Verification:
         self,
         channel: WebSubChannel,
         topics: Topics,
-        questions: Questions,
+        questions: IntentRequests,
         configuration: Configuration,
         clock: Callable[[], Instant],
     ) -> None:
@@ -71,14 +71,14 @@ class Verification:
         self._questions = questions
         self._configuration = configuration
         self._clock = clock
-        self._room = Room(channel.register, configuration)
+        self._room = SubscriptionQuota(channel.register, configuration)
         self._pending: dict[tuple[str, str], _Pending] = {}
 
-    def refusal(self, intent: Intent, client: str) -> str | None:
-        """Say why there is no room for a request; None when there is (`Room.refusal`)."""
+    def refusal(self, intent: SubscriptionRequest, client: str) -> str | None:
+        """Say why there is no room for a request; None when there is (`SubscriptionQuota.refusal`)."""
         return self._room.refusal(intent, client)
 
-    def verify(self, intent: Intent, client: str) -> None:
+    def verify(self, intent: SubscriptionRequest, client: str) -> None:
         """Begin to verify an intent; returns at once.
 
         Args:
@@ -87,11 +87,11 @@ class Verification:
         """
         self._take(intent, client, None)
 
-    def deny(self, intent: Intent, client: str, reason: str) -> None:
+    def deny(self, intent: SubscriptionRequest, client: str, reason: str) -> None:
         """Tell a callback that its subscription is denied (WebSub §5.2); returns at once."""
         self._take(intent, client, reason)
 
-    def _take(self, intent: Intent, client: str, denial: str | None) -> None:
+    def _take(self, intent: SubscriptionRequest, client: str, denial: str | None) -> None:
         request = _Request(intent, client, denial, self._room.take(intent, client))
         key = (intent.topic, intent.callback)
         pending = self._pending.get(key)
@@ -127,7 +127,7 @@ class Verification:
         elif await self._confirms(intent, lease=0):
             await self._channel.remove(intent.topic, intent.callback)
 
-    async def _subscribe(self, intent: Intent, client: str) -> None:
+    async def _subscribe(self, intent: SubscriptionRequest, client: str) -> None:
         lease = granted_lease(
             intent.lease,
             default=self._configuration.lease_seconds,
@@ -150,7 +150,7 @@ class Verification:
             )
         )
 
-    async def _confirms(self, intent: Intent, *, lease: int) -> bool:
+    async def _confirms(self, intent: SubscriptionRequest, *, lease: int) -> bool:
         challenge = secrets.token_urlsafe(32)
         url = verification_url(intent, challenge=challenge, lease=lease)
         answer = await self._questions.ask(url, limit=len(challenge))

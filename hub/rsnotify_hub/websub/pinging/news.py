@@ -18,10 +18,10 @@ from rsnotify_hub.log.fragments import (
 )
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.websub.pinging.channel_lists import ChangeKey, announce, keys_at, part_after
-from rsnotify_hub.websub.pinging.fetching import Fetched
+from rsnotify_hub.websub.pinging.topic_client import Fetched
 
 
-class Reader:
+class NewsReader:
     """Reads what topics answer.
 
     Args:

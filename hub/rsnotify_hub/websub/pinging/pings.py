@@ -22,8 +22,8 @@ from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import host_of
-from rsnotify_hub.websub.pinging.fetching import Fetched, TopicClient, Validators
-from rsnotify_hub.websub.pinging.news import Reader
+from rsnotify_hub.websub.pinging.news import NewsReader
+from rsnotify_hub.websub.pinging.topic_client import Fetched, TopicClient, Validators
 
 #: How many topics are fetched at once, as each may be held in memory; and of one host.
 _AT_ONCE, _AT_HOST = 16, 4
@@ -35,7 +35,7 @@ _REMEMBERED = 10_000
 _UNKNOWN = Validators()
 
 
-class Pings:
+class PingHandler:
     """Fetches topics, and appends what is news.
 
     Args:
@@ -65,7 +65,7 @@ class Pings:
         limits = DocumentLimits(
             document_bytes=configuration.max_channel_bytes, links=configuration.max_links
         )
-        self._reader = Reader(limits, configuration.max_fragment_bytes)
+        self._reader = NewsReader(limits, configuration.max_fragment_bytes)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from itertools import cycle
 
-from rsnotify_hub.websocket.connection import Connection
+from rsnotify_hub.websocket.connection import WebSocketConnection
 
 #: A round of pings is made in so many parts, so that they do not all go out at once.
 _PARTS = 30
 
 
-class Keeper:
+class KeepAlive:
     """Checks every connection once a round.
 
     Args:
@@ -20,8 +20,8 @@ class Keeper:
 
     def __init__(self, seconds: float) -> None:
         self._every = seconds / _PARTS
-        self._parts: list[dict[Connection, None]] = [{} for _ in range(_PARTS)]
-        self._part_of: dict[Connection, dict[Connection, None]] = {}
+        self._parts: list[dict[WebSocketConnection, None]] = [{} for _ in range(_PARTS)]
+        self._part_of: dict[WebSocketConnection, dict[WebSocketConnection, None]] = {}
         # A newcomer joins another part than the one before; each part has its turn in order.
         self._joining, self._turns = cycle(self._parts), cycle(self._parts)
         self._timer: asyncio.TimerHandle | None = None
@@ -32,11 +32,11 @@ class Keeper:
         """Return how many connections there are."""
         return len(self._part_of)
 
-    def connections(self) -> list[Connection]:
+    def connections(self) -> list[WebSocketConnection]:
         """Return every connection."""
         return list(self._part_of)
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: WebSocketConnection) -> None:
         """Keep a connection."""
         part = next(self._joining)
         part[connection] = None
@@ -45,7 +45,7 @@ class Keeper:
         if self._timer is None:
             self._begin()
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: WebSocketConnection) -> None:
         """Forget a connection."""
         part = self._part_of.pop(connection, None)
         if part is not None:

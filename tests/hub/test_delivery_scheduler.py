@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from rsnotify_hub.websub.delivering.answers import Answer
-from rsnotify_hub.websub.delivering.lanes import Places
-from rsnotify_hub.websub.delivering.turn import Turn
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.fair_queue import Capacity
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.delivery.turn import DeliverySlot
 from tests.hub.helpers import PATIENCE
 
 OK = Answer(204, "answers 204")
@@ -18,14 +18,14 @@ OK = Answer(204, "answers 204")
 class Requests:
     """Requests that answer at once, or never."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: DeliveryScheduler) -> None:
         self.turns = turns
         self.answers: dict[str, Answer] = {}
         self.under_way = 0
         self.most = 0
         self._changed = asyncio.Event()
 
-    def take(self, name: str, host: str, *, hangs: bool, slow: bool = False) -> Turn:
+    def take(self, name: str, host: str, *, hangs: bool, slow: bool = False) -> DeliverySlot:
         async def request() -> Answer:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
@@ -36,7 +36,7 @@ class Requests:
             finally:
                 self.under_way -= 1
 
-        async def work(turn: Turn) -> None:
+        async def work(turn: DeliverySlot) -> None:
             self.answers[name] = await turn.within(request())
             self._changed.set()
 
@@ -51,13 +51,15 @@ class Requests:
 
 
 async def test_a_request_that_takes_too_long_is_ended():
-    requests = Requests(Turns(0.01))
+    requests = Requests(DeliveryScheduler(0.01))
     requests.take("slow", "a", hangs=True)
     assert await requests.answer("slow") == Answer(None, "takes too long")
 
 
 async def test_those_that_hang_make_room_for_others():
-    requests = Requests(Turns(1000, quick=Places(3, 3), slow=Places(2, 2), patience=0.02))
+    requests = Requests(
+        DeliveryScheduler(1000, quick=Capacity(3, 3), slow=Capacity(2, 2), patience=0.02)
+    )
     for number in range(9):
         requests.take(f"hangs {number}", f"bad{number}", hangs=True)
     requests.take("good", "good", hangs=False)
@@ -70,7 +72,9 @@ async def test_those_that_hang_make_room_for_others():
 
 
 async def test_one_host_that_hangs_takes_no_place_of_the_others():
-    requests = Requests(Turns(1000, quick=Places(4, 2), slow=Places(2, 2), patience=1000))
+    requests = Requests(
+        DeliveryScheduler(1000, quick=Capacity(4, 2), slow=Capacity(2, 2), patience=1000)
+    )
     for number in range(100):
         requests.take(f"hangs {number}", "bad", hangs=True)
     for number in range(10):
@@ -81,7 +85,9 @@ async def test_one_host_that_hangs_takes_no_place_of_the_others():
 
 
 async def test_what_failed_before_takes_no_place_of_what_did_not():
-    requests = Requests(Turns(1000, quick=Places(1, 1), slow=Places(1, 1), patience=1000))
+    requests = Requests(
+        DeliveryScheduler(1000, quick=Capacity(1, 1), slow=Capacity(1, 1), patience=1000)
+    )
     for number in range(10):
         requests.take(f"hangs {number}", f"bad{number}", hangs=True, slow=True)
     requests.take("good", "good", hangs=False)
@@ -90,7 +96,9 @@ async def test_what_failed_before_takes_no_place_of_what_did_not():
 
 
 async def test_while_nobody_waits_nobody_is_hurried():
-    requests = Requests(Turns(1000, quick=Places(2, 2), slow=Places(1, 1), patience=0))
+    requests = Requests(
+        DeliveryScheduler(1000, quick=Capacity(2, 2), slow=Capacity(1, 1), patience=0)
+    )
     requests.take("hangs", "bad", hangs=True)
     requests.take("good", "good", hangs=False)
     await requests.answer("good")
@@ -99,7 +107,9 @@ async def test_while_nobody_waits_nobody_is_hurried():
 
 
 async def test_a_turn_that_is_cancelled_leaves_its_place():
-    requests = Requests(Turns(1000, quick=Places(1, 1), slow=Places(1, 1), patience=1000))
+    requests = Requests(
+        DeliveryScheduler(1000, quick=Capacity(1, 1), slow=Capacity(1, 1), patience=1000)
+    )
     first = requests.take("hangs", "bad", hangs=True)
     waits = requests.take("waits", "bad", hangs=False)
     requests.take("good", "good", hangs=False)
@@ -110,10 +120,10 @@ async def test_a_turn_that_is_cancelled_leaves_its_place():
 
 
 async def test_what_is_under_way_may_end_when_all_is_closed():
-    turns, gate = Turns(1000), asyncio.Event()
+    turns, gate = DeliveryScheduler(1000), asyncio.Event()
     ended = []
 
-    async def work(turn: Turn) -> None:
+    async def work(turn: DeliverySlot) -> None:
         await gate.wait()
         ended.append(turn.host)
 
@@ -131,7 +141,9 @@ async def test_nobody_is_hurried_because_the_hub_itself_was_slow(monkeypatch: py
     loop = asyncio.get_running_loop()
     now = loop.time()
     monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what comes
-    requests = Requests(Turns(1000, quick=Places(1, 1), slow=Places(1, 0), patience=0.2))
+    requests = Requests(
+        DeliveryScheduler(1000, quick=Capacity(1, 1), slow=Capacity(1, 0), patience=0.2)
+    )
     requests.take("hangs", "bad", hangs=True)
     requests.take("waits", "good", hangs=False)
     await asyncio.sleep(0)  # it begins

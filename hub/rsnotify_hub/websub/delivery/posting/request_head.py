@@ -12,7 +12,7 @@ _PORTS = {"http": 80, "https": 443}
 _UNSAFE = re.compile(r"[^\x21-\x7e]")
 
 
-class Origin(NamedTuple):
+class CallbackOrigin(NamedTuple):
     """What is dialled.
 
     Args:
@@ -26,7 +26,7 @@ class Origin(NamedTuple):
     port: int
 
 
-class Place(NamedTuple):
+class CallbackEndpoint(NamedTuple):
     """Where a request goes.
 
     Args:
@@ -34,12 +34,12 @@ class Place(NamedTuple):
         opening: The request line and the Host header.
     """
 
-    origin: Origin
+    origin: CallbackOrigin
     opening: bytes
 
 
 @lru_cache(maxsize=4096)
-def place_of(url: str) -> Place:
+def endpoint_of(url: str) -> CallbackEndpoint:
     """Return where a POST to a URL goes, its target exactly as it was written.
 
     Raises:
@@ -53,7 +53,7 @@ def place_of(url: str) -> Place:
     host = authority.rpartition("@")[2].removesuffix(":")
     opening = f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
     port = parts.port or _PORTS[parts.scheme]
-    return Place(Origin(parts.scheme == "https", parts.hostname, port), opening)
+    return CallbackEndpoint(CallbackOrigin(parts.scheme == "https", parts.hostname, port), opening)
 
 
 def _split(rest: str) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websocket.connection import CLOSE_SECONDS, Connection
+from rsnotify_hub.websocket.connection import CLOSE_SECONDS, WebSocketConnection
 from rsnotify_hub.websocket.frames import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -34,12 +34,12 @@ from rsnotify_hub.websocket.frames import (
     encode,
 )
 from rsnotify_hub.websocket.handshake import Upgraded, hand_over, shake_hands
-from rsnotify_hub.websocket.keeping import Keeper
+from rsnotify_hub.websocket.keep_alive import KeepAlive
 from rsnotify_hub.websocket.origins import Origins
-from rsnotify_hub.websocket.publishing import Inbox, take_fragments
-from rsnotify_hub.websocket.replay import Whole, replay, select_of, since_of
-from rsnotify_hub.websocket.selected import Selections, Selective
-from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
+from rsnotify_hub.websocket.publishing import WebSocketInbox, accept_fragments
+from rsnotify_hub.websocket.replay import FullReplay, replay, select_of, since_of
+from rsnotify_hub.websocket.selections import SelectionGroups, SelectiveSubscriber
+from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
@@ -56,7 +56,7 @@ _Work = Callable[[], Coroutine[Any, Any, None]]
 _NOTHING_CAME = "no subscribe or publish frame came"
 
 
-class WebSockets:
+class WebSocketHandler:
     """The handler of `GET /ws`.
 
     Args:
@@ -75,7 +75,7 @@ class WebSockets:
         intake: Intake,
         topics: Topics,
         channel: WebSocketChannel,
-        selections: Selections,
+        selections: SelectionGroups,
         limits: Limits,
         statistics: Statistics,
         configuration: Configuration,
@@ -93,8 +93,8 @@ class WebSockets:
         self._seats = Seats(
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
-        self._keeper = Keeper(configuration.websocket_ping_seconds)
-        self._publishing: dict[Inbox, asyncio.Task[None]] = {}
+        self._keeper = KeepAlive(configuration.websocket_ping_seconds)
+        self._publishing: dict[WebSocketInbox, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def count(self) -> int:
@@ -129,17 +129,17 @@ class WebSockets:
 
     def _connect(
         self, request: web.Request, transport: asyncio.Transport, done: Callable[[], None]
-    ) -> Connection:
+    ) -> WebSocketConnection:
         address = request.remote or ""
         self._seats.take(address)
 
-        def gone(connection: Connection) -> None:
+        def gone(connection: WebSocketConnection) -> None:
             done()
             self._seats.leave(address)
             self._keeper.remove(connection)
 
         max_bytes = self._configuration.max_fragment_bytes
-        connection = Connection(transport, max_bytes=max_bytes, gone=gone)
+        connection = WebSocketConnection(transport, max_bytes=max_bytes, gone=gone)
         connection.listener = _Newcomer(
             partial(self._first, connection, request),
             partial(self.refuse, connection, Refusal(Code.BAD_REQUEST, _NOTHING_CAME)),
@@ -149,7 +149,12 @@ class WebSockets:
         return connection
 
     def _first(
-        self, connection: Connection, request: web.Request, payload: bytes, *, is_text: bool
+        self,
+        connection: WebSocketConnection,
+        request: web.Request,
+        payload: bytes,
+        *,
+        is_text: bool,
     ) -> None:
         try:
             if not is_text:
@@ -163,41 +168,45 @@ class WebSockets:
         except Refusal as refusal:
             self.refuse(connection, refusal)
 
-    def _publish(self, connection: Connection, request: web.Request, frame: Publish) -> None:
+    def _publish(
+        self, connection: WebSocketConnection, request: web.Request, frame: Publish
+    ) -> None:
         permission = self._intake.check_publisher(request, frame.topic)
         connection.allow_large()
-        connection.listener = inbox = Inbox(connection)
+        connection.listener = inbox = WebSocketInbox(connection)
         read, check = self._intake.read, permission.check
-        work = partial(take_fragments, inbox, frame.topic, self._topics, read, check)
+        work = partial(accept_fragments, inbox, frame.topic, self._topics, read, check)
         self._publishing[inbox] = task = self._begin(connection, work)
         task.add_done_callback(lambda _: self._publishing.pop(inbox))
 
-    def _subscribe(self, connection: Connection, request: web.Request, frame: Subscribe) -> None:
+    def _subscribe(
+        self, connection: WebSocketConnection, request: web.Request, frame: Subscribe
+    ) -> None:
         since, select = since_of(frame), select_of(frame)
         address, group = request.remote or "", None
         if select:
             group = self._selections.enter(Stream(frame.topic, select), self._topics, address)
         subscriber = (
-            Subscriber(connection, frame.topic, self._channel, self._refuse_more)
+            WebSocketSubscriber(connection, frame.topic, self._channel, self._refuse_more)
             if group is None
-            else Selective(
+            else SelectiveSubscriber(
                 connection, group, address, self._selections, self._channel, self._refuse_more
             )
         )
         connection.listener = subscriber
         self._channel.enter(subscriber)
-        feed = group or Whole(self._topics, frame.topic)
+        feed = group or FullReplay(self._topics, frame.topic)
         granted = select if group else EVERYTHING
         work = partial(replay, subscriber, since, self._topics, feed, granted, self._channel)
         subscriber.replaying = self._begin(connection, work).cancel
 
-    def _begin(self, connection: Connection, work: _Work) -> asyncio.Task[None]:
+    def _begin(self, connection: WebSocketConnection, work: _Work) -> asyncio.Task[None]:
         task = asyncio.create_task(self._run(connection, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _run(self, connection: Connection, work: _Work) -> None:
+    async def _run(self, connection: WebSocketConnection, work: _Work) -> None:
         try:
             await work()
         except Refusal as refusal:
@@ -207,7 +216,7 @@ class WebSockets:
             log.exception("a connection failed")
             connection.close(INTERNAL_ERROR, "the hub failed")
 
-    def refuse(self, connection: Connection, refusal: Refusal) -> None:
+    def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
         """Say why, and close."""
         if connection.has_ended:
             return
@@ -215,7 +224,7 @@ class WebSockets:
         connection.send_text(encode(Error(code=refusal.code, message=refusal.reason)))
         connection.close(_CLOSE_CODES[refusal.code], refusal.code)
 
-    def _refuse_more(self, connection: Connection) -> None:
+    def _refuse_more(self, connection: WebSocketConnection) -> None:
         self.refuse(connection, Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only"))
 
     async def close(self) -> None:

@@ -13,12 +13,12 @@ from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream
-from rsnotify_hub.websocket.connection import Connection
-from rsnotify_hub.websocket.group import Group
-from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
+from rsnotify_hub.websocket.connection import WebSocketConnection
+from rsnotify_hub.websocket.group import SelectionGroup
+from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
 
 
-class Selections:
+class SelectionGroups:
     """The groups of every topic (a `Channel`).
 
     Args:
@@ -31,7 +31,7 @@ class Selections:
         self._live = live
         self._sieve = sieve
         self._most = most
-        self._groups: dict[str, dict[Stream, Group]] = {}
+        self._groups: dict[str, dict[Stream, SelectionGroup]] = {}
 
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
         """Begin to send what was appended (`Channel.deliver`)."""
@@ -42,7 +42,7 @@ class Selections:
         """Return none: the channel that sends counts them (`Channel.subscribers`)."""
         return 0
 
-    def enter(self, stream: Stream, topics: Topics, address: str) -> Group | None:
+    def enter(self, stream: Stream, topics: Topics, address: str) -> SelectionGroup | None:
         """Join a group.
 
         Args:
@@ -58,18 +58,18 @@ class Selections:
         if group is None:
             if not self._has_room(groups.values(), address):
                 return None
-            group = Group(stream, topics, self._sieve, self._live)
+            group = SelectionGroup(stream, topics, self._sieve, self._live)
             self._groups.setdefault(stream.topic, {})[stream] = group
         group.enter(bucket_of(address))
         return group
 
-    def _has_room(self, groups: Iterable[Group], address: str) -> bool:
+    def _has_room(self, groups: Iterable[SelectionGroup], address: str) -> bool:
         holders = [group.holder for group in groups]
         # This machine's own may be a proxy, which brings many.
         held = 0 if is_loopback(address) else holders.count(bucket_of(address))
         return held < self._most - len(holders)
 
-    def leave(self, group: Group, address: str) -> None:
+    def leave(self, group: SelectionGroup, address: str) -> None:
         """Leave a group."""
         group.leave(bucket_of(address))
         if group.holder is not None:
@@ -87,7 +87,7 @@ class Selections:
                 group.close()
 
 
-class Selective(Subscriber):
+class SelectiveSubscriber(WebSocketSubscriber):
     """One of a group (a `Listener`).
 
     Args:
@@ -103,12 +103,12 @@ class Selective(Subscriber):
 
     def __init__(
         self,
-        connection: Connection,
-        group: Group,
+        connection: WebSocketConnection,
+        group: SelectionGroup,
         address: str,
-        selections: Selections,
+        selections: SelectionGroups,
         channel: WebSocketChannel,
-        refuse: Callable[[Connection], None],
+        refuse: Callable[[WebSocketConnection], None],
     ) -> None:
         super().__init__(connection, group.stream.topic, channel, refuse, group.stream.key)
         self._group = group

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 
-from rsnotify_hub.websub.delivering.posting.connection import Connection, Done
-from rsnotify_hub.websub.delivering.posting.dialling import Dialler
-from rsnotify_hub.websub.delivering.posting.places import place_of
-from rsnotify_hub.websub.delivering.posting.pool import Pool
-from rsnotify_hub.websub.delivering.posting.replies import Reply, Stale
+from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection, Done
+from rsnotify_hub.websub.delivery.posting.dialer import CallbackDialer
+from rsnotify_hub.websub.delivery.posting.pool import ConnectionPool
+from rsnotify_hub.websub.delivery.posting.replies import HttpReply, Stale
+from rsnotify_hub.websub.delivery.posting.request_head import endpoint_of
 
 
 class Poster:
@@ -29,19 +29,21 @@ class Poster:
         *,
         allow_private_addresses: bool,
         tls: ssl.SSLContext | None = None,
-        pool: Pool | None = None,
+        pool: ConnectionPool | None = None,
     ) -> None:
-        self.pool = Pool() if pool is None else pool
-        self._dialler = Dialler(self.pool, allow_private_addresses=allow_private_addresses, tls=tls)
+        self.pool = ConnectionPool() if pool is None else pool
+        self._dialler = CallbackDialer(
+            self.pool, allow_private_addresses=allow_private_addresses, tls=tls
+        )
 
-    def begin(self, url: str, head: bytes, body: bytes, done: Done) -> Connection | None:
+    def begin(self, url: str, head: bytes, body: bytes, done: Done) -> CallbackConnection | None:
         """Make a request where a connection waits for one (`post` makes one in any case).
 
         Args:
             url: Where to, exactly.
             head: All headers but Host, each with the end of its line.
             body: The content, of the length that the head says.
-            done: Called once, later, with the answer; or with what `Connection.send` says.
+            done: Called once, later, with the answer; or with what `CallbackConnection.send` says.
 
         Returns:
             The connection, to cancel the request with; None where nothing was sent.
@@ -49,13 +51,13 @@ class Poster:
         Raises:
             ValueError: The URL cannot be requested.
         """
-        origin, opening = place_of(url)
+        origin, opening = endpoint_of(url)
         connection = self.pool.take(origin)
         if connection is None or not connection.send(opening + head + b"\r\n", body, done):
             return None
         return connection
 
-    async def post(self, url: str, head: bytes, body: bytes) -> Reply:
+    async def post(self, url: str, head: bytes, body: bytes) -> HttpReply:
         """Make a request; once again where a connection that was kept had ended (RFC 9110 §9.2.2:
         whoever takes notifications must bear one that comes twice).
 
@@ -70,7 +72,7 @@ class Poster:
             NoReply: There is no answer that can be understood.
             OSError: The connection has failed.
         """
-        origin, opening = place_of(url)
+        origin, opening = endpoint_of(url)
         head = opening + head + b"\r\n"
         connection = self.pool.take(origin)
         if connection is not None:

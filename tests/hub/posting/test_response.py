@@ -9,34 +9,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.websub.delivering.posting.reading import (
+from rsnotify_hub.websub.delivery.posting.replies import HttpReply, NoReply
+from rsnotify_hub.websub.delivery.posting.response import (
     ANSWER_BYTES,
     EXCERPT_BYTES,
     HEAD_BYTES,
-    Reader,
+    ResponseReader,
 )
-from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply
 
 CHUNKED = b"HTTP/1.1 500 No\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 #: What comes, the answer that it is, and whether another request can follow.
 ANSWERS = {
-    b"HTTP/1.1 204 No Content\r\n\r\n": (Reply(204), True),
-    b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes": (Reply(200), True),
-    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n": (Reply(200), False),
-    b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n": (Reply(200), False),
-    b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n": (Reply(200), True),
+    b"HTTP/1.1 204 No Content\r\n\r\n": (HttpReply(204), True),
+    b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nyes": (HttpReply(200), True),
+    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n": (HttpReply(200), False),
+    b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n": (HttpReply(200), False),
+    b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n": (
+        HttpReply(200),
+        True,
+    ),
     b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nRetry-After: 1\r\n\r\n"
     b"HTTP/1.1 503 Later\r\nretry-after: 9\r\nContent-Length: 4\r\n\r\nwait": (
-        Reply(503, "9", b"wait"),
+        HttpReply(503, "9", b"wait"),
         True,
     ),
     CHUNKED + b"3;why=not\r\nno \r\n2\r\nno\r\n0\r\nTrailer: x\r\n\r\n": (
-        Reply(500, "", b"no no"),
+        HttpReply(500, "", b"no no"),
         True,
     ),
     b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1/\r\nContent-Length: 0\r\n\r\n": (
-        Reply(302),
+        HttpReply(302),
         True,
     ),
 }
@@ -44,7 +47,7 @@ ANSWERS = {
 
 @given(answer=st.sampled_from(list(ANSWERS)), cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_an_answer_is_the_same_in_any_pieces(answer: bytes, cuts: list[int]):
-    reader = Reader()
+    reader = ResponseReader()
     places = sorted({min(cut, len(answer)) for cut in cuts} | {0, len(answer)})
     for begin, end in pairwise(places):
         reader.feed(answer[begin:end])
@@ -52,7 +55,7 @@ def test_an_answer_is_the_same_in_any_pieces(answer: bytes, cuts: list[int]):
 
 
 def test_one_answer_after_another_is_read_on_one_connection():
-    reader = Reader()
+    reader = ResponseReader()
     for answer, (reply, _) in ANSWERS.items():
         if b"close" not in answer and b"1.0" not in answer:
             reader.start()
@@ -61,17 +64,17 @@ def test_one_answer_after_another_is_read_on_one_connection():
 
 
 def test_a_success_is_known_by_its_head():
-    reader = Reader()
+    reader = ResponseReader()
     reader.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-    assert (reader.reply(), reader.complete) == (Reply(200), False)
+    assert (reader.reply(), reader.complete) == (HttpReply(200), False)
 
 
 def test_of_a_failure_the_beginning_is_kept():
-    reader = Reader()
+    reader = ResponseReader()
     reader.feed(b"HTTP/1.1 500 No\r\nContent-Length: 1000000\r\n\r\n")
     assert reader.reply() is None
     reader.feed(b"x" * 3 * EXCERPT_BYTES)
-    assert reader.reply() == Reply(500, "", b"x" * EXCERPT_BYTES)
+    assert reader.reply() == HttpReply(500, "", b"x" * EXCERPT_BYTES)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,7 @@ def test_of_a_failure_the_beginning_is_kept():
     ],
 )
 def test_what_is_no_answer_is_none(garbage: bytes):
-    reader = Reader()
+    reader = ResponseReader()
     with pytest.raises(NoReply):
         reader.feed(garbage)
     assert reader.rest() is None
@@ -97,15 +100,15 @@ def test_what_is_no_answer_is_none(garbage: bytes):
 
 @pytest.mark.parametrize("more", [b"HTTP/1.1 200 OK\r\n\r\n", b"garbage", b"\x00"])
 def test_an_answer_stands_whatever_follows_it_but_nothing_else_does(more: bytes):
-    reader = Reader()
+    reader = ResponseReader()
     with pytest.raises(NoReply):
         reader.feed(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno" + more)
-    assert reader.rest() == Reply(500, "", b"no")
+    assert reader.rest() == HttpReply(500, "", b"no")
 
 
 def endless(beginning: bytes, piece: bytes) -> int:
     """Feed a piece again and again, until that is too much; return how much was taken."""
-    reader, taken = Reader(), 0
+    reader, taken = ResponseReader(), 0
     reader.feed(beginning)
     while True:
         try:
@@ -145,7 +148,7 @@ def test_nothing_after_a_head_goes_on_for_ever(beginning: bytes, piece: bytes):
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED]))
 def test_no_bytes_do_more_than_be_refused(data: bytes, beginning: bytes):
-    reader = Reader()
+    reader = ResponseReader()
     with suppress(NoReply):
         reader.feed(beginning + data)
     assert reader.complete or reader.status in (0, 200, 500)

@@ -11,23 +11,23 @@ from random import Random
 
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.urls import authority_of
-from rsnotify_hub.websub.delivering.answers import Answer
-from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.lanes import Places
-from rsnotify_hub.websub.delivering.turn import Turn
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.fair_queue import Capacity
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.delivery.turn import DeliverySlot
 
 #: How often a question is put to a callback that no connection can be made to.
 TRIES = 3
 
 #: Connections for questions; deliveries have their own.
-QUICK = Places(100, per_host=20)
-SLOW = Places(50, per_host=5)
+QUICK = Capacity(100, per_host=20)
+SLOW = Capacity(50, per_host=5)
 
 _UNASKED = Answer(None, "could not be asked")
 
 
-class Questions:
+class IntentRequests:
     """Asks callbacks.
 
     Args:
@@ -36,15 +36,15 @@ class Questions:
         seconds: How long one request may take.
     """
 
-    def __init__(self, callbacks: Callbacks, retry: Retry, seconds: float) -> None:
+    def __init__(self, callbacks: CallbackRequests, retry: Retry, seconds: float) -> None:
         self._callbacks = callbacks
         self._retry = retry
         self._random = Random()
-        self._turns = Turns(seconds, quick=QUICK, slow=SLOW)
+        self._turns = DeliveryScheduler(seconds, quick=QUICK, slow=SLOW)
         self._telling: set[asyncio.Task[Answer]] = set()
 
     async def ask(self, url: str, *, limit: int) -> Answer:
-        """Put a question, when its turn comes (`Callbacks.ask`)."""
+        """Put a question, when its turn comes (`CallbackRequests.ask`)."""
         answer = await self._ask_once(url, limit, slow=False)
         for failures in range(1, TRIES):
             if answer.reached:
@@ -62,7 +62,7 @@ class Questions:
     async def _ask_once(self, url: str, limit: int, *, slow: bool) -> Answer:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        async def work(turn: Turn) -> None:
+        async def work(turn: DeliverySlot) -> None:
             answer = _UNASKED
             try:
                 answer = await turn.within(self._callbacks.ask(url, limit=limit))

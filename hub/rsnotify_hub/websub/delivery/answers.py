@@ -17,7 +17,7 @@ _TELLING = 4
 _HIDDEN = b"[...]"
 
 
-class Verdict(Enum):
+class AnswerVerdict(Enum):
     """What an answer means for its subscription."""
 
     DELIVERED = auto()
@@ -43,14 +43,14 @@ class Answer(Struct, frozen=True):
     reached: bool = True
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AnswerVerdict:
         """Judge a delivery (WebSub §7).
 
         A redirect is a failure: the subscriber verified this callback, no other.
         """
         if self.succeeded:
-            return Verdict.DELIVERED
-        return Verdict.GONE if self.status == 410 else Verdict.RETRY
+            return AnswerVerdict.DELIVERED
+        return AnswerVerdict.GONE if self.status == 410 else AnswerVerdict.RETRY
 
     @property
     def succeeded(self) -> bool:

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivering.delivery import Delivery
-from rsnotify_hub.websub.register import Register
+from rsnotify_hub.websub.delivery.delivery import Delivery
+from rsnotify_hub.websub.register import SubscriptionRegistry
 
 
-class Ledger:
+class SubscriptionUpdates:
     """Keeps subscriptions.
 
     Args:
@@ -26,7 +26,7 @@ class Ledger:
         register: Has those that are there now.
     """
 
-    def __init__(self, store: Store, register: Register) -> None:
+    def __init__(self, store: Store, register: SubscriptionRegistry) -> None:
         self._store = store
         self._register = register
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from rsnotify.errors import RsnotifyError
 
 
-class Reply(Struct, frozen=True):
+class HttpReply(Struct, frozen=True):
     """An answer.
 
     Args:

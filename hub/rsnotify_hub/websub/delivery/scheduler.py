@@ -15,9 +15,9 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-from rsnotify_hub.websub.delivering.deadlines import Deadlines
-from rsnotify_hub.websub.delivering.lanes import Lane, Places
-from rsnotify_hub.websub.delivering.turn import Begin, Turn, Work
+from rsnotify_hub.websub.delivery.deadlines import Deadlines
+from rsnotify_hub.websub.delivery.fair_queue import Capacity, FairQueue
+from rsnotify_hub.websub.delivery.turn import Begin, DeliverySlot, Work
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -25,11 +25,11 @@ log = logging.getLogger("rsnotify.hub.websub")
 QUICK_SECONDS = 1.0
 
 #: Places for deliveries.
-QUICK = Places(400, per_host=50)
-SLOW = Places(200, per_host=10)
+QUICK = Capacity(400, per_host=50)
+SLOW = Capacity(200, per_host=10)
 
 
-class Turns:
+class DeliveryScheduler:
     """All requests of one kind.
 
     Args:
@@ -43,31 +43,31 @@ class Turns:
         self,
         seconds: float,
         *,
-        quick: Places = QUICK,
-        slow: Places = SLOW,
+        quick: Capacity = QUICK,
+        slow: Capacity = SLOW,
         patience: float = QUICK_SECONDS,
     ) -> None:
         self._loop = asyncio.get_running_loop()  # looking it up is a call of the system
         self._deadlines = Deadlines(seconds)
         self._patience = patience
-        self._quick: Lane[Turn] = Lane(quick)
-        self._slow: Lane[Turn] = Lane(slow)
+        self._quick: FairQueue[DeliverySlot] = FairQueue(quick)
+        self._slow: FairQueue[DeliverySlot] = FairQueue(slow)
         self._check: asyncio.TimerHandle | None = None
         self._closed = False
 
     def take(
         self, host: str, work: Work, *, begin: Begin | None = None, slow: bool = False
-    ) -> Turn:
+    ) -> DeliverySlot:
         """Do some work when its turn comes, at once where there is room.
 
         Args:
             host: Where its requests go.
-            work: Makes them, each through `Turn.within`.
+            work: Makes them, each through `DeliverySlot.within`.
             begin: Is tried first.
             slow: Whether it failed before.
         """
         lane = self._slow if slow else self._quick
-        turn = Turn(host, work, begin, lane, self._deadlines)
+        turn = DeliverySlot(host, work, begin, lane, self._deadlines)
         if lane.has_place(host) and not self._closed:
             self._enter(turn)
         else:
@@ -79,25 +79,25 @@ class Turns:
         """Count what waits for its turn."""
         return self._quick.waiting() + self._slow.waiting()
 
-    def cancel(self, turn: Turn) -> None:
+    def cancel(self, turn: DeliverySlot) -> None:
         """Give up a turn, or what it does."""
         turn.cancel()
         if turn.task is None:  # else its place is free once that has ended
             self.end(turn)
 
-    def _enter(self, turn: Turn) -> None:
+    def _enter(self, turn: DeliverySlot) -> None:
         turn.lane.enter(turn, self._loop.time())
         if not self._begins(turn):
             self.go_on(turn, turn.work(turn))
 
-    def _begins(self, turn: Turn) -> bool:
+    def _begins(self, turn: DeliverySlot) -> bool:
         try:
             return turn.begin is not None and turn.begin(turn)
         except Exception:
             log.exception("a request to the callback at %s needs a task", turn.host)
             return False
 
-    def go_on(self, turn: Turn, work: Coroutine[Any, Any, None]) -> None:
+    def go_on(self, turn: DeliverySlot, work: Coroutine[Any, Any, None]) -> None:
         """Go on with a turn in a task, and end it then."""
         turn.task = self._loop.create_task(work)
         turn.task.add_done_callback(partial(self._ended, turn))
@@ -113,12 +113,12 @@ class Turns:
             due = self._loop.time() + self._patience
             self._check = self._loop.call_at(due, self._make_room, due)
 
-    def _ended(self, turn: Turn, task: asyncio.Task[None]) -> None:
+    def _ended(self, turn: DeliverySlot, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a request to the callback at %s broke off", turn.host, exc_info=error)
         self.end(turn)
 
-    def end(self, turn: Turn) -> None:
+    def end(self, turn: DeliverySlot) -> None:
         """End a turn: its place is free."""
         turn.lane.leave(turn)
         if turn.left is not None and not turn.left.done():
@@ -135,7 +135,7 @@ class Turns:
                 self._put_aside(turn, now)
         self._begin()
 
-    def _put_aside(self, turn: Turn, now: float) -> None:
+    def _put_aside(self, turn: DeliverySlot, now: float) -> None:
         if self._slow.has_place(turn.host):
             self._quick.leave(turn)
             turn.lane = self._slow
@@ -157,7 +157,7 @@ class Turns:
             await self._wait_for(inside, seconds)
         self._deadlines.close()
 
-    async def _wait_for(self, turns: Sequence[Turn], seconds: float) -> None:
+    async def _wait_for(self, turns: Sequence[DeliverySlot], seconds: float) -> None:
         endings = [turn.left for turn in turns if turn.left]
         await asyncio.wait(endings, timeout=seconds)
         for turn in turns:

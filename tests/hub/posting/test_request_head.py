@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify_hub.websub.delivering.posting.heads import common_head
-from rsnotify_hub.websub.delivering.posting.places import Origin, place_of
+from rsnotify_hub.websub.delivery.posting.heads import common_head
+from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin, endpoint_of
 
 
 @pytest.mark.parametrize(
     ("url", "target", "host", "origin"),
     [
-        ("http://a.example/cb", "/cb", "a.example", Origin(False, "a.example", 80)),
-        ("https://a.example/cb", "/cb", "a.example", Origin(True, "a.example", 443)),
-        ("http://a.example:8080/", "/", "a.example:8080", Origin(False, "a.example", 8080)),
-        ("http://a.example:/", "/", "a.example", Origin(False, "a.example", 80)),
-        ("http://A.example", "/", "A.example", Origin(False, "a.example", 80)),
-        ("http://a.example/cb?", "/cb?", "a.example", Origin(False, "a.example", 80)),
-        ("http://a.example?q=/", "/?q=/", "a.example", Origin(False, "a.example", 80)),
+        ("http://a.example/cb", "/cb", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("https://a.example/cb", "/cb", "a.example", CallbackOrigin(True, "a.example", 443)),
+        ("http://a.example:8080/", "/", "a.example:8080", CallbackOrigin(False, "a.example", 8080)),
+        ("http://a.example:/", "/", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://A.example", "/", "A.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://a.example/cb?", "/cb?", "a.example", CallbackOrigin(False, "a.example", 80)),
+        ("http://a.example?q=/", "/?q=/", "a.example", CallbackOrigin(False, "a.example", 80)),
         ("http://a.example/a//b/../%2f;x?&=?", "/a//b/../%2f;x?&=?", "a.example", None),
         ("http://[2001:db8::1]:8080/x", "/x", "[2001:db8::1]:8080", None),
-        ("https://[::1]/x", "/x", "[::1]", Origin(True, "::1", 443)),
+        ("https://[::1]/x", "/x", "[::1]", CallbackOrigin(True, "::1", 443)),
     ],
 )
 def test_a_target_is_what_the_subscriber_wrote(
-    url: str, target: str, host: str, origin: Origin | None
+    url: str, target: str, host: str, origin: CallbackOrigin | None
 ):
-    place = place_of(url)
+    place = endpoint_of(url)
     assert place.opening == f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
     assert origin is None or place.origin == origin
 
@@ -46,7 +46,7 @@ def test_a_target_is_what_the_subscriber_wrote(
 )
 def test_what_cannot_be_requested_is_refused(url: str):
     with pytest.raises(ValueError, match=r".+"):
-        place_of(url)
+        endpoint_of(url)
 
 
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\ny", "a\0", "\x7f", "a\r"])

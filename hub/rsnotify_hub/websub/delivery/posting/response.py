@@ -1,4 +1,4 @@
-"""Reading answers: bytes in, a `Reply` out, with bounds on all that may come before it ends.
+"""Reading answers: bytes in, a `HttpReply` out, with bounds on all that may come before it ends.
 
 Theory of operation. A 2xx counts as soon as its head is there. Of any other answer the beginning
 of the body is wanted too. What remains of a body is read and thrown away, so that the connection
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply
+from rsnotify_hub.websub.delivery.posting.replies import HttpReply, NoReply
 
 #: After how many bytes of one answer no more are read, and its connection is given up.
 ANSWER_BYTES = 64 * 1024
@@ -25,7 +25,7 @@ EXCERPT_BYTES = 4096
 INTERIM = 20
 
 
-class Reader:
+class ResponseReader:
     """Reads the answers of one connection, one after another.
 
     Attributes:
@@ -64,20 +64,20 @@ class Reader:
                 raise error.__context__ from None
             raise NoReply("answers what is not HTTP") from None
 
-    def reply(self) -> Reply | None:
+    def reply(self) -> HttpReply | None:
         """Return the answer as soon as enough of it is known; None before."""
         if 200 <= self.status < 300:
-            return Reply(self.status)
+            return HttpReply(self.status)
         if self.complete or len(self._excerpt) >= EXCERPT_BYTES:
             return self.rest()
         return None
 
-    def rest(self) -> Reply | None:
+    def rest(self) -> HttpReply | None:
         """Return the answer as far as it is known; None where not even its status is."""
         if not self.status:
             return None
         excerpt = self._excerpt[:EXCERPT_BYTES]
-        return Reply(self.status, self._retry_after.decode("latin-1"), excerpt)
+        return HttpReply(self.status, self._retry_after.decode("latin-1"), excerpt)
 
     # What llhttp calls.
 

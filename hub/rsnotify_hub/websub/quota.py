@@ -7,8 +7,8 @@ from collections import Counter
 from rsnotify_hub.access.clients import bucket_of, is_loopback
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.urls import host_of
-from rsnotify_hub.websub.forms import Intent
-from rsnotify_hub.websub.register import Register
+from rsnotify_hub.websub.forms import SubscriptionRequest
+from rsnotify_hub.websub.register import SubscriptionRegistry
 
 #: How many requests are verified at once: in all, and of one callback host or one client.
 MAX_PENDING = 2000
@@ -25,7 +25,7 @@ def client_of(address: str | None) -> str:
 Held = tuple[tuple[str, str], ...]
 
 
-class Room:
+class SubscriptionQuota:
     """Counts the requests that are pending, and decides whether one more may be.
 
     Args:
@@ -33,14 +33,14 @@ class Room:
         configuration: How many there may be.
     """
 
-    def __init__(self, register: Register, configuration: Configuration) -> None:
+    def __init__(self, register: SubscriptionRegistry, configuration: Configuration) -> None:
         self._register = register
         self._in_all = configuration.max_subscriptions
         self._per_host = configuration.subscriptions_per_host
         self._per_client = configuration.subscriptions_per_client
         self._pending: Counter[tuple[str, str]] = Counter()
 
-    def refusal(self, intent: Intent, client: str) -> str | None:
+    def refusal(self, intent: SubscriptionRequest, client: str) -> str | None:
         """Say why a request cannot be taken now; None when it can.
 
         Args:
@@ -65,11 +65,11 @@ class Room:
             return "there are too many subscriptions that you asked for"
         return None
 
-    def _is_new(self, intent: Intent) -> bool:
+    def _is_new(self, intent: SubscriptionRequest) -> bool:
         known = self._register.find(intent.topic, intent.callback) is not None
         return intent.mode == "subscribe" and not known
 
-    def take(self, intent: Intent, client: str) -> Held:
+    def take(self, intent: SubscriptionRequest, client: str) -> Held:
         """Count a request that is pending from now on. Return what to `leave`."""
         host = host_of(intent.callback)
         held: Held = ("", ""), ("host", host), ("client", client)

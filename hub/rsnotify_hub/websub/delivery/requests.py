@@ -17,17 +17,17 @@ from rsnotify.format.vocabulary import Rel
 from rsnotify.sync.retry import asked_wait
 from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.subscriptions import Subscription
-from rsnotify_hub.websub.delivering.answers import Answer
-from rsnotify_hub.websub.delivering.posting.connection import Connection
-from rsnotify_hub.websub.delivering.posting.heads import common_head
-from rsnotify_hub.websub.delivering.posting.poster import Poster
-from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply, Stale, Unreachable
-from rsnotify_hub.websub.delivering.signatures import Signatures
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
+from rsnotify_hub.websub.delivery.posting.heads import common_head
+from rsnotify_hub.websub.delivery.posting.poster import Poster
+from rsnotify_hub.websub.delivery.posting.replies import HttpReply, NoReply, Stale, Unreachable
+from rsnotify_hub.websub.delivery.signatures import Signatures
 
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
-class Callbacks:
+class CallbackRequests:
     """The requests to callbacks.
 
     Args:
@@ -77,7 +77,7 @@ class Callbacks:
         body: bytes,
         content_type: str,
         done: Callable[[Answer | None], None],
-    ) -> Connection | None:
+    ) -> CallbackConnection | None:
         """Begin to POST a notification, where a connection waits for one: it needs no task then.
 
         Args:
@@ -91,8 +91,8 @@ class Callbacks:
             The connection, to cancel the request with; None where `deliver` is needed.
         """
 
-        def settle(outcome: Reply | Exception) -> None:
-            if isinstance(outcome, Reply):
+        def settle(outcome: HttpReply | Exception) -> None:
+            if isinstance(outcome, HttpReply):
                 done(self._answer(outcome.status, outcome.retry_after, outcome.excerpt))
             else:
                 done(None if isinstance(outcome, Stale) else _no_reply(outcome))

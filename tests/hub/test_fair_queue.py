@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from rsnotify_hub.websub.delivering.lanes import Lane, Places
+from rsnotify_hub.websub.delivery.fair_queue import Capacity, FairQueue
 
 
 class Guest(Struct, frozen=True):
@@ -21,7 +21,7 @@ GUESTS = st.lists(st.sampled_from("abcd"), max_size=40).map(
 )
 
 
-def drained(lane: Lane[Guest], now: float = 0.0) -> list[Guest]:
+def drained(lane: FairQueue[Guest], now: float = 0.0) -> list[Guest]:
     found = []
     while (guest := lane.next()) is not None:
         lane.enter(guest, now)
@@ -33,7 +33,7 @@ def drained(lane: Lane[Guest], now: float = 0.0) -> list[Guest]:
 def test_everybody_gets_a_place_once_and_never_too_many_have_one(
     guests: list[Guest], count: int, per_host: int, seed: object
 ):
-    lane: Lane[Guest] = Lane(Places(count, per_host))
+    lane: FairQueue[Guest] = FairQueue(Capacity(count, per_host))
     for guest in guests:
         lane.wait(guest)
     served: list[Guest] = []
@@ -48,7 +48,7 @@ def test_everybody_gets_a_place_once_and_never_too_many_have_one(
 
 @given(guests=GUESTS)
 def test_hosts_are_served_in_turn_and_each_in_its_own_order(guests: list[Guest]):
-    lane: Lane[Guest] = Lane(Places(100, per_host=100))
+    lane: FairQueue[Guest] = FairQueue(Capacity(100, per_host=100))
     for guest in guests:
         lane.wait(guest)
     rounds: Counter[str] = Counter()
@@ -63,7 +63,7 @@ def test_hosts_are_served_in_turn_and_each_in_its_own_order(guests: list[Guest])
 
 
 def test_one_that_leaves_while_it_waits_is_not_served():
-    lane: Lane[Guest] = Lane(Places(1, 1))
+    lane: FairQueue[Guest] = FairQueue(Capacity(1, 1))
     guests = [Guest("a", 0), Guest("a", 1), Guest("b", 2)]
     for guest in guests:
         lane.wait(guest)
@@ -74,7 +74,7 @@ def test_one_that_leaves_while_it_waits_is_not_served():
 
 
 def test_only_what_was_long_inside_and_is_waited_for_is_in_the_way():
-    lane: Lane[Guest] = Lane(Places(3, per_host=2))
+    lane: FairQueue[Guest] = FairQueue(Capacity(3, per_host=2))
     early, late, other = Guest("a", 0), Guest("a", 1), Guest("b", 2)
     for guest, now in ((early, 1.0), (late, 5.0), (other, 1.0)):
         lane.enter(guest, now)

@@ -25,15 +25,15 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import is_expired
-from rsnotify_hub.websub.delivering.answers import Answer, Verdict
-from rsnotify_hub.websub.delivering.callbacks import Callbacks
-from rsnotify_hub.websub.delivering.delivery import Delivery
-from rsnotify_hub.websub.delivering.failures import Failures
-from rsnotify_hub.websub.delivering.notifications import Notification, Notifications
-from rsnotify_hub.websub.delivering.turn import Turn
-from rsnotify_hub.websub.delivering.turns import Turns
+from rsnotify_hub.websub.delivery.answers import Answer, AnswerVerdict
+from rsnotify_hub.websub.delivery.delivery import Delivery
+from rsnotify_hub.websub.delivery.failures import FailureHandling
+from rsnotify_hub.websub.delivery.notifications import Notification, Notifications
+from rsnotify_hub.websub.delivery.requests import CallbackRequests
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.delivery.turn import DeliverySlot
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -41,7 +41,7 @@ log = logging.getLogger("rsnotify.hub.websub")
 CLOSE_SECONDS = 3.0
 
 
-class Sender:
+class DeliverySender:
     """Delivers to each subscription, one notification after another.
 
     Args:
@@ -61,7 +61,7 @@ class Sender:
 
     def __init__(
         self,
-        callbacks: Callbacks,
+        callbacks: CallbackRequests,
         configuration: Configuration,
         clock: Callable[[], Instant],
         statistics: Statistics,
@@ -69,10 +69,10 @@ class Sender:
         move: Callable[[Delivery, int], None],
         note: Callable[[Delivery], None],
         end: Callable[[Delivery, str], Awaitable[bool]],
-        turns: Turns,
+        turns: DeliveryScheduler,
     ) -> None:
         self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
-        self.failures = Failures(self._retry, configuration.give_up_seconds, statistics)
+        self.failures = FailureHandling(self._retry, configuration.give_up_seconds, statistics)
         self._callbacks = callbacks
         self._turns = turns
         self._clock = clock
@@ -166,7 +166,7 @@ class Sender:
             slow=failed,
         )
 
-    def _begin(self, delivery: Delivery, turn: Turn) -> bool:
+    def _begin(self, delivery: Delivery, turn: DeliverySlot) -> bool:
         """Send at once what is at hand, where a connection waits for it.
 
         So nearly all deliveries go, and need no task; `_work` can do everything.
@@ -187,11 +187,15 @@ class Sender:
         return True
 
     def _answered(
-        self, delivery: Delivery, turn: Turn, notification: Notification, answer: Answer | None
+        self,
+        delivery: Delivery,
+        turn: DeliverySlot,
+        notification: Notification,
+        answer: Answer | None,
     ) -> None:
         if answer is None:
             self._turns.go_on(turn, self._work(delivery, turn))
-        elif answer.verdict is not Verdict.DELIVERED:
+        elif answer.verdict is not AnswerVerdict.DELIVERED:
             # No coroutine yet: a task that is cancelled before it begins would leave it unawaited.
             self._turns.go_on(
                 turn, self._conclude(delivery, turn, partial(self._failed, delivery, answer))
@@ -199,7 +203,9 @@ class Sender:
         else:
             self._succeeded(delivery, turn, notification)
 
-    def _succeeded(self, delivery: Delivery, turn: Turn, notification: Notification) -> None:
+    def _succeeded(
+        self, delivery: Delivery, turn: DeliverySlot, notification: Notification
+    ) -> None:
         wait = 0.0
         try:
             self._delivered(delivery, notification)
@@ -216,11 +222,11 @@ class Sender:
         log.exception("a delivery of %s broke off", delivery.subscription.topic)
         return self._retry.most
 
-    async def _work(self, delivery: Delivery, turn: Turn) -> None:
+    async def _work(self, delivery: Delivery, turn: DeliverySlot) -> None:
         await self._conclude(delivery, turn, partial(self._deliver_next, delivery, turn))
 
     async def _conclude(
-        self, delivery: Delivery, turn: Turn, work: Callable[[], Awaitable[float | None]]
+        self, delivery: Delivery, turn: DeliverySlot, work: Callable[[], Awaitable[float | None]]
     ) -> None:
         """Do the work of a turn, and see to the next."""
         wait: float | None = None
@@ -243,7 +249,7 @@ class Sender:
         else:
             self.wake(delivery)
 
-    async def _deliver_next(self, delivery: Delivery, turn: Turn) -> float | None:
+    async def _deliver_next(self, delivery: Delivery, turn: DeliverySlot) -> float | None:
         """Deliver once. Return the seconds to wait until the next; None when that is for others
         to say.
         """
@@ -263,31 +269,31 @@ class Sender:
             )
             if delivery.turn is not turn:
                 return None
-            if answer.verdict is not Verdict.DELIVERED:
+            if answer.verdict is not AnswerVerdict.DELIVERED:
                 return await self._failed(delivery, answer)
         self._delivered(delivery, notification)
         return 0.0
 
     def _delivered(self, delivery: Delivery, notification: Notification) -> None:
         if notification.body is not None:
-            self._count(Outcome.DELIVERED)
-            self._statistics.delivered_bytes[Way.WEBSUB] += len(notification.body)
+            self._count(DeliveryOutcome.DELIVERED)
+            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += len(notification.body)
             delivery.succeeded()
             if delivery.noted is not None:
                 self._note(delivery)
         self._move(delivery, notification.position)
 
     async def _failed(self, delivery: Delivery, answer: Answer) -> float | None:
-        gone = answer.verdict is Verdict.GONE
+        gone = answer.verdict is AnswerVerdict.GONE
         if gone and await self._end(delivery, "its callback is gone (410)"):
-            self._count(Outcome.GONE)
+            self._count(DeliveryOutcome.GONE)
             return None
         wait = self.failures.note(delivery, answer, self._clock())
         self._note(delivery)
         return wait
 
-    def _count(self, outcome: Outcome) -> None:
-        self._statistics.deliveries[Way.WEBSUB, outcome] += 1
+    def _count(self, outcome: DeliveryOutcome) -> None:
+        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
 
     async def close(self) -> None:
         """Stop. What is under way has a few seconds to end."""

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
-from rsnotify_hub.websub.delivering.posting.places import Origin
-from rsnotify_hub.websub.delivering.posting.reading import Reader
-from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply, Stale
+from rsnotify_hub.websub.delivery.posting.replies import HttpReply, NoReply, Stale
+from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
+from rsnotify_hub.websub.delivery.posting.response import ResponseReader
 
 #: How long the beginning of a failed answer's body may take after its head, in seconds.
 EXCERPT_SECONDS = 1.0
@@ -22,23 +22,23 @@ _BUFFER = memoryview(bytearray(64 * 1024))
 
 
 #: Takes what became of a request.
-Done = Callable[[Reply | Exception], None]
+Done = Callable[[HttpReply | Exception], None]
 
 
-class Keeper(Protocol):
+class ConnectionOwner(Protocol):
     """Who keeps connections when they are not used."""
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: CallbackConnection) -> None:
         """Take one that another request can be sent on."""
 
-    def drain(self, connection: Connection) -> None:
+    def drain(self, connection: CallbackConnection) -> None:
         """Take one whose answer is known, but goes on: it ends with `keep` or `lost`."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: CallbackConnection) -> None:
         """Forget one that has ended."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class CallbackConnection(asyncio.BufferedProtocol):
     """One connection.
 
     Args:
@@ -46,10 +46,10 @@ class Connection(asyncio.BufferedProtocol):
         keeper: Who is told when it can be used again, and when it has ended.
     """
 
-    def __init__(self, origin: Origin, keeper: Keeper) -> None:
+    def __init__(self, origin: CallbackOrigin, keeper: ConnectionOwner) -> None:
         self.origin = origin
         self._keeper = keeper
-        self._reader = Reader()
+        self._reader = ResponseReader()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._done: Done | None = None
@@ -76,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.writelines((head, body))
         return True
 
-    async def post(self, head: bytes, body: bytes) -> Reply:
+    async def post(self, head: bytes, body: bytes) -> HttpReply:
         """Send a request, and wait for the answer.
 
         Raises:
@@ -84,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
             NoReply: There is none that can be understood.
             OSError: The connection has failed.
         """
-        waiting: asyncio.Future[Reply] = self._loop.create_future()
+        waiting: asyncio.Future[HttpReply] = self._loop.create_future()
         done = partial(_resolve, waiting)
         if not self.send(head, body, done):
             raise Stale(_ENDED)
@@ -153,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self.abort()
 
-    def _settle(self, outcome: Reply | Exception) -> None:
+    def _settle(self, outcome: HttpReply | Exception) -> None:
         """Hand on what became of the request; the next one may be sent meanwhile."""
         if self._late is not None:
             self._late.cancel()
@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         return error or NoReply(_ENDED)
 
 
-def _resolve(waiting: asyncio.Future[Reply], outcome: Reply | Exception) -> None:
+def _resolve(waiting: asyncio.Future[HttpReply], outcome: HttpReply | Exception) -> None:
     if waiting.done():
         return
     if isinstance(outcome, Exception):

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from rsnotify_hub.websub.delivering.answers import Answer
-from rsnotify_hub.websub.delivering.deadlines import Deadlines
-from rsnotify_hub.websub.delivering.lanes import Lane
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.deadlines import Deadlines
+from rsnotify_hub.websub.delivery.fair_queue import FairQueue
 
 _TOO_LONG = "takes too long"
 
@@ -20,7 +20,7 @@ class Request(Protocol):
         """Give it up."""
 
 
-class Turn:
+class DeliverySlot:
     """A request that waits for its turn, or is under way.
 
     Args:
@@ -50,7 +50,12 @@ class Turn:
     )
 
     def __init__(
-        self, host: str, work: Work, begin: Begin | None, lane: Lane[Turn], deadlines: Deadlines
+        self,
+        host: str,
+        work: Work,
+        begin: Begin | None,
+        lane: FairQueue[DeliverySlot],
+        deadlines: Deadlines,
     ) -> None:
         self.host = host
         self.work = work
@@ -123,10 +128,10 @@ class Turn:
 
 
 #: Does what a turn is for, in a task.
-Work = Callable[[Turn], Coroutine[Any, Any, None]]
+Work = Callable[[DeliverySlot], Coroutine[Any, Any, None]]
 
-#: Begins what a turn is for without a task (`Turn.expect`), where it can; whoever does so calls
+#: Begins what a turn is for without a task (`DeliverySlot.expect`), where it can; whoever does so calls
 #: `Turns.end`, or `Turns.go_on`.
-Begin = Callable[[Turn], bool]
+Begin = Callable[[DeliverySlot], bool]
 
 Done = Callable[[Answer | None], None]

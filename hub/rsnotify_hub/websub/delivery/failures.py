@@ -10,9 +10,9 @@ from random import Random
 
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.statistics import Outcome, Statistics, Way
-from rsnotify_hub.websub.delivering.answers import Answer
-from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
+from rsnotify_hub.websub.delivery.answers import Answer
+from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 
 log = logging.getLogger("rsnotify.hub.websub")
 
@@ -20,7 +20,7 @@ log = logging.getLogger("rsnotify.hub.websub")
 RECENT_FAILURES = 200
 
 
-class Failures:
+class FailureHandling:
     """Takes the failures of all deliveries.
 
     Args:
@@ -34,7 +34,7 @@ class Failures:
     """
 
     def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
-        self.recent: deque[tuple[str, str, str, Failure]] = deque(maxlen=RECENT_FAILURES)
+        self.recent: deque[tuple[str, str, str, DeliveryFailure]] = deque(maxlen=RECENT_FAILURES)
         self._retry = retry
         self._give_up_seconds = give_up_seconds
         self._statistics = statistics
@@ -43,7 +43,7 @@ class Failures:
     def note(self, delivery: Delivery, answer: Answer, now: Instant) -> float | None:
         """Note that a try failed; return the seconds until the next, or None if it is given up."""
         failure = delivery.failed(answer, now)
-        self._count(Outcome.FAILED)
+        self._count(DeliveryOutcome.FAILED)
         topic = delivery.subscription.topic
         self.recent.append((delivery.id, topic, delivery.host, failure))
         facts = _facts(delivery, answer)
@@ -53,7 +53,7 @@ class Failures:
         if delivery.has_failed_for(self._give_up_seconds, now):
             delivery.give_up(now)
             delivery.is_extra = False
-            self._count(Outcome.GIVEN_UP)
+            self._count(DeliveryOutcome.GIVEN_UP)
             log.warning(
                 "deliveries of %(topic)s to %(host)s wait for an update", facts, extra=facts
             )
@@ -82,8 +82,8 @@ class Failures:
         wait = self._retry.delay(delivery.failures, self._random)
         return (delivery.last_failure.at + timedelta(seconds=wait) - now).total_seconds()
 
-    def _count(self, outcome: Outcome) -> None:
-        self._statistics.deliveries[Way.WEBSUB, outcome] += 1
+    def _count(self, outcome: DeliveryOutcome) -> None:
+        self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
 
 
 def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from msgspec import Struct
 
 
-class Traveller(Protocol):
+class QueueItem(Protocol):
     """What waits in a lane, and then has a place in it."""
 
     @property
@@ -22,10 +22,10 @@ class Traveller(Protocol):
         """Return the host that shares places with others of the same."""
 
 
-T = TypeVar("T", bound=Traveller)
+T = TypeVar("T", bound=QueueItem)
 
 
-class Places(Struct, frozen=True):
+class Capacity(Struct, frozen=True):
     """How much there may be at once.
 
     Args:
@@ -37,14 +37,14 @@ class Places(Struct, frozen=True):
     per_host: int
 
 
-class Lane(Generic[T]):
+class FairQueue(Generic[T]):
     """Places, and who waits for one.
 
     Args:
         places: How many there are.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Capacity) -> None:
         self._places = places
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
         self._inside: dict[T, float] = {}

@@ -13,15 +13,15 @@ from aiohttp.abc import ResolveResult
 
 from rsnotify_hub.client import guarded_socket
 from rsnotify_hub.lookups import Lookups
-from rsnotify_hub.websub.delivering.posting.connection import Connection, Keeper
-from rsnotify_hub.websub.delivering.posting.places import Origin
-from rsnotify_hub.websub.delivering.posting.replies import Unreachable
+from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection, ConnectionOwner
+from rsnotify_hub.websub.delivery.posting.replies import Unreachable
+from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
 
 #: How long one address is tried alone, in seconds (RFC 8305 §5).
 _HEAD_START = 0.25
 
 
-class Dialler:
+class CallbackDialer:
     """Opens connections.
 
     Args:
@@ -32,7 +32,7 @@ class Dialler:
 
     def __init__(
         self,
-        keeper: Keeper,
+        keeper: ConnectionOwner,
         *,
         allow_private_addresses: bool,
         tls: ssl.SSLContext | None = None,
@@ -42,7 +42,7 @@ class Dialler:
         self._make_socket = None if allow_private_addresses else guarded_socket
         self._tls = tls or ssl.create_default_context()
 
-    async def dial(self, origin: Origin) -> Connection:
+    async def dial(self, origin: CallbackOrigin) -> CallbackConnection:
         """Open a connection.
 
         Raises:
@@ -53,7 +53,7 @@ class Dialler:
         except (OSError, RuntimeError, ValueError) as error:  # as aiohappyeyeballs and uvloop do
             raise Unreachable from error
 
-    async def _dial(self, origin: Origin) -> Connection:
+    async def _dial(self, origin: CallbackOrigin) -> CallbackConnection:
         found = await self._lookups.resolve(origin.host, origin.port, socket.AF_UNSPEC)
         connected = await aiohappyeyeballs.start_connection(
             [
@@ -66,9 +66,9 @@ class Dialler:
         )
         return await self._open(origin, connected)
 
-    async def _open(self, origin: Origin, connected: socket.socket) -> Connection:
+    async def _open(self, origin: CallbackOrigin, connected: socket.socket) -> CallbackConnection:
         loop = asyncio.get_running_loop()
-        make: Callable[[], Connection] = partial(Connection, origin, self._keeper)
+        make: Callable[[], CallbackConnection] = partial(CallbackConnection, origin, self._keeper)
         try:
             if not origin.secure:
                 return (await loop.create_connection(make, sock=connected))[1]

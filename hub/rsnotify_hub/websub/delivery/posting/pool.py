@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rsnotify_hub.websub.delivering.posting.connection import Connection
-from rsnotify_hub.websub.delivering.posting.places import Origin
+from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
+from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
 
 #: How long a connection waits for the next request, in seconds.
 IDLE_SECONDS = 30.0
@@ -20,7 +20,7 @@ IDLE_PER_ORIGIN = 50
 _SWEEP_SECONDS = 1.0
 
 
-class Pool:
+class ConnectionPool:
     """All connections that nobody uses just now.
 
     Args:
@@ -40,10 +40,10 @@ class Pool:
         self._per_origin = per_origin
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._origins: dict[Origin, list[Connection]] = {}
+        self._origins: dict[CallbackOrigin, list[CallbackConnection]] = {}
         # In the order in which they end, with when that is.
-        self._idle: dict[Connection, float] = {}
-        self._draining: dict[Connection, float] = {}
+        self._idle: dict[CallbackConnection, float] = {}
+        self._draining: dict[CallbackConnection, float] = {}
         self._sweeping: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -51,7 +51,7 @@ class Pool:
         """Count those that wait for a request."""
         return len(self._idle)
 
-    def take(self, origin: Origin) -> Connection | None:
+    def take(self, origin: CallbackOrigin) -> CallbackConnection | None:
         """Return the connection to an origin that was used last; None when there is none."""
         found = self._origins.get(origin)
         if not found:
@@ -62,7 +62,7 @@ class Pool:
         del self._idle[connection]
         return connection
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: CallbackConnection) -> None:
         """Keep one for the next request (`Keeper.keep`)."""
         self._draining.pop(connection, None)
         others = self._origins.setdefault(connection.origin, [])
@@ -74,12 +74,12 @@ class Pool:
         elif len(self._idle) > self._most:
             self._end(next(iter(self._idle)))
 
-    def drain(self, connection: Connection) -> None:
+    def drain(self, connection: CallbackConnection) -> None:
         """Give one a little time to end its answer (`Keeper.drain`)."""
         self._draining[connection] = self._loop.time() + DRAIN_SECONDS
         self._sweep_later()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: CallbackConnection) -> None:
         """Forget one that has ended (`Keeper.lost`)."""
         self._draining.pop(connection, None)
         if self._idle.pop(connection, None) is not None:
@@ -88,7 +88,7 @@ class Pool:
             if not others:
                 del self._origins[connection.origin]
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: CallbackConnection) -> None:
         self.lost(connection)
         connection.abort()
 

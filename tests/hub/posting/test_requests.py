@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.processes import free_port
-from rsnotify_hub.websub.delivering.posting.connection import Connection
-from rsnotify_hub.websub.delivering.posting.pool import Pool
-from rsnotify_hub.websub.delivering.posting.poster import Poster
-from rsnotify_hub.websub.delivering.posting.replies import NoReply, Reply, Unreachable
+from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection
+from rsnotify_hub.websub.delivery.posting.pool import ConnectionPool
+from rsnotify_hub.websub.delivery.posting.poster import Poster
+from rsnotify_hub.websub.delivery.posting.replies import HttpReply, NoReply, Unreachable
 from tests.certificates import Authority
 from tests.hub.helpers import PATIENCE
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -22,7 +22,7 @@ HEAD = b"Content-Length: 2\r\n"
 HANG = b""
 
 
-class WatchedPool(Pool):
+class WatchedPool(ConnectionPool):
     """Tells when it has got a connection."""
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ class WatchedPool(Pool):
         self.kept = asyncio.Event()
         self.then: Callable[[], object] = lambda: None
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: CallbackConnection) -> None:
         super().keep(connection)
         self.kept.set()
         self.then()
 
 
-async def kept(pool: Pool) -> None:
+async def kept(pool: ConnectionPool) -> None:
     assert isinstance(pool, WatchedPool)
     async with asyncio.timeout(PATIENCE):
         await pool.kept.wait()
@@ -49,7 +49,7 @@ async def poster() -> AsyncIterator[Poster]:
     made.close()
 
 
-async def post(poster: Poster, url: str) -> Reply:
+async def post(poster: Poster, url: str) -> HttpReply:
     async with asyncio.timeout(PATIENCE):
         return await poster.post(url, HEAD, b"hi")
 
@@ -57,7 +57,7 @@ async def post(poster: Poster, url: str) -> Reply:
 async def test_one_connection_serves_one_request_after_another(poster: Poster):
     async with serving([OK] * 3) as server:
         for path in ("/a", "/b?", "/c"):
-            assert await post(poster, server.url(path)) == Reply(204)
+            assert await post(poster, server.url(path)) == HttpReply(204)
         host = f"Host: 127.0.0.1:{server.port}\r\n".encode()
         assert [(each.head, each.body) for each in server.requests] == [
             (b"POST " + path + b" HTTP/1.1\r\n" + host + HEAD + b"\r\n", b"hi")
@@ -71,16 +71,16 @@ async def test_requests_at_the_same_time_have_connections_of_their_own(poster: P
         waiting = asyncio.create_task(post(poster, server.url("/slow")))
         await server.until(lambda: len(server.requests) == 1)
         for _ in range(2):
-            assert await post(poster, server.url()) == Reply(204)
+            assert await post(poster, server.url()) == HttpReply(204)
         assert server.connections == 2
         server.writers[0].write(OK)
-        assert await waiting == Reply(204)
+        assert await waiting == HttpReply(204)
 
 
 async def test_a_kept_connection_that_has_ended_is_replaced_once(poster: Poster):
     async with serving([OK, CLOSE], [OK, CLOSE], [CLOSE]) as server:
-        assert await post(poster, server.url("/1")) == Reply(204)
-        assert await post(poster, server.url("/2")) == Reply(204)
+        assert await post(poster, server.url("/1")) == HttpReply(204)
+        assert await post(poster, server.url("/2")) == HttpReply(204)
         with pytest.raises(NoReply, match="without an answer"):
             await post(poster, server.url("/3"))
         assert [each.connection for each in server.requests] == [0, 0, 1, 1, 2]
@@ -120,16 +120,16 @@ async def test_after_these_a_connection_is_not_used_again(
     async with serving([answer], [OK]) as server:
         assert (await post(poster, server.url())).status == status
         await server.until(lambda: server.ended == 1)
-        assert await post(poster, server.url()) == Reply(204)
+        assert await post(poster, server.url()) == HttpReply(204)
         assert [each.connection for each in server.requests] == [0, 1]
 
 
 async def test_what_nobody_asked_for_ends_a_connection(poster: Poster):
     async with serving([OK, OK], [OK]) as server:
-        assert await post(poster, server.url()) == Reply(204)
+        assert await post(poster, server.url()) == HttpReply(204)
         server.writers[0].write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         await server.until(lambda: server.ended == 1)
-        assert await post(poster, server.url()) == Reply(204)
+        assert await post(poster, server.url()) == HttpReply(204)
         assert [each.connection for each in server.requests] == [0, 1]
 
 
@@ -137,10 +137,10 @@ async def test_the_body_of_a_success_may_come_later_and_the_connection_be_used_a
     poster: Poster,
 ):
     async with serving([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", OK]) as server:
-        assert await post(poster, server.url()) == Reply(200)
+        assert await post(poster, server.url()) == HttpReply(200)
         server.writers[0].write(b"ok")
         await kept(poster.pool)
-        assert await post(poster, server.url()) == Reply(204)
+        assert await post(poster, server.url()) == HttpReply(204)
         assert server.connections == 1
 
 
@@ -151,12 +151,12 @@ async def test_a_failed_answer_that_ends_with_its_connection_is_told_as_far_as_i
         asking = asyncio.create_task(post(poster, server.url()))
         await server.until(lambda: len(server.requests) == 1)
         server.writers[0].close()
-        assert await asking == Reply(500, "", b"because")
+        assert await asking == HttpReply(500, "", b"because")
 
 
 async def test_what_goes_on_after_a_failure_is_not_waited_for(poster: Poster):
     async with serving([b"HTTP/1.1 500 No\r\nContent-Length: 99\r\n\r\nbecause"]) as server:
-        assert await post(poster, server.url()) == Reply(500, "", b"because")
+        assert await post(poster, server.url()) == HttpReply(500, "", b"because")
         await server.until(lambda: server.ended == 1)
 
 
@@ -166,14 +166,14 @@ async def test_who_is_cancelled_leaves_no_connection(poster: Poster):
         await server.until(lambda: len(server.requests) == 1)
         asking.cancel()
         await server.until(lambda: server.ended == 1)
-        assert await post(poster, server.url()) == Reply(204)
+        assert await post(poster, server.url()) == HttpReply(204)
         assert len(poster.pool) == 1
 
 
 async def test_connections_wait_not_for_long():
-    poster = Poster(allow_private_addresses=True, pool=Pool(seconds=0.01))
+    poster = Poster(allow_private_addresses=True, pool=ConnectionPool(seconds=0.01))
     async with serving([OK]) as server:
-        assert await post(poster, server.url()) == Reply(204)
+        assert await post(poster, server.url()) == HttpReply(204)
         assert len(poster.pool) == 1
         await server.until(lambda: server.ended == 1)
         assert len(poster.pool) == 0
@@ -181,14 +181,14 @@ async def test_connections_wait_not_for_long():
 
 
 async def test_of_many_connections_few_are_kept():
-    poster = Poster(allow_private_addresses=True, pool=Pool(most=3, per_origin=2))
+    poster = Poster(allow_private_addresses=True, pool=ConnectionPool(most=3, per_origin=2))
     async with serving([HANG]) as one, serving([HANG]) as other:
         for server in (one, other):
             asking = [asyncio.create_task(post(poster, server.url())) for _ in range(4)]
             await server.until(lambda server=server: len(server.requests) == 4)
             for writer in server.writers:
                 writer.write(OK)
-            assert await asyncio.gather(*asking) == [Reply(204)] * 4
+            assert await asyncio.gather(*asking) == [HttpReply(204)] * 4
         await one.until(lambda: one.ended == 3)
         await other.until(lambda: other.ended == 2)
         assert len(poster.pool) == 3
@@ -229,7 +229,7 @@ async def test_tls_is_spoken_with_who_has_a_certificate_for_the_name(tmp_path: P
     async with serving([OK, OK], tls=tls) as server:
         for _ in range(2):
             url = server.url(scheme="https", host="localhost")
-            assert await post(poster, url) == Reply(204)
+            assert await post(poster, url) == HttpReply(204)
         assert (names, server.connections) == (["localhost"], 1)
         poster.close()
         await server.until(lambda: server.ended == 1)
@@ -256,5 +256,5 @@ async def test_who_is_cancelled_once_answered_leaves_the_connection_to_others(po
         poster.pool.then = asking.cancel
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert await post(poster, server.url()) == Reply(204)
+        assert await post(poster, server.url()) == HttpReply(204)
         assert server.connections == 1

@@ -23,11 +23,11 @@ from msgspec import Struct
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
-from rsnotify_hub.websub.delivering.answers import Answer, presentable
-from rsnotify_hub.websub.delivering.turn import Turn
+from rsnotify_hub.websub.delivery.answers import Answer, presentable
+from rsnotify_hub.websub.delivery.turn import DeliverySlot
 
 
-class State(StrEnum):
+class DeliveryState(StrEnum):
     """How deliveries to a subscription go."""
 
     ACTIVE = "active"
@@ -36,7 +36,7 @@ class State(StrEnum):
     SUSPENDED = "suspended"
 
 
-class Failure(Struct, frozen=True):
+class DeliveryFailure(Struct, frozen=True):
     """A try that failed.
 
     Args:
@@ -67,7 +67,7 @@ class Trouble(Struct, frozen=True):
     behind_since: Instant | None
     trying_since: Instant | None
     given_up_since: Instant | None
-    last_failure: Failure | None
+    last_failure: DeliveryFailure | None
 
 
 class Delivery:
@@ -105,21 +105,21 @@ class Delivery:
         self.due: Instant | None = None
         self.is_extra = False
         self.noted: Trouble | None = None
-        self.last_failure: Failure | None = None
+        self.last_failure: DeliveryFailure | None = None
         self.given_up_since: Instant | None = None
-        self.turn: Turn | None = None
+        self.turn: DeliverySlot | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.changing = asyncio.Lock()
         self._trying_since: Instant | None = None
 
     @property
-    def state(self) -> State:
+    def state(self) -> DeliveryState:
         """Say how deliveries go."""
         if self.subscription.suspended:
-            return State.SUSPENDED
+            return DeliveryState.SUSPENDED
         if self.given_up_since is not None:
-            return State.GIVEN_UP
-        return State.RETRYING if self.failures else State.ACTIVE
+            return DeliveryState.GIVEN_UP
+        return DeliveryState.RETRYING if self.failures else DeliveryState.ACTIVE
 
     @property
     def trouble(self) -> Trouble | None:
@@ -149,12 +149,12 @@ class Delivery:
         self.is_extra = False
         self.given_up_since = self.retry_at = self.due = self._trying_since = None
 
-    def failed(self, answer: Answer, now: Instant) -> Failure:
+    def failed(self, answer: Answer, now: Instant) -> DeliveryFailure:
         """Note that a try failed; one beside the backoff counts only if none had failed."""
         self.failures += not (self.is_extra and self.failures)
         self._trying_since = self._trying_since or now
         excerpt = presentable(answer.excerpt, self.subscription)
-        self.last_failure = Failure(now, answer.status, answer.reason, excerpt)
+        self.last_failure = DeliveryFailure(now, answer.status, answer.reason, excerpt)
         return self.last_failure
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
