@@ -43,7 +43,6 @@ from rsnotify_hub.websocket.handler import WebSocketHandler
 from rsnotify_hub.websocket.selections import SelectionGroups
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
-from rsnotify_hub.websub.delivery.posting.poster import Poster
 from rsnotify_hub.websub.delivery.requests import CallbackRequests
 from rsnotify_hub.websub.handler import WebSubHandler
 from rsnotify_hub.websub.intent_requests import IntentRequests
@@ -104,14 +103,14 @@ class Hub:
         self.limits = limits
         self.statistics = Statistics()
         self._clock = clock
-        self._questions = IntentRequests(
+        self._intent_requests = IntentRequests(
             requests, Retry(configuration.retry_seconds), configuration.callback_seconds
         )
         self._live = WebSocketChannel(configuration, self.statistics)
         self._sieve = Sieve()
         self._selections = SelectionGroups(self._live, self._sieve, configuration.max_selections)
         self._callbacks = WebSubChannel(
-            store, requests, self._questions, configuration, clock, self.statistics
+            store, requests, self._intent_requests, configuration, clock, self.statistics
         )
         rates = Rates(clock)
         self._bridge = None
@@ -127,7 +126,7 @@ class Hub:
         )
         gate.room = TopicRoom(self._topics, configuration.max_topics_per_publisher)
         self._verification = IntentVerification(
-            self._callbacks, self._topics, self._questions, configuration, clock
+            self._callbacks, self._topics, self._intent_requests, configuration, clock
         )
         self._intake = intake = Intake(gate, configuration, clock)
         self._pings = PingHandler(self._topics, client, configuration, clock)
@@ -178,7 +177,7 @@ class Hub:
         """Let what was published become durable, and stop delivering."""
         await self.readiness.close()
         await self._verification.close()
-        await self._questions.close()
+        await self._intent_requests.close()
         await self._pings.close()
         if self._bridge is not None:
             await self._bridge.close()
@@ -249,15 +248,14 @@ async def open_hub(
                 per_host=0,
             )
         )
-        poster = Poster(allow_private_addresses=configuration.allow_private_addresses)
-        stack.callback(poster.close)
         requests = CallbackRequests(
             callback_client,
-            poster,
             public_url + "websub",
             method=configuration.signature,
             clock=clock,
+            allow_private_addresses=configuration.allow_private_addresses,
         )
+        stack.callback(requests.close)
         limits = Limits(configuration)
         gate = Gate(grants_of(configuration, anonymous=anonymous), limits.tokens)
         hub = Hub(

@@ -21,7 +21,6 @@ from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivery.delivery import Delivery
-from rsnotify_hub.websub.delivery.posting.poster import Poster
 from rsnotify_hub.websub.delivery.requests import CallbackRequests
 from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
 from rsnotify_hub.websub.intent_requests import IntentRequests
@@ -52,7 +51,7 @@ class Deliveries:
         expires = Clock()() + timedelta(days=10)
         position = self.topics.position(TOPIC)
         await self.channel.put(Subscription(TOPIC, url, secret, expires, position))
-        found = self.channel.register.find(TOPIC, url)
+        found = self.channel.registry.find(TOPIC, url)
         assert found is not None
         return found
 
@@ -70,7 +69,7 @@ class Deliveries:
 
 @asynccontextmanager
 async def opened_channel(
-    folder: Path, clock: Clock, turns: DeliveryScheduler | None = None, **settings: Any
+    folder: Path, clock: Clock, scheduler: DeliveryScheduler | None = None, **settings: Any
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over what the store in a folder keeps."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
@@ -82,26 +81,25 @@ async def opened_channel(
         client = await stack.enter_async_context(
             open_client(allow_private_addresses=True, seconds=None, connections=0, per_host=0)
         )
-        poster = Poster(allow_private_addresses=True)
-        stack.callback(poster.close)
-        callbacks = CallbackRequests(
+        requests = CallbackRequests(
             client,
-            poster,
             "http://hub.example/websub",
             method=configuration.signature,
             clock=clock,
+            allow_private_addresses=True,
         )
+        stack.callback(requests.close)
         statistics = Statistics()
-        questions = IntentRequests(callbacks, Retry(0.01), configuration.callback_seconds)
-        stack.push_async_callback(questions.close)
+        intent_requests = IntentRequests(requests, Retry(0.01), configuration.callback_seconds)
+        stack.push_async_callback(intent_requests.close)
         channel = WebSubChannel(
-            store, callbacks, questions, configuration, clock, statistics, turns
+            store, requests, intent_requests, configuration, clock, statistics, scheduler
         )
         topics = Topics(store, (channel,), statistics)
         topics.start(await store.logs())
         channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = IntentVerification(channel, topics, questions, configuration, clock)
+        verification = IntentVerification(channel, topics, intent_requests, configuration, clock)
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

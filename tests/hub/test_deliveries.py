@@ -13,7 +13,7 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport
 from rsnotify_hub.subscriptions import Subscription, subscription_id
-from rsnotify_hub.websub.delivery.answers import presentable
+from rsnotify_hub.websub.delivery.answers import redacted
 from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import (
@@ -76,7 +76,7 @@ def test_an_excerpt_hides_what_a_server_makes_of_a_callback(query: str):
     callback = "https://a.example/cb" + query
     subscription = Subscription(TOPIC, callback, "canary3", START, 0)
     said = f"No {callback}, no {unquote(callback)}: canary2, canary3, {{'canary2': '1'}}"
-    assert b"canary" not in presentable(said.encode(), subscription)
+    assert b"canary" not in redacted(said.encode(), subscription)
 
 
 async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(
@@ -186,7 +186,7 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
         monkeypatch.setattr(deliveries.store, "move_cursor", failing)
         await deliveries.publish(1)
         await callback.delivery()
-        await watch.line("broke off")
+        await watch.line("failed with an internal error")
         await deliveries.publish(2)
         assert (await callback.delivery())[1] == fragment(1, 2)
 
@@ -233,5 +233,5 @@ async def test_a_callback_of_the_same_host_that_fails_does_not_end_the_others(
         await callback.delivery()
         await deliveries.until(lambda: deliveries.channel.get(gone.id) is None)
         assert deliveries.channel.all() == [good]
-        assert deliveries.channel.register.count_host("127.0.0.1") == 1
+        assert deliveries.channel.registry.count_host("127.0.0.1") == 1
         assert deliveries.statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GONE] == 1

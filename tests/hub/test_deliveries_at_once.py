@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_hub.websub.delivery.deadlines import Deadlines
 from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryState
-from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
+from rsnotify_hub.websub.delivery.scheduler import Deadlines, DeliveryScheduler
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import PATIENCE, Callback, Clock, fragment
 from tests.hub.posting.servers import CLOSE, OK, serving
@@ -36,8 +35,8 @@ async def under_way(deliveries: Deliveries, callback: Callback) -> Delivery:
     callback.open.clear()
     await deliveries.publish(2)
     assert (await callback.delivery())[1] == fragment(1, 2)
-    assert delivery.turn is not None
-    assert delivery.turn.task is None
+    assert delivery.slot is not None
+    assert delivery.slot.task is None
     return delivery
 
 
@@ -46,7 +45,7 @@ async def test_what_is_suspended_while_it_is_under_way_is_delivered_when_it_is_r
 ):
     delivery = await under_way(deliveries, callback)
     assert await deliveries.channel.suspend(delivery.id)
-    assert (delivery.turn, delivery.subscription.position) == (None, 1)
+    assert (delivery.slot, delivery.subscription.position) == (None, 1)
     callback.open.set()
     assert await deliveries.channel.resume(delivery.id)
     assert (await callback.delivery())[1] == fragment(1, 2)
@@ -57,23 +56,23 @@ async def test_one_that_is_dropped_while_it_is_under_way_frees_its_place(
     deliveries: Deliveries, callback: Callback
 ):
     delivery = await under_way(deliveries, callback)
-    turn = delivery.turn
-    assert turn is not None
+    slot = delivery.slot
+    assert slot is not None
     assert await deliveries.channel.drop(delivery.id, "because")
-    assert turn.lane.inside() == []
+    assert slot.queue.running() == []
 
 
 async def test_one_that_is_given_up_the_moment_it_has_failed_leaves_nothing_behind(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
-    turns = DeliveryScheduler(1000)
-    async with opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries:
+    scheduler = DeliveryScheduler(1000)
+    async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
         delivery = await under_way(deliveries, callback)
-        turn, delivery.turn = delivery.turn, None
-        assert turn is not None
-        turn.expire()
-        turns.cancel(turn)  # before the task has begun that sees to the failure
-        await deliveries.until(lambda: turn.lane.inside() == [])
+        slot, delivery.slot = delivery.slot, None
+        assert slot is not None
+        slot.expire()
+        scheduler.cancel(slot)  # before the task has begun that sees to the failure
+        await deliveries.until(lambda: slot.queue.running() == [])
         callback.open.set()
     assert delivery.failures == 0
 
@@ -81,16 +80,16 @@ async def test_one_that_is_given_up_the_moment_it_has_failed_leaves_nothing_behi
 async def test_one_that_takes_too_long_has_failed(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    turns = DeliveryScheduler(1000)
-    async with opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries:
+    scheduler = DeliveryScheduler(1000)
+    async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
         delivery = await connected(deliveries, callback)
-        monkeypatch.setattr(turns, "_deadlines", Deadlines(0.05))
+        monkeypatch.setattr(scheduler, "_deadlines", Deadlines(0.05))
         callback.open.clear()
         await deliveries.publish(2)
         await deliveries.until(lambda: delivery.failures == 1)
         assert delivery.last_failure is not None
         assert delivery.last_failure.reason == "takes too long"
-        await deliveries.until(lambda: delivery.turn is None)
+        await deliveries.until(lambda: delivery.slot is None)
         assert (delivery.state, delivery.subscription.position) == (DeliveryState.RETRYING, 1)
 
 

@@ -126,7 +126,7 @@ async def test_who_is_dropped_is_told_why(deliveries: Deliveries, callback: Call
     assert deliveries.channel.all() == []
     assert await deliveries.store.subscriptions() == []
     await deliveries.publish(1)
-    assert delivery.turn is None
+    assert delivery.slot is None
     assert callback.deliveries.empty()
 
 
@@ -182,7 +182,7 @@ async def test_a_renewal_while_a_delivery_would_end_it_is_delivered_to(
     clock.advance(days=0 if gone else 11)
     renewed = replace(delivery.subscription, expires=clock.now + timedelta(days=12))
     renewing = asyncio.create_task(deliveries.channel.put(renewed))
-    await deliveries.until(delivery.changing.locked)
+    await deliveries.until(delivery.lock.locked)
     await deliveries.publish(1)
     await watch.line("a subscription of", "ends")
     saving.set()
@@ -222,4 +222,4 @@ async def test_what_has_ended_before_it_could_be_redelivered_is_not(
 
     monkeypatch.setattr(deliveries.topics, "read", read_late)
     assert not await deliveries.channel.redeliver(delivery.id, since=at(0))
-    assert (delivery.turn, callback.requests) == (None, 1)
+    assert (delivery.slot, callback.requests) == (None, 1)

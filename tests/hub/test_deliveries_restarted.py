@@ -116,7 +116,7 @@ async def test_redelivering_in_vain_leaves_the_backoff_as_it_was(
         for tries in (2, 3):
             clock.advance(seconds=10)
             assert await deliveries.channel.redeliver(delivery.id)
-            await deliveries.until(lambda: callback.requests == tries and delivery.turn is None)  # noqa: B023
+            await deliveries.until(lambda: callback.requests == tries and delivery.slot is None)  # noqa: B023
             assert delivery.failures == 1
             assert delivery.last_failure is not None
             assert delivery.last_failure.at == clock.now, "what failed last is not told"

@@ -164,8 +164,8 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
         bad = await deliveries.subscribed(url)
 
         def has_failed() -> bool:
-            if behaviour in ENDLESS and bad.turn is not None:
-                bad.turn.expire()
+            if behaviour in ENDLESS and bad.slot is not None:
+                bad.slot.expire()
             return bad.failures > 0
 
         await deliveries.subscribed(callback)
@@ -183,11 +183,12 @@ async def test_many_that_hang_hold_up_nobody(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
-    # One that is quick has a place in the slow lane, too, where the machine makes it late.
-    turns = DeliveryScheduler(1000, quick=Capacity(4, 4), slow=Capacity(3, 2), patience=0.5)
+    # The slow queue has capacity for a sound callback, too, in case the machine delays it.
+    quick, slow = Capacity(4, 4), Capacity(3, 2)
+    scheduler = DeliveryScheduler(1000, quick=quick, slow=slow, quick_seconds=0.5)
     async with (
         poisoned(hang) as url,
-        opened_channel(tmp_path, clock, turns, retry_seconds=600) as deliveries,
+        opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries,
     ):
         for number in range(12):
             await deliveries.subscribed(f"{url}/{number}")

@@ -333,14 +333,14 @@ async def test_anybody_may_ping_an_open_topic_but_not_publish_on_it(
     assert len(site.requests) == 1
 
 
-async def test_pings_make_no_more_open_topics_than_there_is_room_for(
+async def test_pings_create_no_more_open_topics_than_the_limit(
     run_hub: RunHub, site: TopicServer
 ):
     async with run_hub(open_topics=[site.url], max_open_topics=2, ping_seconds=0) as hub:
         for query in ("?1", "?2"):
             await ping(hub, site.url + query)
         status, reason = await hub.form(mode="publish", url=site.url + "?3")
-        assert (status, "no room" in reason) == (503, True)
+        assert (status, "too many open topics" in reason) == (503, True)
         await ping(hub, site.url + "?1")
 
 

@@ -133,7 +133,7 @@ async def test_a_client_has_its_share_and_leaves_room_for_others(
         await subscribe(3, "modest")
         assert "at this hub" in (verification.refusal(intent(ELSEWHERE), "third") or "")
     async with opened_channel(tmp_path, clock, **settings) as deliveries:
-        assert deliveries.channel.register.count_client("greedy") == 2
+        assert deliveries.channel.registry.count_client("greedy") == 2
 
 
 async def test_renewals_that_are_verified_take_no_room_of_a_new_subscription(
@@ -184,41 +184,41 @@ class Silent:
     def __init__(self, failures: int, *, reached: bool) -> None:
         self._failures = failures
         self._reached = reached
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
-    async def ask(self, url: str, *, limit: int) -> Answer:
-        self.asked.append(url)
-        if len(self.asked) <= self._failures:
+    async def get(self, url: str, *, limit: int) -> Answer:
+        self.requested.append(url)
+        if len(self.requested) <= self._failures:
             return Answer(None, "cannot be reached", reached=self._reached)
         return Answer(200, "answers 200")
 
 
 class Faulty:
-    """Callbacks that cannot be asked, for a reason that nobody thought of."""
+    """Requests that fail for a reason that the hub does not handle."""
 
-    async def ask(self, url: str, *, limit: int) -> Answer:
+    async def get(self, url: str, *, limit: int) -> Answer:
         raise RuntimeError("a fault")
 
 
-async def test_a_fault_of_the_hub_leaves_nobody_waiting_for_an_answer(watch: LogWatch):
-    questions = IntentRequests(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
+async def test_a_fault_of_the_hub_still_ends_a_request(watch: LogWatch):
+    intent_requests = IntentRequests(Faulty(), Retry(0.001), 10)  # type: ignore[arg-type]
     async with asyncio.timeout(PATIENCE):
-        answer = await questions.ask("http://a.example/", limit=10)
+        answer = await intent_requests.get("http://a.example/", limit=10)
     assert not answer.succeeded
-    await watch.line("a request to the callback at a.example", "broke off")
+    await watch.line("a request to the callback at a.example", "failed with an internal error")
 
 
 @pytest.mark.parametrize(
-    ("failures", "reached", "asked", "status"),
+    ("failures", "reached", "attempts", "status"),
     [(1, False, 2, 200), (TRIES, False, TRIES, None), (1, True, 1, None)],
 )
-async def test_only_who_could_not_be_reached_is_asked_again(
-    failures: int, reached: bool, asked: int, status: int | None
+async def test_only_a_callback_that_was_not_reached_is_requested_again(
+    failures: int, reached: bool, attempts: int, status: int | None
 ):
     callbacks = Silent(failures, reached=reached)
-    questions = IntentRequests(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
-    answer = await questions.ask("http://a.example/", limit=10)
-    assert (len(callbacks.asked), answer.status) == (asked, status)
+    intent_requests = IntentRequests(callbacks, Retry(0.001), 10)  # type: ignore[arg-type]
+    answer = await intent_requests.get("http://a.example/", limit=10)
+    assert (len(callbacks.requested), answer.status) == (attempts, status)
 
 
 async def test_a_connection_that_is_refused_was_not_reached(

@@ -1,7 +1,7 @@
-"""Questions to callbacks, one GET each: whether they want what was asked for, and what was denied.
+"""GET requests to callbacks: to verify an intent, and to say that a subscription is denied.
 
-Theory of operation. Whatever comes in, one request of a stranger makes one GET at most: a
-question is put again only where no connection could be made, so that nobody was reached.
+Theory of operation. Whatever a stranger sends to the hub, it causes one GET at most: a request is
+repeated only if no connection could be opened, so that nobody was reached.
 """
 
 from __future__ import annotations
@@ -14,71 +14,73 @@ from rsnotify_hub.urls import authority_of
 from rsnotify_hub.websub.delivery.answers import Answer
 from rsnotify_hub.websub.delivery.fair_queue import Capacity
 from rsnotify_hub.websub.delivery.requests import CallbackRequests
-from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
-from rsnotify_hub.websub.delivery.turn import DeliverySlot
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler, DeliverySlot
 
-#: How often a question is put to a callback that no connection can be made to.
+#: How many attempts are made at a callback to which no connection can be opened.
 TRIES = 3
 
-#: Connections for questions; deliveries have their own.
+#: The capacity for these requests; deliveries have their own.
 QUICK = Capacity(100, per_host=20)
 SLOW = Capacity(50, per_host=5)
 
-_UNASKED = Answer(None, "could not be asked")
+_NOT_SENT = Answer(None, "could not be asked")
 
 
 class IntentRequests:
-    """Asks callbacks.
+    """Makes GET requests to callbacks.
 
     Args:
-        callbacks: Makes the requests.
-        retry: The waits between tries.
-        seconds: How long one request may take.
+        requests: Makes each request.
+        retry: The waits between attempts.
+        seconds: The time limit of one request.
     """
 
-    def __init__(self, callbacks: CallbackRequests, retry: Retry, seconds: float) -> None:
-        self._callbacks = callbacks
+    def __init__(self, requests: CallbackRequests, retry: Retry, seconds: float) -> None:
+        self._requests = requests
         self._retry = retry
         self._random = Random()
-        self._turns = DeliveryScheduler(seconds, quick=QUICK, slow=SLOW)
-        self._telling: set[asyncio.Task[Answer]] = set()
+        self._scheduler = DeliveryScheduler(seconds, quick=QUICK, slow=SLOW)
+        self._background: set[asyncio.Task[Answer]] = set()
 
-    async def ask(self, url: str, *, limit: int) -> Answer:
-        """Put a question, when its turn comes (`CallbackRequests.ask`)."""
-        answer = await self._ask_once(url, limit, slow=False)
+    async def get(self, url: str, *, limit: int) -> Answer:
+        """GET a callback as soon as there is capacity (`CallbackRequests.get`)."""
+        answer = await self._get_once(url, limit, slow=False)
         for failures in range(1, TRIES):
             if answer.reached:
                 break
             await asyncio.sleep(self._retry.delay(failures, self._random))
-            answer = await self._ask_once(url, limit, slow=True)
+            answer = await self._get_once(url, limit, slow=True)
         return answer
 
-    def tell(self, url: str) -> None:
-        """Let a callback know, whatever it answers; returns at once."""
-        task = asyncio.create_task(self.ask(url, limit=0))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def notify(self, url: str) -> None:
+        """GET a callback in the background, whatever it answers."""
+        task = asyncio.create_task(self.get(url, limit=0))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
-    async def _ask_once(self, url: str, limit: int, *, slow: bool) -> Answer:
+    async def _get_once(self, url: str, limit: int, *, slow: bool) -> Answer:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        async def work(turn: DeliverySlot) -> None:
-            answer = _UNASKED
+        async def work(slot: DeliverySlot) -> None:
+            answer = _NOT_SENT
             try:
-                answer = await turn.within(self._callbacks.ask(url, limit=limit))
-            finally:  # whatever happens, nobody waits for ever
+                answer = await slot.limit(self._requests.get(url, limit=limit))
+            finally:  # whatever happens, the future must resolve
                 if not answered.done():
                     answered.set_result(answer)
 
-        turn = self._turns.take(authority_of(url), work, slow=slow)
+        def start(slot: DeliverySlot) -> None:
+            self._scheduler.run(slot, work(slot))
+
+        slot = self._scheduler.submit(authority_of(url), start, slow=slow)
         try:
             return await answered
         finally:
-            self._turns.cancel(turn)
+            self._scheduler.cancel(slot)
 
     async def close(self) -> None:
-        """Ask nothing more."""
-        for task in self._telling:
+        """Cancel all requests."""
+        for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._telling, return_exceptions=True)
-        await self._turns.close(0)
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await self._scheduler.close(0)

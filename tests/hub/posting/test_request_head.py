@@ -1,11 +1,14 @@
-"""Where a callback's URL leads, and how it is asked for there."""
+"""The endpoint of a callback's URL, and the head of its requests."""
 
 from __future__ import annotations
 
 import pytest
 
-from rsnotify_hub.websub.delivery.posting.heads import common_head
-from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin, endpoint_of
+from rsnotify_hub.websub.delivery.posting.request_head import (
+    CallbackOrigin,
+    common_head,
+    endpoint_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -26,9 +29,9 @@ from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin, en
 def test_a_target_is_what_the_subscriber_wrote(
     url: str, target: str, host: str, origin: CallbackOrigin | None
 ):
-    place = endpoint_of(url)
-    assert place.opening == f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
-    assert origin is None or place.origin == origin
+    endpoint = endpoint_of(url)
+    assert endpoint.opening == f"POST {target} HTTP/1.1\r\nHost: {host}\r\n".encode()
+    assert origin is None or endpoint.origin == origin
 
 
 @pytest.mark.parametrize(
@@ -44,7 +47,7 @@ def test_a_target_is_what_the_subscriber_wrote(
         "",
     ],
 )
-def test_what_cannot_be_requested_is_refused(url: str):
+def test_a_url_that_cannot_be_requested_is_refused(url: str):
     with pytest.raises(ValueError, match=r".+"):
         endpoint_of(url)
 
@@ -52,4 +55,4 @@ def test_what_cannot_be_requested_is_refused(url: str):
 @pytest.mark.parametrize("value", ["a\r\nX: y", "a\ny", "a\0", "\x7f", "a\r"])
 def test_no_value_ends_its_header_early(value: str):
     with pytest.raises(ValueError, match="Content-Type"):
-        common_head((("Content-Type", value),), 1)
+        common_head(("Content-Type", value), size=1)

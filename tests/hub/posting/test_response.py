@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.websub.delivery.posting.replies import HttpReply, NoReply
 from rsnotify_hub.websub.delivery.posting.response import (
     ANSWER_BYTES,
     EXCERPT_BYTES,
     HEAD_BYTES,
+    HttpReply,
+    NoReply,
     ResponseReader,
 )
 

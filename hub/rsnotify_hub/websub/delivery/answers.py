@@ -1,4 +1,4 @@
-"""What a callback answers, as a value, and what that means for its subscription."""
+"""The answer of a callback as a value, and its meaning for the subscription."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from msgspec import Struct
 
 from rsnotify_hub.subscriptions import Subscription
 
-#: How much of a failed answer's body is kept, for whoever has to find out why it failed.
+#: How much of a failed answer's body is kept, so that an operator can find the cause.
 EXCERPT_BYTES = 512
 
-#: What is shorter than this is no secret, and stands anywhere.
-_TELLING = 4
-_HIDDEN = b"[...]"
+#: Shorter parts of a callback are not redacted: they are no secrets, and occur in any text.
+_SHORTEST_SECRET = 4
+_REDACTED = b"[...]"
 
 
 class AnswerVerdict(Enum):
-    """What an answer means for its subscription."""
+    """The meaning of an answer for its subscription."""
 
     DELIVERED = auto()
     GONE = auto()
@@ -26,14 +26,14 @@ class AnswerVerdict(Enum):
 
 
 class Answer(Struct, frozen=True):
-    """What became of one request to a callback.
+    """The outcome of one request to a callback.
 
     Args:
-        status: The HTTP status; None when none came.
-        reason: What happened, to go on after "the callback": `answers 500`.
-        excerpt: The first bytes of the body, as far as anybody asked for them.
-        retry_after: The seconds that it asks to wait, if it does.
-        reached: False when no connection could be made, so that nothing was sent.
+        status: The HTTP status; None without a response.
+        reason: The outcome, worded to follow "the callback": `answers 500`.
+        excerpt: The first bytes of the body, as far as they were wanted.
+        retry_after: The seconds after which it wants another request, if it says so.
+        reached: False if no connection could be opened, so that nothing was sent.
     """
 
     status: int | None
@@ -44,9 +44,9 @@ class Answer(Struct, frozen=True):
 
     @property
     def verdict(self) -> AnswerVerdict:
-        """Judge a delivery (WebSub §7).
+        """The verdict on a delivery (WebSub §7).
 
-        A redirect is a failure: the subscriber verified this callback, no other.
+        A redirect is a failure: the subscriber verified this callback and no other.
         """
         if self.succeeded:
             return AnswerVerdict.DELIVERED
@@ -54,26 +54,27 @@ class Answer(Struct, frozen=True):
 
     @property
     def succeeded(self) -> bool:
-        """Tell whether the status is a 2xx."""
+        """Whether the status is a 2xx."""
         return self.status is not None and 200 <= self.status < 300
 
 
-def presentable(excerpt: bytes, subscription: Subscription) -> bytes:
-    """Return what of an answer may be shown: an error page may well repeat what it was sent.
+def redacted(excerpt: bytes, subscription: Subscription) -> bytes:
+    """Return the part of an answer that may be shown: an error page may repeat the request.
 
     Args:
-        excerpt: The first bytes of the body, more of them than are shown.
-        subscription: Whose callback and secret must not show.
+        excerpt: The first bytes of the body, more than are shown.
+        subscription: The subscription whose callback and secret are removed.
     """
     for secret in _secrets(subscription):
-        excerpt = excerpt.replace(secret.encode(), _HIDDEN)
+        excerpt = excerpt.replace(secret.encode(), _REDACTED)
     return excerpt[:EXCERPT_BYTES]
 
 
 def _secrets(subscription: Subscription) -> list[str]:
-    # The callback is a capability URL: any part of it but the host may be its secret (WebSub §8.2).
+    # The callback is a capability URL: any part of it but the host may be secret (WebSub §8.2).
     parts = urlsplit(subscription.callback)
     found = [subscription.secret or "", parts.query, *parts.path.split("/")]
     found += [unquote(part) for part in found[1:]]  # as servers read them
     found += [value or name for name, value in parse_qsl(parts.query, keep_blank_values=True)]
-    return sorted({part for part in found if len(part) >= _TELLING}, key=len, reverse=True)
+    long_enough = {part for part in found if len(part) >= _SHORTEST_SECRET}
+    return sorted(long_enough, key=len, reverse=True)

@@ -1,10 +1,11 @@
-"""How one subscription stands: values and decisions; the channel does the I/O.
+"""The delivery state of one subscription: values and decisions without I/O.
 
 Theory of operation. A subscription is *active* while deliveries succeed, however far behind it
-is. A failed try makes it *retrying*, with growing waits. When tries have failed for too long it is
-*given up*: nothing is tried until the topic is updated, and then again for as long (WebSub §7).
-Its place in the log stays, so what it has not got goes with the update. A renewal shows that the
-subscriber is alive, so its next try does not wait. *Suspended* ones wait for an administrator.
+is. A failed attempt makes it *retrying*, with growing waits. After attempts have failed for too
+long it is *given up*: nothing is sent until the topic is updated, and then it is retried for as
+long again (WebSub §7). Its position in the log stays, so that it then receives what it missed. A
+renewal shows that the subscriber is alive, so its next attempt does not wait. A *suspended*
+subscription waits for an administrator.
 
     state       failed          failed for too long   delivered   updated     renewed
     active      retrying        -                     active      active      active
@@ -23,12 +24,12 @@ from msgspec import Struct
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.subscriptions import Subscription, subscription_id
 from rsnotify_hub.urls import authority_of, host_of
-from rsnotify_hub.websub.delivery.answers import Answer, presentable
-from rsnotify_hub.websub.delivery.turn import DeliverySlot
+from rsnotify_hub.websub.delivery.answers import Answer, redacted
+from rsnotify_hub.websub.delivery.scheduler import DeliverySlot
 
 
 class DeliveryState(StrEnum):
-    """How deliveries to a subscription go."""
+    """The states of the table above."""
 
     ACTIVE = "active"
     RETRYING = "retrying"
@@ -37,12 +38,12 @@ class DeliveryState(StrEnum):
 
 
 class DeliveryFailure(Struct, frozen=True):
-    """A try that failed.
+    """A failed attempt.
 
     Args:
-        at: When.
-        status: The HTTP status of the answer; None when none came.
-        reason: What happened, to go on after "the callback".
+        at: When it failed.
+        status: The HTTP status of the answer; None without one.
+        reason: The cause, worded to follow "the callback".
         excerpt: The first bytes of the answer's body.
     """
 
@@ -53,14 +54,15 @@ class DeliveryFailure(Struct, frozen=True):
 
 
 class Trouble(Struct, frozen=True):
-    """How deliveries to a subscription fail: what a restart of the hub must not lose.
+    """How deliveries to a subscription fail, stored so that it survives a restart of the hub.
 
     Args:
-        failures: How many tries failed in a row.
-        behind_since: When it began to lag.
-        trying_since: When the first of these tries failed, or the topic was updated since.
+        failures: The number of failed attempts in a row.
+        behind_since: When the subscription fell behind.
+        trying_since: When the first of these attempts failed, or when the topic was updated
+            since.
         given_up_since: When it was given up.
-        last_failure: The last try that failed.
+        last_failure: The last failed attempt.
     """
 
     failures: int
@@ -71,27 +73,27 @@ class Trouble(Struct, frozen=True):
 
 
 class Delivery:
-    """How one subscription stands.
+    """The delivery state of one subscription.
 
     Args:
-        subscription: What the store keeps of it.
+        subscription: Its stored value.
 
     Attributes:
-        id: What it is called where its callback must not show.
+        id: Its name where its callback must not show.
         host: The host of its callback.
         authority: The host and port of its callback.
         subscription: Its value, with the position up to which it was delivered.
-        failures: How many tries failed in a row.
-        behind_since: When it began to lag; None when it is up to date.
-        retry_at: When the next try is, if it waits for one.
-        due: When the next try was due by the backoff, though another was made before.
-        is_extra: Whether the next try is beside those of the backoff.
-        noted: What the store has of its trouble.
-        last_failure: The last try that failed, also long ago.
+        failures: The number of failed attempts in a row.
+        behind_since: When it fell behind; None while it is up to date.
+        retry_at: When the next attempt is, if it waits for one.
+        backoff_until: When the next attempt is due by the backoff, even if one was made earlier.
+        is_extra: Whether the next attempt is one besides those of the backoff.
+        stored_trouble: The trouble that the store has.
+        last_failure: The last failed attempt, however long ago.
         given_up_since: When it was given up; None unless it is.
-        turn: The try that is under way, or waits only for its turn.
-        timer: What ends its wait.
-        changing: Held by whoever changes its value in the store.
+        slot: The attempt that runs or waits for capacity.
+        timer: Ends the wait for the next attempt.
+        lock: Held while its value is changed in the store.
     """
 
     def __init__(self, subscription: Subscription) -> None:
@@ -102,19 +104,18 @@ class Delivery:
         self.failures = 0
         self.behind_since: Instant | None = None
         self.retry_at: Instant | None = None
-        self.due: Instant | None = None
+        self.backoff_until: Instant | None = None
         self.is_extra = False
-        self.noted: Trouble | None = None
+        self.stored_trouble: Trouble | None = None
         self.last_failure: DeliveryFailure | None = None
         self.given_up_since: Instant | None = None
-        self.turn: DeliverySlot | None = None
+        self.slot: DeliverySlot | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.changing = asyncio.Lock()
+        self.lock = asyncio.Lock()
         self._trying_since: Instant | None = None
 
     @property
     def state(self) -> DeliveryState:
-        """Say how deliveries go."""
         if self.subscription.suspended:
             return DeliveryState.SUSPENDED
         if self.given_up_since is not None:
@@ -123,7 +124,7 @@ class Delivery:
 
     @property
     def trouble(self) -> Trouble | None:
-        """What a restart must not lose; None while deliveries go well."""
+        """What must survive a restart; None while deliveries succeed."""
         if not self.failures and not (self.subscription.suspended and self.behind_since):
             return None
         return Trouble(
@@ -135,39 +136,38 @@ class Delivery:
         )
 
     def restore(self, trouble: Trouble) -> None:
-        """Go on as before a restart of the hub."""
-        self.noted = trouble
+        """Continue with the state from before a restart."""
+        self.stored_trouble = trouble
         self.failures = trouble.failures
         self.behind_since = trouble.behind_since
         self._trying_since = trouble.trying_since
         self.given_up_since = trouble.given_up_since
         self.last_failure = trouble.last_failure
 
-    def succeeded(self) -> None:
-        """Note that a try succeeded."""
+    def record_success(self) -> None:
         self.failures = 0
         self.is_extra = False
-        self.given_up_since = self.retry_at = self.due = self._trying_since = None
+        self.given_up_since = self.retry_at = self.backoff_until = self._trying_since = None
 
-    def failed(self, answer: Answer, now: Instant) -> DeliveryFailure:
-        """Note that a try failed; one beside the backoff counts only if none had failed."""
+    def record_failure(self, answer: Answer, now: Instant) -> DeliveryFailure:
+        """Count a failed attempt; an extra one only if none had failed before."""
         self.failures += not (self.is_extra and self.failures)
         self._trying_since = self._trying_since or now
-        excerpt = presentable(answer.excerpt, self.subscription)
+        excerpt = redacted(answer.excerpt, self.subscription)
         self.last_failure = DeliveryFailure(now, answer.status, answer.reason, excerpt)
         return self.last_failure
 
     def has_failed_for(self, seconds: float, now: Instant) -> bool:
-        """Tell whether tries have failed for so long, since the first or since an update."""
+        """Return whether attempts have failed for so long since the first, or since an update."""
         since = self._trying_since
         return since is not None and now - since >= timedelta(seconds=seconds)
 
     def give_up(self, now: Instant) -> None:
-        """Try no more until there is news."""
+        """Make no more attempts until the topic is updated."""
         self.given_up_since = now
         self.retry_at = None
 
-    def take_heart(self, now: Instant) -> None:
-        """Begin to try again, for as long as before."""
+    def resume_trying(self, now: Instant) -> None:
+        """Allow attempts again, for as long as before it was given up."""
         self.given_up_since = None
         self._trying_since = now if self.failures else None

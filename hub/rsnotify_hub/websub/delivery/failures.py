@@ -1,4 +1,4 @@
-"""What follows a try that failed: it is told and counted, and waits, or is given up."""
+"""The handling of a failed attempt: it is logged and counted, and retried or given up."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rsnotify_hub.websub.delivery.delivery import Delivery, DeliveryFailure
 
 log = logging.getLogger("rsnotify.hub.websub")
 
-#: How many failures are remembered.
+#: How many failures are kept in memory.
 RECENT_FAILURES = 200
 
 
 class FailureHandling:
-    """Takes the failures of all deliveries.
+    """Handles the failed attempts of all deliveries.
 
     Args:
-        retry: The waits between tries.
-        give_up_seconds: How long tries may fail.
-        statistics: Where failures are counted.
+        retry: The waits between attempts.
+        give_up_seconds: How long attempts may fail.
+        statistics: Counts failures.
 
     Attributes:
-        recent: The newest failures: id of the delivery, topic, host of the callback, and what
-            failed.
+        recent: The newest failures: the delivery's id, its topic, the host of its callback, and
+            the failure.
     """
 
     def __init__(self, retry: Retry, give_up_seconds: float, statistics: Statistics) -> None:
@@ -40,14 +40,14 @@ class FailureHandling:
         self._statistics = statistics
         self._random = Random()
 
-    def note(self, delivery: Delivery, answer: Answer, now: Instant) -> float | None:
-        """Note that a try failed; return the seconds until the next, or None if it is given up."""
-        failure = delivery.failed(answer, now)
+    def record(self, delivery: Delivery, answer: Answer, now: Instant) -> float | None:
+        """Return the seconds until the next attempt, or None if the delivery is given up."""
+        failure = delivery.record_failure(answer, now)
         self._count(DeliveryOutcome.FAILED)
         topic = delivery.subscription.topic
         self.recent.append((delivery.id, topic, delivery.host, failure))
         facts = _facts(delivery, answer)
-        # Warn once of a callback that fails; what follows is for those who look closely.
+        # Warn once for each callback that fails; its further failures are details.
         level = logging.WARNING if delivery.failures == 1 else logging.INFO
         log.log(level, "the callback at %(host)s %(reason)s", facts, extra=facts)
         if delivery.has_failed_for(self._give_up_seconds, now):
@@ -59,23 +59,23 @@ class FailureHandling:
             )
             return None
         is_extra, delivery.is_extra = delivery.is_extra, False
-        wish = min(answer.retry_after or 0.0, self._retry.most)
-        if is_extra and delivery.due is not None and delivery.due > now:
-            return max(wish, (delivery.due - now).total_seconds())
-        return self._retry.delay(delivery.failures, self._random, at_least=wish)
+        at_least = min(answer.retry_after or 0.0, self._retry.most)
+        if is_extra and delivery.backoff_until is not None and delivery.backoff_until > now:
+            return max(at_least, (delivery.backoff_until - now).total_seconds())
+        return self._retry.delay(delivery.failures, self._random, at_least=at_least)
 
     def restore(self, deliveries: Iterable[Delivery]) -> None:
-        """Remember the last failures of before a restart."""
+        """Fill `recent` with the last failures from before a restart."""
         found = [
             (each.id, each.subscription.topic, each.host, each.last_failure)
             for each in deliveries
             if each.last_failure is not None
         ]
-        self.recent.extend(sorted(found, key=lambda one: one[3].at))
+        self.recent.extend(sorted(found, key=lambda failure: failure[3].at))
 
-    def rest_of_wait(self, delivery: Delivery, now: Instant) -> float:
-        """Return how long one that was given up must still wait: a dead callback of a busy
-        topic is not tried at each of its updates.
+    def remaining_wait(self, delivery: Delivery, now: Instant) -> float:
+        """Return how long a delivery that was given up must still wait, so that a dead callback
+        of a busy topic is not requested at each update.
         """
         if not delivery.failures or delivery.last_failure is None:
             return 0.0
@@ -87,7 +87,7 @@ class FailureHandling:
 
 
 def _facts(delivery: Delivery, answer: Answer) -> dict[str, object]:
-    """Return the fields of a failure in the log: which, and what became of it."""
+    """Return the fields of a log line about a failure."""
     return {
         "id": delivery.id,
         "topic": delivery.subscription.topic,

@@ -1,8 +1,8 @@
-"""Whose turn it is to be asked, when more callbacks wait than may be asked at once.
+"""Which waiting request starts next when more wait than may run at once.
 
-Theory of operation. A lane has so many places, of which one host gets a part. Who waits is
-served host by host in a ring, so one with a thousand callbacks takes no more of the others' time
-than one with a single one. Nothing here does I/O or reads a clock.
+Theory of operation. A queue has a capacity, of which each host gets at most a share. Hosts that
+have something waiting are served round-robin, so a host with a thousand callbacks delays the
+others no more than a host with one. Nothing here does I/O or reads a clock.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from msgspec import Struct
 
 
 class QueueItem(Protocol):
-    """What waits in a lane, and then has a place in it."""
+    """What waits in a queue, and then runs."""
 
     @property
     def host(self) -> str:
-        """Return the host that shares places with others of the same."""
+        """Return the host whose share of the capacity it uses."""
 
 
 T = TypeVar("T", bound=QueueItem)
 
 
 class Capacity(Struct, frozen=True):
-    """How much there may be at once.
+    """How many items may run at once.
 
     Args:
-        count: Places in all.
-        per_host: How many of them one host may have.
+        count: In all.
+        per_host: Of one host.
     """
 
     count: int
@@ -38,27 +38,23 @@ class Capacity(Struct, frozen=True):
 
 
 class FairQueue(Generic[T]):
-    """Places, and who waits for one.
+    """Items that wait, and items that run."""
 
-    Args:
-        places: How many there are.
-    """
-
-    def __init__(self, places: Capacity) -> None:
-        self._places = places
+    def __init__(self, capacity: Capacity) -> None:
+        self._capacity = capacity
         self._waiting: OrderedDict[str, deque[T]] = OrderedDict()
-        self._inside: dict[T, float] = {}
-        self._hosts: dict[str, int] = {}
+        self._running: dict[T, float] = {}
+        self._running_hosts: dict[str, int] = {}
 
-    def wait(self, traveller: T) -> None:
-        """Stand behind the others of the same host."""
-        self._waiting.setdefault(traveller.host, deque()).append(traveller)
+    def add(self, item: T) -> None:
+        """Let an item wait behind the others of its host."""
+        self._waiting.setdefault(item.host, deque()).append(item)
 
-    def next(self) -> T | None:
-        """Return whose turn it is, who then waits no longer; None when nobody can go in."""
-        if not self._waiting or len(self._inside) >= self._places.count:
+    def pop(self) -> T | None:
+        """Remove and return the waiting item that may run next; None if none may."""
+        if not self._waiting or len(self._running) >= self._capacity.count:
             return None
-        host = next((host for host in self._waiting if self._has_place(host)), None)
+        host = next((host for host in self._waiting if self._has_share(host)), None)
         if host is None:
             return None
         found = self._waiting[host].popleft()
@@ -67,50 +63,50 @@ class FairQueue(Generic[T]):
             del self._waiting[host]
         return found
 
-    def _has_place(self, host: str) -> bool:
-        return self._hosts.get(host, 0) < self._places.per_host
+    def _has_share(self, host: str) -> bool:
+        return self._running_hosts.get(host, 0) < self._capacity.per_host
 
-    def has_place(self, host: str) -> bool:
-        """Tell whether one more of this host could go in."""
-        return len(self._inside) < self._places.count and self._has_place(host)
+    def has_capacity(self, host: str) -> bool:
+        """Return whether one more item of this host may run."""
+        return len(self._running) < self._capacity.count and self._has_share(host)
 
-    def enter(self, traveller: T, now: float) -> None:
-        """Take a place, in seconds of any clock that does not jump."""
-        self._inside[traveller] = now
-        self._hosts[traveller.host] = self._hosts.get(traveller.host, 0) + 1
+    def start(self, item: T, now: float) -> None:
+        """Count an item as running since `now`, in seconds of any monotonic clock."""
+        self._running[item] = now
+        self._running_hosts[item.host] = self._running_hosts.get(item.host, 0) + 1
 
-    def leave(self, traveller: T) -> None:
-        """Let go of a place, or wait no longer; in neither it changes nothing."""
-        if self._inside.pop(traveller, None) is not None:
-            self._hosts[traveller.host] -= 1
-            if not self._hosts[traveller.host]:
-                del self._hosts[traveller.host]
-        elif traveller in self._waiting.get(traveller.host, ()):
-            self._waiting[traveller.host].remove(traveller)
-            if not self._waiting[traveller.host]:
-                del self._waiting[traveller.host]
+    def remove(self, item: T) -> None:
+        """Remove an item that runs or waits, if it is there."""
+        if self._running.pop(item, None) is not None:
+            self._running_hosts[item.host] -= 1
+            if not self._running_hosts[item.host]:
+                del self._running_hosts[item.host]
+        elif item in self._waiting.get(item.host, ()):
+            self._waiting[item.host].remove(item)
+            if not self._waiting[item.host]:
+                del self._waiting[item.host]
 
-    def in_the_way(self, before: float) -> Iterator[T]:
-        """Return who went in at or before an instant and has a place that somebody waits for."""
-        full = len(self._inside) >= self._places.count
-        for traveller, entered in list(self._inside.items()):
-            if entered > before:
+    def blocking(self, before: float) -> Iterator[T]:
+        """Yield the items that run since `before` or earlier while another waits for their
+        capacity.
+        """
+        full = len(self._running) >= self._capacity.count
+        for item, started in list(self._running.items()):
+            if started > before:
                 return
-            if self._waiting and (full or traveller.host in self._waiting):
-                yield traveller
+            if self._waiting and (full or item.host in self._waiting):
+                yield item
 
-    def is_wanted(self) -> bool:
-        """Tell whether anybody waits."""
+    def has_waiting(self) -> bool:
         return bool(self._waiting)
 
     def waiting(self) -> int:
-        """Count who waits."""
+        """Return the number of items that wait."""
         return sum(map(len, self._waiting.values()))
 
-    def inside(self) -> list[T]:
-        """Return who has a place."""
-        return list(self._inside)
+    def running(self) -> list[T]:
+        return list(self._running)
 
     def clear(self) -> None:
-        """Send away all who wait."""
+        """Drop all items that wait."""
         self._waiting.clear()

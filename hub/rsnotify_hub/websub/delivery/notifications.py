@@ -1,4 +1,4 @@
-"""What a subscription is sent next, from its place in the log."""
+"""The next notification of a subscription, from its position in the log."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Notification(Struct, frozen=True):
     """A content distribution request (WebSub §7).
 
     Args:
-        body: The content; None where there is nothing to send any more.
-        content_type: What it is.
-        position: The place in the log that it reaches.
+        body: The content; None if there is nothing left to send.
+        content_type: Its media type.
+        position: The position in the log that it reaches.
     """
 
     body: bytes | None
@@ -31,8 +31,7 @@ class Notification(Struct, frozen=True):
 
 
 class Notifications:
-    """What subscriptions are sent. Those at one place of one log are sent the same, which is
-    worked out once.
+    """Builds notifications. Subscriptions at one position of one log share the same one.
 
     Args:
         topics: The logs.
@@ -42,8 +41,8 @@ class Notifications:
         self._topics = topics
         self._last: tuple[LogState, int, Notification] | None = None
 
-    def at_hand(self, subscription: Subscription) -> Notification | None:
-        """Return what is next where that takes neither reading nor merging; else None."""
+    def cached(self, subscription: Subscription) -> Notification | None:
+        """Return the next notification if that takes neither reading nor merging; else None."""
         topic, after = subscription.topic, subscription.position
         state = self._topics.state(topic)  # another value whenever anything in the log changes
         if self._last is not None and self._last[0] is state and self._last[1] == after:
@@ -51,29 +50,30 @@ class Notifications:
         entries = _latest(self._topics.recent(topic, after=after) or [])
         if state is None or not entries or (len(entries) > 1 and _chained(entries) > 1):
             return None
-        return self._keep(state, after, _alone(entries[0]))
+        return self._remember(state, after, _alone(entries[0]))
 
     async def next(self, subscription: Subscription) -> Notification:
-        """Read on in the log. What chains is merged; of whole contents only the newest matters.
+        """Read on in the log. Fragments that chain are merged; of whole contents only the newest
+        matters.
 
         Args:
-            subscription: What lags.
+            subscription: A subscription that is behind.
 
         Raises:
             StorageError: The log cannot be read.
         """
-        if (found := self.at_hand(subscription)) is not None:
+        if (found := self.cached(subscription)) is not None:
             return found
         topic, after = subscription.topic, subscription.position
         state = self._topics.state(topic)
         if state is None:
             return Notification(None, "", 0)
         entries = _latest(await self._topics.read(topic, after=after))
-        if not entries:  # what it had not got was trimmed
+        if not entries:  # the undelivered entries were trimmed
             return Notification(None, "", state.position)
-        return self._keep(state, after, await _merged(entries[: _chained(entries)]))
+        return self._remember(state, after, await _merged(entries[: _chained(entries)]))
 
-    def _keep(self, state: LogState, after: int, found: Notification) -> Notification:
+    def _remember(self, state: LogState, after: int, found: Notification) -> Notification:
         self._last = state, after, found
         return found
 
@@ -89,12 +89,12 @@ def _alone(entry: Entry) -> Notification:
 async def _merged(entries: Sequence[Entry]) -> Notification:
     if len(entries) == 1:
         return _alone(entries[0])
-    # Others need not wait for it.
+    # In a thread, since other deliveries need not wait for it.
     body = await asyncio.to_thread(merge, [entry.fragment for entry in entries])
     return Notification(body, MERGED_CONTENT_TYPE, entries[-1].position)
 
 
 def _latest(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Return what is left when a whole content takes the place of all before it."""
+    """Drop the entries before the newest whole content, which it replaces."""
     wholes = (number for number, entry in enumerate(entries) if entry.fragment.whole)
     return entries[max(wholes, default=0) :]

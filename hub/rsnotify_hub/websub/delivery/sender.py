@@ -1,15 +1,16 @@
-"""Delivers what subscriptions lack, and tries again what failed.
+"""Delivers to each subscription what it has not received, and retries what failed.
 
-Theory of operation. A subscription that is up to date costs nothing but its entry. When
-something is appended, it takes a turn (`turns`), in which it reads on in the log, POSTs, and
-moves its cursor; then it takes another, until the log's end is reached. Whatever was appended
-meanwhile is merged, where it chains, so that a slow callback gets few large fragments instead
-of many small ones. A failed try is repeated after a growing wait (`failures`); the log is the
-queue, so waiting costs no memory but a timer.
+Theory of operation. A subscription that is up to date costs nothing but its entry. When something
+is appended to its topic, it gets a slot of the `scheduler`, in which the sender reads on in the
+log, POSTs, and moves the cursor; then it gets another slot, until it reaches the end of the log.
+Entries that were appended meanwhile are merged if they chain, so that a slow callback gets few
+large fragments instead of many small ones. A failed attempt is repeated after a growing wait
+(`failures`). The log is the queue, so a wait costs no memory but a timer.
 
-Most deliveries are the last fragment for somebody who is up to date, to whom a connection is
-open: that is sent in the turn of the loop in which it was appended, and needs no task. A task
-does all else: reading, merging, dialling, and what follows a failure.
+Most deliveries are the newest fragment for a subscription that is up to date, and whose connection
+is open: it is sent within the iteration of the event loop in which it was appended, without a task
+(`_send_now`). A task does everything else: reading, merging, dialling, and handling failures
+(`_attempt`).
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from rsnotify_hub.websub.delivery.delivery import Delivery
 from rsnotify_hub.websub.delivery.failures import FailureHandling
 from rsnotify_hub.websub.delivery.notifications import Notification, Notifications
 from rsnotify_hub.websub.delivery.requests import CallbackRequests
-from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler
-from rsnotify_hub.websub.delivery.turn import DeliverySlot
+from rsnotify_hub.websub.delivery.scheduler import DeliveryScheduler, DeliverySlot
+from rsnotify_hub.websub.registry import SubscriptionUpdates
 
 log = logging.getLogger("rsnotify.hub.websub")
 
-#: How long deliveries under way may take when the hub stops, in seconds.
+#: How long running deliveries may take when the hub stops, in seconds.
 CLOSE_SECONDS = 3.0
 
 
@@ -45,257 +46,283 @@ class DeliverySender:
     """Delivers to each subscription, one notification after another.
 
     Args:
-        callbacks: Makes the requests.
-        configuration: The settings of retries.
-        clock: Tells the current instant.
-        statistics: Where deliveries are counted.
-        move: Moves a subscription's place in the log.
-        note: Stores how deliveries fail, whenever that may have changed.
-        end: Ends a subscription, for a reason; False where it goes on: it was renewed meanwhile,
-            or cannot be forgotten now.
-        turns: Say when each may be asked.
+        requests: Makes the requests.
+        scheduler: Decides when each may start.
+        updates: Stores cursors and failures, and ends subscriptions.
+        configuration: The retry settings.
+        clock: Returns the current instant.
+        statistics: Counts deliveries.
 
     Attributes:
-        failures: What failed.
+        failures: Handles failed attempts.
     """
 
     def __init__(
         self,
-        callbacks: CallbackRequests,
+        requests: CallbackRequests,
+        scheduler: DeliveryScheduler,
+        updates: SubscriptionUpdates,
         configuration: Configuration,
         clock: Callable[[], Instant],
         statistics: Statistics,
-        *,
-        move: Callable[[Delivery, int], None],
-        note: Callable[[Delivery], None],
-        end: Callable[[Delivery, str], Awaitable[bool]],
-        turns: DeliveryScheduler,
     ) -> None:
         self._retry = Retry(configuration.retry_seconds, configuration.max_retry_seconds)
         self.failures = FailureHandling(self._retry, configuration.give_up_seconds, statistics)
-        self._callbacks = callbacks
-        self._turns = turns
+        self._requests = requests
+        self._scheduler = scheduler
+        self._updates = updates
         self._clock = clock
         self._statistics = statistics
-        self._move = move
-        self._note = note
-        self._end = end
         self._topics: Topics | None = None
         self._notifications: Notifications | None = None
         self._closed = False
 
     def start(self, topics: Topics) -> None:
-        """Take the logs to read from."""
+        """Set the logs to read from."""
         self._topics = topics
         self._notifications = Notifications(topics)
 
     def waiting(self) -> int:
-        """Count the deliveries that wait for a connection."""
-        return self._turns.waiting()
+        """Return the number of deliveries that wait for capacity."""
+        return self._scheduler.waiting()
 
-    def updated(self, delivery: Delivery) -> None:
-        """Begin to deliver what was appended, also to one that was given up."""
+    # What may trigger an attempt.
+
+    def deliver_appended(self, delivery: Delivery) -> None:
+        """Deliver what was appended to the topic, also if the delivery was given up."""
         if delivery.given_up_since is not None:
-            delivery.take_heart(self._clock())
-            self._note(delivery)
+            delivery.resume_trying(self._clock())
+            self._updates.store_trouble(delivery)
         self.wake(delivery)
 
-    def encourage(self, delivery: Delivery) -> None:
-        """Try now rather than later; a failure then leaves the backoff as it is."""
-        if delivery.timer is not None:
-            delivery.timer.cancel()
-            delivery.timer = delivery.retry_at = None
-        delivery.take_heart(self._clock())
-        delivery.is_extra = delivery.turn is None  # else it is under way by the backoff
+    def retry_now(self, delivery: Delivery) -> None:
+        """Make an attempt now; if it fails, the backoff stays as it is."""
+        self._cancel_wait(delivery)
+        delivery.resume_trying(self._clock())
+        delivery.is_extra = delivery.slot is None  # else the attempt is one of the backoff
         self.wake(delivery, at_once=True)
-        self._note(delivery)
-
-    def interrupt(self, delivery: Delivery) -> None:
-        """Break off what is under way, or waits."""
-        turn, delivery.turn = delivery.turn, None
-        if turn is not None and (turn.task is None or turn.task is not asyncio.current_task()):
-            self._turns.cancel(turn)
-        if delivery.timer is not None:
-            delivery.timer.cancel()
-            delivery.timer = delivery.retry_at = None
+        self._updates.store_trouble(delivery)
 
     def wake(self, delivery: Delivery, *, at_once: bool = False) -> None:
-        """Deliver what is lacking, unless that is under way or waits for its time.
+        """Deliver what is missing, unless an attempt runs or waits.
 
         Args:
-            delivery: Whose.
-            at_once: Whether to try at once what failed before.
+            delivery: The delivery.
+            at_once: Whether to retry now if the last attempt failed.
         """
-        if delivery.turn is not None or delivery.timer is not None or self._closed:
+        if delivery.slot is not None or delivery.timer is not None or self._closed:
             return
-        if not self.lags(delivery):
+        if not self.is_behind(delivery):
             delivery.behind_since = None
             return
         delivery.behind_since = delivery.behind_since or self._clock()
         if delivery.subscription.suspended or delivery.given_up_since is not None:
-            self._note(delivery)
+            self._updates.store_trouble(delivery)
             return
-        wait = 0.0 if at_once else self.failures.rest_of_wait(delivery, self._clock())
+        wait = 0.0 if at_once else self.failures.remaining_wait(delivery, self._clock())
         if wait > 0:
-            self._wait(delivery, wait)
+            self._retry_in(delivery, wait)
         else:
-            self._try(delivery)
+            self._submit(delivery)
 
-    def lags(self, delivery: Delivery) -> bool:
-        """Whether the log has something that was not delivered."""
+    def is_behind(self, delivery: Delivery) -> bool:
+        """Return whether the log has an entry that was not delivered."""
         assert self._topics is not None
         subscription = delivery.subscription
         return subscription.position < self._topics.position(subscription.topic)
 
-    def _wait(self, delivery: Delivery, seconds: float) -> None:
-        delivery.due = delivery.retry_at = self._clock() + timedelta(seconds=seconds)
-        delivery.timer = asyncio.get_running_loop().call_later(seconds, self._again, delivery)
+    def _retry_in(self, delivery: Delivery, seconds: float) -> None:
+        delivery.backoff_until = delivery.retry_at = self._clock() + timedelta(seconds=seconds)
+        delivery.timer = asyncio.get_running_loop().call_later(seconds, self._retry_due, delivery)
 
-    def _again(self, delivery: Delivery) -> None:
+    def _retry_due(self, delivery: Delivery) -> None:
         delivery.timer = None
         self.wake(delivery, at_once=True)
 
-    def _try(self, delivery: Delivery) -> None:
-        failed = delivery.failures > 0
-        self._statistics.retries += failed
+    def _cancel_wait(self, delivery: Delivery) -> None:
+        if delivery.timer is not None:
+            delivery.timer.cancel()
+            delivery.timer = delivery.retry_at = None
+
+    def interrupt(self, delivery: Delivery) -> None:
+        """Cancel the attempt that runs or waits."""
+        slot, delivery.slot = delivery.slot, None
+        if slot is not None and (slot.task is None or slot.task is not asyncio.current_task()):
+            self._scheduler.cancel(slot)
+        self._cancel_wait(delivery)
+
+    async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
+        """End a subscription, and cancel what is under way to it.
+
+        Args:
+            delivery: The delivery.
+            lease: The end of the lease that it is ended for, if it may have been renewed since.
+
+        Returns:
+            Whether it has ended; False if it was renewed.
+
+        Raises:
+            StorageError: It could not be deleted, and continues.
+        """
+        ended = await self._updates.end(delivery, lease=lease)
+        if ended:
+            self.interrupt(delivery)
+        return ended
+
+    # One attempt.
+
+    def _submit(self, delivery: Delivery) -> None:
+        is_retry = delivery.failures > 0
+        self._statistics.retries += is_retry
         delivery.retry_at = None
-        delivery.turn = self._turns.take(
-            delivery.authority,
-            partial(self._work, delivery),
-            begin=partial(self._begin, delivery),
-            slow=failed,
+        delivery.slot = self._scheduler.submit(
+            delivery.authority, partial(self._start, delivery), slow=is_retry
         )
 
-    def _begin(self, delivery: Delivery, turn: DeliverySlot) -> bool:
-        """Send at once what is at hand, where a connection waits for it.
+    def _start(self, delivery: Delivery, slot: DeliverySlot) -> None:
+        try:
+            if self._send_now(delivery, slot):
+                return
+        except Exception:
+            log.exception("a delivery to the callback at %s needs a task", slot.host)
+        self._scheduler.run(slot, self._attempt(delivery, slot))
 
-        So nearly all deliveries go, and need no task; `_work` can do everything.
+    def _send_now(self, delivery: Delivery, slot: DeliverySlot) -> bool:
+        """Send the next notification without a task, if it is in memory and a connection is open.
+
+        Nearly all deliveries take this path; `_attempt` can do everything.
         """
         assert self._notifications is not None
         subscription = delivery.subscription
-        notification = self._notifications.at_hand(subscription)
+        notification = self._notifications.cached(subscription)
         if notification is None or notification.body is None:
             return False
         if is_expired(subscription, self._clock()):
             return False
-        request = self._callbacks.begin(
-            subscription, notification.body, notification.content_type, turn.answered
+        request = self._requests.begin(
+            subscription, notification.body, notification.content_type, slot.complete
         )
         if request is None:
             return False
-        turn.expect(request, partial(self._answered, delivery, turn, notification))
+        slot.watch(request, partial(self._answered, delivery, slot, notification))
         return True
 
     def _answered(
         self,
         delivery: Delivery,
-        turn: DeliverySlot,
+        slot: DeliverySlot,
         notification: Notification,
         answer: Answer | None,
     ) -> None:
+        """Handle the answer to what `_send_now` sent."""
         if answer is None:
-            self._turns.go_on(turn, self._work(delivery, turn))
+            self._scheduler.run(slot, self._attempt(delivery, slot))
         elif answer.verdict is not AnswerVerdict.DELIVERED:
-            # No coroutine yet: a task that is cancelled before it begins would leave it unawaited.
-            self._turns.go_on(
-                turn, self._conclude(delivery, turn, partial(self._failed, delivery, answer))
-            )
+            # A coroutine made here would never be awaited if the task is cancelled before it runs.
+            failed = partial(self._record_failure, delivery, answer)
+            self._scheduler.run(slot, self._finish(delivery, slot, failed))
         else:
-            self._succeeded(delivery, turn, notification)
+            wait = 0.0
+            try:
+                self._record_success(delivery, notification)
+            except Exception:
+                wait = self._log_fault(delivery)
+            delivery.slot = None
+            self._scheduler.release(slot)
+            self._continue(delivery, wait)
 
-    def _succeeded(
-        self, delivery: Delivery, turn: DeliverySlot, notification: Notification
+    async def _attempt(self, delivery: Delivery, slot: DeliverySlot) -> None:
+        await self._finish(delivery, slot, partial(self._deliver_next, delivery, slot))
+
+    async def _finish(
+        self, delivery: Delivery, slot: DeliverySlot, work: Callable[[], Awaitable[float | None]]
     ) -> None:
-        wait = 0.0
-        try:
-            self._delivered(delivery, notification)
-        except Exception:
-            wait = self._broken_off(delivery)
-        delivery.turn = None
-        self._turns.end(turn)
-        self._go_on(delivery, wait)
-
-    def _broken_off(self, delivery: Delivery) -> float:
-        """Tell of a fault of ours, which must not end what somebody subscribed to; return the
-        seconds until the next try.
-        """
-        log.exception("a delivery of %s broke off", delivery.subscription.topic)
-        return self._retry.most
-
-    async def _work(self, delivery: Delivery, turn: DeliverySlot) -> None:
-        await self._conclude(delivery, turn, partial(self._deliver_next, delivery, turn))
-
-    async def _conclude(
-        self, delivery: Delivery, turn: DeliverySlot, work: Callable[[], Awaitable[float | None]]
-    ) -> None:
-        """Do the work of a turn, and see to the next."""
+        """Do the work of an attempt, and arrange the next one."""
         wait: float | None = None
         try:
             wait = await work()
         except Exception:
-            wait = self._broken_off(delivery)
+            wait = self._log_fault(delivery)
         finally:
-            if delivery.turn is turn:
-                delivery.turn = None
-        if delivery.turn is None:
-            self._go_on(delivery, wait)
+            if delivery.slot is slot:
+                delivery.slot = None
+        if delivery.slot is None:
+            self._continue(delivery, wait)
 
-    def _go_on(self, delivery: Delivery, wait: float | None) -> None:
-        """Deliver the next after some seconds; None where that is for others to say."""
+    def _log_fault(self, delivery: Delivery) -> float:
+        """Log a fault of the hub, which must not end a subscription; return the seconds until the
+        next attempt.
+        """
+        log.exception("a delivery of %s failed with an internal error", delivery.subscription.topic)
+        return self._retry.most
+
+    def _continue(self, delivery: Delivery, wait: float | None) -> None:
+        """Make the next attempt after some seconds; None if it needs another trigger."""
         if wait is None or self._closed:
             return
         if wait:
-            self._wait(delivery, wait)
+            self._retry_in(delivery, wait)
         else:
             self.wake(delivery)
 
-    async def _deliver_next(self, delivery: Delivery, turn: DeliverySlot) -> float | None:
-        """Deliver once. Return the seconds to wait until the next; None when that is for others
-        to say.
-        """
+    async def _deliver_next(self, delivery: Delivery, slot: DeliverySlot) -> float | None:
+        """Deliver one notification, and return the seconds until the next attempt (`_continue`)."""
         assert self._notifications is not None
         if is_expired(delivery.subscription, self._clock()):
-            return None if await self._end(delivery, "its lease has ended") else self._retry.first
+            ended = await self._end(delivery, "its lease has ended")
+            return None if ended else self._retry.first
         try:
             notification = await self._notifications.next(delivery.subscription)
         except StorageError as error:
             log.warning("a delivery of %s must wait: %s", delivery.subscription.topic, error)
             return self._retry.first
         if notification.body is not None:
-            answer = await turn.within(
-                self._callbacks.deliver(
+            answer = await slot.limit(
+                self._requests.deliver(
                     delivery.subscription, notification.body, notification.content_type
                 )
             )
-            if delivery.turn is not turn:
+            if delivery.slot is not slot:
                 return None
             if answer.verdict is not AnswerVerdict.DELIVERED:
-                return await self._failed(delivery, answer)
-        self._delivered(delivery, notification)
+                return await self._record_failure(delivery, answer)
+        self._record_success(delivery, notification)
         return 0.0
 
-    def _delivered(self, delivery: Delivery, notification: Notification) -> None:
+    def _record_success(self, delivery: Delivery, notification: Notification) -> None:
         if notification.body is not None:
             self._count(DeliveryOutcome.DELIVERED)
-            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += len(notification.body)
-            delivery.succeeded()
-            if delivery.noted is not None:
-                self._note(delivery)
-        self._move(delivery, notification.position)
+            size = len(notification.body)
+            self._statistics.delivered_bytes[DeliveryTransport.WEBSUB] += size
+            delivery.record_success()
+            if delivery.stored_trouble is not None:
+                self._updates.store_trouble(delivery)
+        self._updates.move_cursor(delivery, notification.position)
 
-    async def _failed(self, delivery: Delivery, answer: Answer) -> float | None:
+    async def _record_failure(self, delivery: Delivery, answer: Answer) -> float | None:
         gone = answer.verdict is AnswerVerdict.GONE
         if gone and await self._end(delivery, "its callback is gone (410)"):
             self._count(DeliveryOutcome.GONE)
             return None
-        wait = self.failures.note(delivery, answer, self._clock())
-        self._note(delivery)
+        wait = self.failures.record(delivery, answer, self._clock())
+        self._updates.store_trouble(delivery)
         return wait
+
+    async def _end(self, delivery: Delivery, reason: str) -> bool:
+        """End a subscription; return False if it continues."""
+        subscription = delivery.subscription
+        log.info("a subscription of %s ends: %s", subscription.topic, reason)
+        try:
+            return await self.end(delivery, lease=subscription.expires)
+        except StorageError as error:
+            # The next attempt ends it: its lease stays over, or the callback answers 410 again.
+            log.warning("a subscription of %s could not be ended: %s", subscription.topic, error)
+            return False
 
     def _count(self, outcome: DeliveryOutcome) -> None:
         self._statistics.deliveries[DeliveryTransport.WEBSUB, outcome] += 1
 
     async def close(self) -> None:
-        """Stop. What is under way has a few seconds to end."""
+        """Stop. Running deliveries have a few seconds to end."""
         self._closed = True
-        await self._turns.close(CLOSE_SECONDS)
+        await self._scheduler.close(CLOSE_SECONDS)

@@ -1,4 +1,4 @@
-"""The GET of a topic after a ping: few redirects, each looked at; never more than is allowed."""
+"""The GET of a topic after a ping, with few redirects and a bounded answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rsnotify_hub.client import exactly, reason_of
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url
 
-#: How often a topic may be moved on before it counts as not there.
+#: How many redirects are followed.
 MAX_REDIRECTS = 3
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -23,29 +23,29 @@ _SUCCESS, _NOT_MODIFIED = 200, 304
 
 
 class Validators(Struct, frozen=True):
-    """What a server tells a version of its content by (RFC 9110 §8.8).
+    """The validators of one version of a content (RFC 9110 §8.8).
 
     Args:
-        etag: Its `ETag`, if there was one.
-        modified: Its `Last-Modified`, likewise.
+        etag: Its `ETag`, if any.
+        modified: Its `Last-Modified`, if any.
     """
 
     etag: str | None = None
     modified: str | None = None
 
     def conditions(self) -> dict[str, str]:
-        """Return the headers of a request for another version than this."""
+        """Return the headers of a request for any other version."""
         headers = {"If-None-Match": self.etag, "If-Modified-Since": self.modified}
         return {name: value for name, value in headers.items() if value is not None}
 
 
 class Fetched(Struct, frozen=True):
-    """What a topic answered.
+    """The answer of a topic.
 
     Args:
         body: Its content.
-        content_type: What it is; empty if it was not said.
-        validators: What tells this version.
+        content_type: Its media type, or the empty string.
+        validators: The validators of this version.
     """
 
     body: bytes
@@ -57,9 +57,9 @@ class TopicClient:
     """Fetches topics.
 
     Args:
-        client: The guarded HTTP client, which looks at every address that it dials.
+        client: The guarded HTTP client, which checks every address that it dials.
         max_bytes: The largest content.
-        seconds: How long a fetch may take, with its redirects.
+        seconds: The time limit of a fetch, with its redirects.
     """
 
     def __init__(self, client: aiohttp.ClientSession, *, max_bytes: int, seconds: float) -> None:
@@ -72,13 +72,13 @@ class TopicClient:
 
         Args:
             topic: Its URL.
-            known: What tells the version that is there already.
+            known: The validators of the version that the log has.
 
         Returns:
-            None where that is still the version.
+            Its answer; None if the version is still the same.
 
         Raises:
-            Unavailable: It did not answer with content that can be used.
+            Unavailable: It did not answer with usable content.
         """
         try:
             async with asyncio.timeout(self._seconds):
@@ -93,11 +93,11 @@ class TopicClient:
                 exactly(url), allow_redirects=False, headers=known.conditions()
             ) as response:
                 if response.status not in _REDIRECTS:
-                    return await self._take(topic, response)
-                url = _next(topic, url, response.headers.get("Location", ""))
+                    return await self._read(topic, response)
+                url = _target(topic, url, response.headers.get("Location", ""))
         raise Unavailable(topic, f"it redirects more than {MAX_REDIRECTS} times")
 
-    async def _take(self, topic: str, response: aiohttp.ClientResponse) -> Fetched | None:
+    async def _read(self, topic: str, response: aiohttp.ClientResponse) -> Fetched | None:
         if response.status == _NOT_MODIFIED:
             return None
         if response.status != _SUCCESS:
@@ -120,17 +120,17 @@ class TopicClient:
 
 
 def _short(validator: str | None) -> str | None:
-    """Remember no more of a stranger's header than a validator needs."""
+    """Drop a validator of unreasonable length."""
     return validator if validator is not None and len(validator) <= _MAX_VALIDATOR else None
 
 
-def _next(topic: str, url: str, location: str) -> str:
-    """Return where a redirect leads, if one may go there."""
+def _target(topic: str, url: str, location: str) -> str:
+    """Return the target of a redirect, if it may be followed."""
     target = urldefrag(str(exactly(url).join(URL(location, encoded=True)))).url
     try:
         check_url(target, "the Location")
     except Refusal:
-        raise Unavailable(topic, "it redirects to what is no usable URL") from None
+        raise Unavailable(topic, "it redirects to an unusable URL") from None
     if urlsplit(url).scheme == "https" and urlsplit(target).scheme != "https":
         raise Unavailable(topic, "it redirects from https to http")
     return target

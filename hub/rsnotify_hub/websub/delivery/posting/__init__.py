@@ -1,4 +1,4 @@
-"""POST to many callbacks over connections that are kept, at little cost for each.
+"""A small HTTP/1.1 client for POST requests over kept connections.
 
-It knows HTTP, and neither topics nor subscriptions: bytes go out, a `Reply` comes back.
+It knows neither topics nor subscriptions: bytes go out, an `HttpReply` comes back.
 """

@@ -1,11 +1,10 @@
-"""Dialling what strangers named: each address is checked when it is dialled."""
+"""Connections to hosts that strangers name: each address is checked when it is dialled."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
 from functools import partial
 
 import aiohappyeyeballs
@@ -14,8 +13,8 @@ from aiohttp.abc import ResolveResult
 from rsnotify_hub.client import guarded_socket
 from rsnotify_hub.lookups import Lookups
 from rsnotify_hub.websub.delivery.posting.connection import CallbackConnection, ConnectionOwner
-from rsnotify_hub.websub.delivery.posting.replies import Unreachable
 from rsnotify_hub.websub.delivery.posting.request_head import CallbackOrigin
+from rsnotify_hub.websub.delivery.posting.response import Unreachable
 
 #: How long one address is tried alone, in seconds (RFC 8305 §5).
 _HEAD_START = 0.25
@@ -25,19 +24,19 @@ class CallbackDialer:
     """Opens connections.
 
     Args:
-        keeper: Who keeps them.
+        owner: Keeps them between requests.
         allow_private_addresses: Whether to dial any address.
-        tls: How TLS is spoken; by default with the certificates that the system trusts.
+        tls: The TLS settings; by default those of the system.
     """
 
     def __init__(
         self,
-        keeper: ConnectionOwner,
+        owner: ConnectionOwner,
         *,
         allow_private_addresses: bool,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._keeper = keeper
+        self._owner = owner
         self._lookups = Lookups()
         self._make_socket = None if allow_private_addresses else guarded_socket
         self._tls = tls or ssl.create_default_context()
@@ -46,11 +45,11 @@ class CallbackDialer:
         """Open a connection.
 
         Raises:
-            Unreachable: None can be made, or none may be.
+            Unreachable: None can be opened, or the address is refused.
         """
         try:
             return await self._dial(origin)
-        except (OSError, RuntimeError, ValueError) as error:  # as aiohappyeyeballs and uvloop do
+        except (OSError, RuntimeError, ValueError) as error:  # from aiohappyeyeballs and uvloop
             raise Unreachable from error
 
     async def _dial(self, origin: CallbackOrigin) -> CallbackConnection:
@@ -64,25 +63,19 @@ class CallbackDialer:
             interleave=1,
             socket_factory=self._make_socket,
         )
-        return await self._open(origin, connected)
-
-    async def _open(self, origin: CallbackOrigin, connected: socket.socket) -> CallbackConnection:
-        loop = asyncio.get_running_loop()
-        make: Callable[[], CallbackConnection] = partial(CallbackConnection, origin, self._keeper)
+        # No certificate has the dot of the DNS root.
+        name = origin.host.rstrip(".") if origin.secure else None
         try:
-            if not origin.secure:
-                return (await loop.create_connection(make, sock=connected))[1]
-            return (
-                await loop.create_connection(
-                    make,
-                    sock=connected,
-                    ssl=self._tls,
-                    server_hostname=origin.host.rstrip("."),  # no certificate has the root's dot
-                )
-            )[1]
+            _, connection = await asyncio.get_running_loop().create_connection(
+                partial(CallbackConnection, origin, self._owner),
+                sock=connected,
+                ssl=self._tls if origin.secure else None,
+                server_hostname=name,
+            )
         except BaseException:
             connected.close()
             raise
+        return connection
 
 
 def _address(found: ResolveResult) -> tuple[str, int] | tuple[str, int, int, int]:

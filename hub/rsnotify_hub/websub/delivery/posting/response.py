@@ -1,37 +1,64 @@
-"""Reading answers: bytes in, a `HttpReply` out, with bounds on all that may come before it ends.
+"""Responses of callbacks: bytes in, an `HttpReply` out, all of it bounded.
 
-Theory of operation. A 2xx counts as soon as its head is there. Of any other answer the beginning
-of the body is wanted too. What remains of a body is read and thrown away, so that the connection
-can be used again; but one bound on the bytes of an answer holds for everything: heads, 1xx before
-them, chunk extensions, trailers and bodies.
+Theory of operation. A 2xx counts as soon as its head has arrived. Of any other response the first
+bytes of the body are kept too. The rest of a body is read and dropped, so that the connection can
+be used again; but one limit on the bytes of a response covers everything: heads, 1xx responses
+before them, chunk extensions, trailers and bodies.
 """
 
 from __future__ import annotations
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from msgspec import Struct
 
-from rsnotify_hub.websub.delivery.posting.replies import HttpReply, NoReply
+from rsnotify.errors import RsnotifyError
 
-#: After how many bytes of one answer no more are read, and its connection is given up.
+#: The bytes of one response after which its connection is aborted.
 ANSWER_BYTES = 64 * 1024
 
-#: After how many bytes that is so while its head has not ended.
+#: The same while its head is incomplete.
 HEAD_BYTES = 16 * 1024
 
-#: How much of the body of a failed answer is kept.
+#: How much of the body of a failed response is kept.
 EXCERPT_BYTES = 4096
 
-#: How many answers with 1xx may come before the one that counts.
+#: How many 1xx responses may precede the final one.
 INTERIM = 20
 
 
+class HttpReply(Struct, frozen=True):
+    """A response.
+
+    Args:
+        status: Its final status, never a 1xx.
+        retry_after: The value of its `Retry-After` header, or the empty string.
+        excerpt: The first bytes of its body, if it is a failure.
+    """
+
+    status: int
+    retry_after: str = ""
+    excerpt: bytes = b""
+
+
+class NoReply(RsnotifyError):
+    """The callback was reached, but did not answer with valid HTTP."""
+
+
+class Unreachable(RsnotifyError):
+    """No connection could be opened; the cause says why."""
+
+
+class StaleConnection(NoReply):
+    """A kept connection had already ended; the request may or may not have arrived."""
+
+
 class ResponseReader:
-    """Reads the answers of one connection, one after another.
+    """Reads the responses of one connection, one after another.
 
     Attributes:
-        begun: Whether anything has come of the present answer.
-        status: Its status; 0 while that is not known.
-        complete: Whether all of it has come.
+        begun: Whether any byte of the current response has arrived.
+        status: Its status; 0 while unknown.
+        complete: Whether all of it has arrived.
         reusable: Whether another request can be sent after it.
     """
 
@@ -40,16 +67,17 @@ class ResponseReader:
         self.start()
 
     def start(self) -> None:
-        """Expect the answer to a new request."""
+        """Expect the response to a new request."""
         self.begun = self.complete = self.reusable = False
         self.status = self._size = self._interim = 0
         self._retry_after = self._excerpt = b""
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Take what has come.
+        """Parse bytes that have arrived.
 
         Raises:
-            NoReply: It is no answer, or none that ends; what is known of it stands.
+            NoReply: They are no HTTP response, or one that exceeds a limit. `rest` returns what
+                is known of it.
         """
         if self._size > (ANSWER_BYTES if self.status else HEAD_BYTES):
             raise NoReply("answers with too much")
@@ -65,7 +93,7 @@ class ResponseReader:
             raise NoReply("answers what is not HTTP") from None
 
     def reply(self) -> HttpReply | None:
-        """Return the answer as soon as enough of it is known; None before."""
+        """Return the response as soon as enough of it is known; None before."""
         if 200 <= self.status < 300:
             return HttpReply(self.status)
         if self.complete or len(self._excerpt) >= EXCERPT_BYTES:
@@ -73,27 +101,24 @@ class ResponseReader:
         return None
 
     def rest(self) -> HttpReply | None:
-        """Return the answer as far as it is known; None where not even its status is."""
+        """Return the response as far as it is known; None if not even its status is."""
         if not self.status:
             return None
         excerpt = self._excerpt[:EXCERPT_BYTES]
         return HttpReply(self.status, self._retry_after.decode("latin-1"), excerpt)
 
-    # What llhttp calls.
+    # Callbacks of llhttp.
 
     def on_message_begin(self) -> None:
-        """Begin an answer."""
         if self.complete:
-            self.reusable = False  # nobody asked for another answer
+            self.reusable = False  # this response has no request
             raise NoReply("answers more than it was asked")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, or a trailer."""
         if len(name) == 11 and name.lower() == b"retry-after":
             self._retry_after = value
 
     def on_headers_complete(self) -> None:
-        """Take the status."""
         status = self._parser.get_status_code()
         if status >= 200:
             self.status = status
@@ -106,12 +131,10 @@ class ResponseReader:
             raise NoReply("answers with 1xx without end")
 
     def on_body(self, body: bytes) -> None:
-        """Take some of the body."""
         if len(self._excerpt) < EXCERPT_BYTES and self.status >= 300:
             self._excerpt += body
 
     def on_message_complete(self) -> None:
-        """End an answer."""
         if self.status:
             self.complete = True
             self.reusable = self._parser.should_keep_alive()

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from rsnotify.errors import InvalidDocument
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_hub.websub.pinging.channel_lists import announce, keys_at, part_after
+from rsnotify_hub.websub.pinging.news import announce, keys_at, part_after
 from tests.hub.helpers import at, changes
 
 
