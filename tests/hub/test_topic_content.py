@@ -333,9 +333,7 @@ async def test_anybody_may_ping_an_open_topic_but_not_publish_on_it(
     assert len(site.requests) == 1
 
 
-async def test_pings_create_no_more_open_topics_than_the_limit(
-    run_hub: RunHub, site: TopicServer
-):
+async def test_pings_create_no_more_open_topics_than_the_limit(run_hub: RunHub, site: TopicServer):
     async with run_hub(open_topics=[site.url], max_open_topics=2, ping_seconds=0) as hub:
         for query in ("?1", "?2"):
             await ping(hub, site.url + query)

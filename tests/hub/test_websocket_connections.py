@@ -1,4 +1,4 @@
-"""`GET /ws`: what holds for every connection, whatever it is for."""
+"""`GET /ws`: the rules of every connection, whatever its role."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ async def subscribed(socket: Socket) -> None:
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let the hub look once at each of its WebSockets, which it does at no other time."""
-    keepers: list[KeepAlive] = []
-    monkeypatch.setattr(KeepAlive, "_begin", lambda keeper: keepers.append(keeper))
+    """Check each WebSocket of the hub once; the hub itself never does."""
+    made: list[KeepAlive] = []
+    monkeypatch.setattr(KeepAlive, "_schedule", lambda keep_alive: made.append(keep_alive))
 
-    def go_round() -> None:
-        for connection in keepers[0].connections():
+    def check_all() -> None:
+        for connection in made[0].connections():
             connection.check()
 
-    return go_round
+    return check_all
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Those who are live on one topic: who is quick, who is slow, and a write to all who are quick."""
+"""The live subscribers of one topic, and the write to all of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from rsnotify_hub.websocket.connection import WebSocketConnection
 
 log = logging.getLogger("rsnotify.hub.websocket")
 
-_IS_FILE = os.name == "posix"
+_SOCKETS_ARE_FILES = os.name == "posix"
 
 
 class AudienceMember(Protocol):
-    """Whoever is in an audience."""
+    """A member of an audience."""
 
     connection: WebSocketConnection
 
@@ -23,16 +23,17 @@ M = TypeVar("M", bound=AudienceMember)
 
 
 class Audience(Generic[M]):
-    """Those who are live on one topic.
+    """The live subscribers of one topic.
 
-    Theory of operation. Nothing waits in the transport of one that is quick (`WebSocketConnection.is_paused`
-    is false), so its socket can be written to directly, which costs a tenth less than to go by
-    the transport. What the socket does not take, and every error, is left to the transport. A
-    member must leave before its socket is closed: `WebSocketConnection` ends before that at the latest.
+    Theory of operation. A member is *quick* while nothing waits in its transport
+    (`WebSocketConnection.is_paused` is false). Then its socket can be written to directly, which
+    costs a tenth less than a write through the transport. What the socket does not accept, and
+    every error, is left to the transport. A member must be removed before its socket is closed;
+    `WebSocketConnection` reports its end before that.
 
     Attributes:
-        quick: Those who are quick, and their sockets.
-        slow: Those for whose sockets something waits.
+        quick: The quick members, and the file descriptors of their sockets.
+        slow: The others.
     """
 
     def __init__(self) -> None:
@@ -40,11 +41,11 @@ class Audience(Generic[M]):
         self.slow: set[M] = set()
 
     def __len__(self) -> int:
-        """Return how many they are."""
+        """Return the number of members."""
         return len(self.quick) + len(self.slow)
 
     def put(self, member: M) -> None:
-        """Put a member where it belongs now."""
+        """Add a member, or sort it again as quick or slow."""
         self.remove(member)
         if member.connection.is_paused:
             self.slow.add(member)
@@ -52,12 +53,11 @@ class Audience(Generic[M]):
             self.quick[member] = _descriptor(member.connection)
 
     def remove(self, member: M) -> None:
-        """Let a member go."""
         self.slow.discard(member)
         self.quick.pop(member, None)
 
     def write(self, data: bytes) -> None:
-        """Write to all who are quick. Who is slow then has got it all the same."""
+        """Write to all quick members. One that becomes slow by it has still got all of the data."""
         size, write = len(data), os.write
         for member, descriptor in tuple(self.quick.items()):
             try:
@@ -72,11 +72,11 @@ def _write_rest(connection: WebSocketConnection, data: bytes, sent: int) -> None
     try:
         connection.transport.write(memoryview(data)[sent:])
     except Exception:
-        # Its transport has ended, and says so soon; the others must not miss this.
+        # Its transport has ended, and reports that soon; the others must still get the data.
         log.debug("a subscriber could not be written to", exc_info=True)
 
 
 def _descriptor(connection: WebSocketConnection) -> int:
-    """Return the file of a connection's socket; none, -1, where sockets are no files."""
-    socket = connection.transport.get_extra_info("socket") if _IS_FILE else None
+    """Return the file descriptor of a connection's socket; -1 where sockets are no files."""
+    socket = connection.transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
     return -1 if socket is None else socket.fileno()

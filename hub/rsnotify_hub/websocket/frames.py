@@ -16,7 +16,7 @@ from rsnotify_hub.refusals import Code, Refusal
 
 
 class Subscribe(Struct, frozen=True, tag="subscribe"):
-    """A Destination asks for a topic, or a part of it, from an instant on, or live only."""
+    """A Destination subscribes to a topic or a selection from it, since an instant or live only."""
 
     topic: str
     since: str | None = None
@@ -24,13 +24,13 @@ class Subscribe(Struct, frozen=True, tag="subscribe"):
 
 
 class Publish(Struct, frozen=True, tag="publish"):
-    """A Source says that fragments of a topic follow."""
+    """A Source announces that fragments of a topic follow."""
 
     topic: str
 
 
 class Subscribed(Struct, frozen=True, tag="subscribed", omit_defaults=True):
-    """The hub will send what is selected; its log ends at `through`, and so many listen."""
+    """The hub will send the selection; its log ends at `through`; `audience` counts subscribers."""
 
     topic: str
     through: str | None
@@ -46,7 +46,7 @@ class Gap(Struct, frozen=True, tag="gap"):
 
 
 class PublishingFrame(Struct, frozen=True, tag="publishing"):
-    """The hub will take fragments; its log ends at `through`."""
+    """The hub accepts fragments; its log ends at `through`."""
 
     topic: str
     through: str | None
@@ -60,7 +60,7 @@ class Accepted(Struct, frozen=True, tag="accepted"):
 
 
 class Error(Struct, frozen=True, tag="error"):
-    """The hub refuses, and closes."""
+    """The hub refuses a frame, and closes the connection."""
 
     code: Code
     message: str
@@ -83,10 +83,10 @@ _encoder = msgspec.json.Encoder()
 
 
 def decode(text: bytes) -> Subscribe | Publish:
-    """Read a control frame of a client.
+    """Parse a control frame of a client.
 
     Raises:
-        Refusal: It is none.
+        Refusal: It is invalid.
     """
     try:
         frame: Subscribe | Publish = _decoder.decode(text)
@@ -96,22 +96,22 @@ def decode(text: bytes) -> Subscribe | Publish:
 
 
 def encode(frame: Sent) -> bytes:
-    """Write the text of a control frame."""
+    """Return the text of a control frame."""
     return _encoder.encode(frame)
 
 
 def instant(value: Instant | None) -> str | None:
-    """Write an instant as control frames carry it."""
+    """Format an instant for a control frame."""
     return None if value is None else format_datetime(value)
 
 
 def text_frame(payload: bytes) -> bytes:
-    """Encode a whole unmasked text frame (RFC 6455 §5.2), as a server sends it."""
+    """Encode an unmasked, unfragmented text frame (RFC 6455 §5.2)."""
     return _frame(_TEXT, payload)
 
 
 def document_frames(fragments: Iterable[Fragment]) -> bytes:
-    """Encode a frame of each of some fragments; all subscribers of a topic share these bytes."""
+    """Encode one frame for each fragment; all subscribers of a topic share these bytes."""
     return b"".join([_frame(_TEXT if is_text(each) else _BINARY, each.body) for each in fragments])
 
 

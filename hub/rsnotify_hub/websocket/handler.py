@@ -1,4 +1,4 @@
-"""`GET /ws`: who gets a WebSocket, and what its first frame makes of it."""
+"""`GET /ws`: who may open a WebSocket, and the role that its first frame gives it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rsnotify_hub.websocket.frames import (
     decode,
     encode,
 )
-from rsnotify_hub.websocket.handshake import Upgraded, hand_over, shake_hands
+from rsnotify_hub.websocket.handshake import Upgraded, accept_upgrade, hand_over
 from rsnotify_hub.websocket.keep_alive import KeepAlive
 from rsnotify_hub.websocket.origins import Origins
 from rsnotify_hub.websocket.publishing import WebSocketInbox, accept_fragments
@@ -51,23 +51,23 @@ _CLOSE_CODES = {
     Code.TOO_MANY: TRY_AGAIN_LATER,
 }
 
-_Work = Callable[[], Coroutine[Any, Any, None]]
+_NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame came")
 
-_NOTHING_CAME = "no subscribe or publish frame came"
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 class WebSocketHandler:
     """The handler of `GET /ws`.
 
     Args:
-        intake: Says who may publish, and reads fragments.
+        intake: Checks publishers, and reads fragments.
         topics: The logs.
         channel: The live subscribers.
-        selections: What some of them asked for.
-        limits: Say how often one client may connect.
-        statistics: Where refusals are counted.
-        configuration: The limits of one connection, and how many there may be.
-        public_url: How others reach the hub: its own pages may open a WebSocket.
+        groups: The groups of those that requested a selection.
+        limits: The rate limits of one client.
+        statistics: Counts refusals.
+        configuration: The limits of one connection, and of their number.
+        public_url: The public URL of the hub, whose own pages may open a WebSocket.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class WebSocketHandler:
         intake: Intake,
         topics: Topics,
         channel: WebSocketChannel,
-        selections: SelectionGroups,
+        groups: SelectionGroups,
         limits: Limits,
         statistics: Statistics,
         configuration: Configuration,
@@ -85,25 +85,26 @@ class WebSocketHandler:
         self._intake = intake
         self._topics = topics
         self._channel = channel
-        self._selections = selections
+        self._groups = groups
         self._limits = limits
         self._statistics = statistics
         self._configuration = configuration
         self._origins = Origins(public_url, configuration.websocket_origins)
-        self._seats = Seats(
+        self._limit = Seats(
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
-        self._keeper = KeepAlive(configuration.websocket_ping_seconds)
+        self._keep_alive = KeepAlive(configuration.websocket_ping_seconds)
         self._publishing: dict[WebSocketInbox, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def count(self) -> int:
-        """Count the open connections."""
-        return len(self._keeper)
+        """Return the number of open connections."""
+        return len(self._keep_alive)
 
     def queued(self) -> int:
-        """Return the bytes that wait for clients to take them."""
-        waiting = (each.transport.get_write_buffer_size() for each in self._keeper.connections())
+        """Return the number of bytes that wait for clients to read."""
+        connections = self._keep_alive.connections()
+        waiting = (each.transport.get_write_buffer_size() for each in connections)
         return sum(waiting) + self._channel.queued()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -111,44 +112,44 @@ class WebSocketHandler:
 
         Raises:
             Refusal: There are too many.
-            HTTPException: It is no WebSocket, or of a stranger's page.
+            HTTPException: The request is no WebSocket's, or its page may not open one.
         """
         self._check(request)
-        answer = shake_hands(request)
+        answer = accept_upgrade(request)
         hand_over(request, answer, partial(self._connect, request))
         return Upgraded()
 
     def _check(self, request: web.Request) -> None:
         if not self._origins.allows(request.headers.get("Origin"), request.host):
-            # No token would help, so that this is no refusal that asks for one.
+            # Not a Refusal, whose answer would request a token: none would help.
             self._statistics.refused[Code.FORBIDDEN] += 1
             raise web.HTTPForbidden(text="pages of this origin may not open a WebSocket here\n")
         self._limits.connections.check(request.remote)
-        if self._seats.full or self._seats.has_enough(request.remote or ""):
+        if self._limit.full or self._limit.has_enough(request.remote or ""):
             raise Refusal(Code.TOO_MANY, "too many WebSockets are open; come back later")
 
     def _connect(
-        self, request: web.Request, transport: asyncio.Transport, done: Callable[[], None]
+        self, request: web.Request, transport: asyncio.Transport, release: Callable[[], None]
     ) -> WebSocketConnection:
         address = request.remote or ""
-        self._seats.take(address)
+        self._limit.take(address)
 
-        def gone(connection: WebSocketConnection) -> None:
-            done()
-            self._seats.leave(address)
-            self._keeper.remove(connection)
+        def lost(connection: WebSocketConnection) -> None:
+            release()
+            self._limit.leave(address)
+            self._keep_alive.remove(connection)
 
         max_bytes = self._configuration.max_fragment_bytes
-        connection = WebSocketConnection(transport, max_bytes=max_bytes, gone=gone)
-        connection.listener = _Newcomer(
-            partial(self._first, connection, request),
-            partial(self.refuse, connection, Refusal(Code.BAD_REQUEST, _NOTHING_CAME)),
+        connection = WebSocketConnection(transport, max_bytes=max_bytes, on_lost=lost)
+        connection.handler = _FirstFrame(
+            partial(self._first_message, connection, request),
+            partial(self.refuse, connection, _NO_FIRST_FRAME),
             self._configuration.request_seconds,
         )
-        self._keeper.add(connection)
+        self._keep_alive.add(connection)
         return connection
 
-    def _first(
+    def _first_message(
         self,
         connection: WebSocketConnection,
         request: web.Request,
@@ -173,7 +174,7 @@ class WebSocketHandler:
     ) -> None:
         permission = self._intake.check_publisher(request, frame.topic)
         connection.allow_large()
-        connection.listener = inbox = WebSocketInbox(connection)
+        connection.handler = inbox = WebSocketInbox(connection)
         read, check = self._intake.read, permission.check
         work = partial(accept_fragments, inbox, frame.topic, self._topics, read, check)
         self._publishing[inbox] = task = self._begin(connection, work)
@@ -185,20 +186,20 @@ class WebSocketHandler:
         since, select = since_of(frame), select_of(frame)
         address, group = request.remote or "", None
         if select:
-            group = self._selections.enter(Stream(frame.topic, select), self._topics, address)
+            group = self._groups.enter(Stream(frame.topic, select), self._topics, address)
         subscriber = (
             WebSocketSubscriber(connection, frame.topic, self._channel, self._refuse_more)
             if group is None
             else SelectiveSubscriber(
-                connection, group, address, self._selections, self._channel, self._refuse_more
+                connection, group, address, self._groups, self._channel, self._refuse_more
             )
         )
-        connection.listener = subscriber
+        connection.handler = subscriber
         self._channel.enter(subscriber)
-        feed = group or FullReplay(self._topics, frame.topic)
+        source = group or FullReplay(self._topics, frame.topic)
         granted = select if group else EVERYTHING
-        work = partial(replay, subscriber, since, self._topics, feed, granted, self._channel)
-        subscriber.replaying = self._begin(connection, work).cancel
+        work = partial(replay, subscriber, since, self._topics, source, granted, self._channel)
+        subscriber.cancel_replay = self._begin(connection, work).cancel
 
     def _begin(self, connection: WebSocketConnection, work: _Work) -> asyncio.Task[None]:
         task = asyncio.create_task(self._run(connection, work))
@@ -212,12 +213,12 @@ class WebSocketHandler:
         except Refusal as refusal:
             self.refuse(connection, refusal)
         except Exception:
-            # Whatever went wrong here, the client is to come back, and others go on.
+            # After a fault of the hub, the client reconnects, and the others are not affected.
             log.exception("a connection failed")
             connection.close(INTERNAL_ERROR, "the hub failed")
 
     def refuse(self, connection: WebSocketConnection, refusal: Refusal) -> None:
-        """Say why, and close."""
+        """Send the reason, and close."""
         if connection.has_ended:
             return
         self._statistics.refused[refusal.code] += 1
@@ -228,37 +229,37 @@ class WebSocketHandler:
         self.refuse(connection, Refusal(Code.BAD_REQUEST, "a subscriber sends one frame only"))
 
     async def close(self) -> None:
-        """Acknowledge what Sources have sent, then tell every client that the hub stops."""
+        """Acknowledge what Sources have sent, then close every connection."""
         for inbox in self._publishing:
             inbox.finish()
         if self._publishing:
             await asyncio.wait(self._publishing.values(), timeout=CLOSE_SECONDS)
-        for connection in self._keeper.connections():
+        for connection in self._keep_alive.connections():
             connection.close(GOING_AWAY, "the hub stops")
-        # Each is dropped if it takes too long to answer.
-        await self._keeper.emptied()
+        # Connections that do not answer in time are aborted.
+        await self._keep_alive.wait_until_empty()
 
 
-class _Newcomer:
-    """A client that has not said yet what it wants (a `Listener`).
+class _FirstFrame:
+    """Waits for the first frame of a client (a `FrameHandler`).
 
     Args:
-        first: Called with its first message.
-        late: Called if none comes in time.
-        seconds: How long it has.
+        received: Called with the first message.
+        timed_out: Called if none arrives in time.
+        seconds: The time limit.
     """
 
-    __slots__ = ("_first", "_timer")
+    __slots__ = ("_received", "_timer")
 
     def __init__(
-        self, first: Callable[..., None], late: Callable[[], None], seconds: float
+        self, received: Callable[..., None], timed_out: Callable[[], None], seconds: float
     ) -> None:
-        self._first = first
-        self._timer = asyncio.get_running_loop().call_later(seconds, late)
+        self._received = received
+        self._timer = asyncio.get_running_loop().call_later(seconds, timed_out)
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
         self._timer.cancel()
-        self._first(payload, is_text=is_text)
+        self._received(payload, is_text=is_text)
 
     def paused(self) -> None:
         pass

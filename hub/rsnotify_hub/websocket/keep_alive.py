@@ -1,4 +1,4 @@
-"""Which WebSockets are open, and whether they live: one timer for all of them."""
+"""The open WebSockets, and regular pings to them, with one timer for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import cycle
 
 from rsnotify_hub.websocket.connection import WebSocketConnection
 
-#: A round of pings is made in so many parts, so that they do not all go out at once.
+#: A round of pings is made in so many parts, so that they are not all sent at once.
 _PARTS = 30
 
 
@@ -15,55 +15,52 @@ class KeepAlive:
     """Checks every connection once a round.
 
     Args:
-        seconds: How long a round takes.
+        seconds: The length of a round.
     """
 
     def __init__(self, seconds: float) -> None:
-        self._every = seconds / _PARTS
+        self._interval = seconds / _PARTS
         self._parts: list[dict[WebSocketConnection, None]] = [{} for _ in range(_PARTS)]
         self._part_of: dict[WebSocketConnection, dict[WebSocketConnection, None]] = {}
-        # A newcomer joins another part than the one before; each part has its turn in order.
-        self._joining, self._turns = cycle(self._parts), cycle(self._parts)
+        # New connections are spread over the parts; the parts are checked in the same order.
+        self._next_to_join, self._next_to_check = cycle(self._parts), cycle(self._parts)
         self._timer: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
 
     def __len__(self) -> int:
-        """Return how many connections there are."""
+        """Return the number of connections."""
         return len(self._part_of)
 
     def connections(self) -> list[WebSocketConnection]:
-        """Return every connection."""
         return list(self._part_of)
 
     def add(self, connection: WebSocketConnection) -> None:
-        """Keep a connection."""
-        part = next(self._joining)
+        part = next(self._next_to_join)
         part[connection] = None
         self._part_of[connection] = part
         self._empty.clear()
         if self._timer is None:
-            self._begin()
+            self._schedule()
 
     def remove(self, connection: WebSocketConnection) -> None:
-        """Forget a connection."""
+        """Remove a connection, if it is there."""
         part = self._part_of.pop(connection, None)
         if part is not None:
             del part[connection]
         if not self._part_of:
             self._empty.set()
 
-    async def emptied(self) -> None:
-        """Wait until there is no connection."""
+    async def wait_until_empty(self) -> None:
         await self._empty.wait()
 
-    def _begin(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._every, self._turn)
+    def _schedule(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._check_part)
 
-    def _turn(self) -> None:
+    def _check_part(self) -> None:
         self._timer = None
-        for connection in list(next(self._turns)):
+        for connection in list(next(self._next_to_check)):
             if not connection.has_ended:
                 connection.check()
         if self._part_of:
-            self._begin()
+            self._schedule()

@@ -1,35 +1,153 @@
-"""Those who asked for a part of a topic only, in groups that asked for the same.
+"""Subscribers that requested a selection from a topic, in groups with the same selection.
 
-A group costs the hub for as long as somebody is in it, so that a topic has not too many. No client
-can take them all: one gets another only while more are free than it has.
+A group costs the hub filtering as long as it has a member, so the number of groups of a topic is
+limited. No client can use up that number: it may create another group only while more are left than
+it has.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from rsnotify.errors import StorageError
+from rsnotify.format.datetimes import Instant
 from rsnotify_hub.access.clients import bucket_of, is_loopback
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.selecting.cutting import Cutting
+from rsnotify_hub.selecting.leaving import join
 from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.websocket.connection import WebSocketConnection
-from rsnotify_hub.websocket.group import SelectionGroup
 from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscriber
+
+log = logging.getLogger("rsnotify.hub.websocket")
+
+#: How long a group waits after a failure, in seconds.
+_RETRY_SECONDS = 1.0
+
+
+class SelectionGroup:
+    """The subscribers of one selection (a `LogReplay`), for which fragments are filtered once.
+
+    Theory of operation. The log is the group's queue: the group has a position in it. Entries after
+    that position are filtered and sent to all members at once, like those of a topic. Empty
+    fragments, which are held back for a moment, are after that position. A new subscriber joins the
+    audience only once it has everything that the log had when it came: it may know a part of that
+    already, and replays the rest by itself.
+
+    Args:
+        selection: The selection, and its topic.
+        topics: The logs.
+        filter_cache: Filters fragments.
+        live: Sends to the members.
+    """
+
+    def __init__(
+        self, selection: Stream, topics: Topics, filter_cache: Sieve, live: WebSocketChannel
+    ) -> None:
+        self.selection = selection
+        self._clients: Counter[str] = Counter()
+        self._key = selection.key
+        self._topics = topics
+        self._filter_cache = filter_cache
+        self._live = live
+        position = topics.position(selection.topic)
+        self._reader = Cutting(selection, topics, filter_cache, position)
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._moved = asyncio.Event()
+
+    @property
+    def owner(self) -> str | None:
+        """The client whose group it is: its oldest member; None if it is empty."""
+        return next(iter(self._clients), None)
+
+    def enter(self, client: str) -> None:
+        """Add a connection of a client."""
+        self._clients[client] += 1
+
+    def leave(self, client: str) -> None:
+        """Remove a connection of a client."""
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
+
+    @property
+    def end(self) -> int:
+        """The position in the log up to which the live members have everything."""
+        return self._reader.position
+
+    def is_behind(self, position: int) -> bool:
+        """Return whether the members are still to be sent entries up to a position."""
+        return self.end < position
+
+    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
+        """Return the filtered log, up to the position of the group (`LogReplay.read`).
+
+        Raises:
+            StorageError: The store cannot be read.
+        """
+        if self.end <= after:
+            await self._moved.wait()
+        entries = await self._topics.read(self.selection.topic, after=after, since=since)
+        wanted = [entry for entry in entries if entry.position <= self.end]
+        return join(await self._filter_cache.left(self.selection, wanted, old=True))
+
+    def wake(self) -> None:
+        """Send what was appended."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def close(self) -> None:
+        """Send nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            while self._reader.has_more:
+                if filtered := await self._reader.next():
+                    self._live.deliver(self._key, filtered)
+                # Wake those that wait now, and nobody later.
+                self._moved.set()
+                self._moved.clear()
+            if self._reader.holds:
+                self._wake_in(self._reader.wait)
+        except StorageError as error:
+            log.error("a part of %s cannot be sent: %s", self.selection.topic, error)
+            self._wake_in(_RETRY_SECONDS)
+        except Exception:
+            # A fault of the hub must not end the subscriptions of the group.
+            log.exception("a part of %s could not be sent", self.selection.topic)
+            self._wake_in(_RETRY_SECONDS)
+        finally:
+            self._task = None
+
+    def _wake_in(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.wake)
 
 
 class SelectionGroups:
     """The groups of every topic (a `Channel`).
 
     Args:
-        live: Sends.
-        sieve: Cuts.
+        live: Sends to the members.
+        filter_cache: Filters fragments.
         most: How many groups a topic may have.
     """
 
-    def __init__(self, live: WebSocketChannel, sieve: Sieve, most: int) -> None:
+    def __init__(self, live: WebSocketChannel, filter_cache: Sieve, most: int) -> None:
         self._live = live
-        self._sieve = sieve
+        self._filter_cache = filter_cache
         self._most = most
         self._groups: dict[str, dict[Stream, SelectionGroup]] = {}
 
@@ -39,46 +157,47 @@ class SelectionGroups:
             group.wake()
 
     def subscribers(self, topic: str) -> int:
-        """Return none: the channel that sends counts them (`Channel.subscribers`)."""
+        """Return 0: `WebSocketChannel` counts the members (`Channel.subscribers`)."""
         return 0
 
-    def enter(self, stream: Stream, topics: Topics, address: str) -> SelectionGroup | None:
-        """Join a group.
+    def enter(self, selection: Stream, topics: Topics, address: str) -> SelectionGroup | None:
+        """Add a subscriber to the group of a selection.
 
         Args:
-            stream: Which part of which topic.
+            selection: The selection, and its topic.
             topics: The logs.
-            address: Where one is.
+            address: The address of the subscriber.
 
         Returns:
-            None where the topic, or the client there, has too many; then one gets all of it.
+            The group; None if the topic or the client has too many, so that the subscriber gets all
+            of the topic.
         """
-        groups = self._groups.get(stream.topic, {})
-        group = groups.get(stream)
+        groups = self._groups.get(selection.topic, {})
+        group = groups.get(selection)
         if group is None:
-            if not self._has_room(groups.values(), address):
+            if not self._may_create(groups.values(), address):
                 return None
-            group = SelectionGroup(stream, topics, self._sieve, self._live)
-            self._groups.setdefault(stream.topic, {})[stream] = group
+            group = SelectionGroup(selection, topics, self._filter_cache, self._live)
+            self._groups.setdefault(selection.topic, {})[selection] = group
         group.enter(bucket_of(address))
         return group
 
-    def _has_room(self, groups: Iterable[SelectionGroup], address: str) -> bool:
-        holders = [group.holder for group in groups]
-        # This machine's own may be a proxy, which brings many.
-        held = 0 if is_loopback(address) else holders.count(bucket_of(address))
-        return held < self._most - len(holders)
+    def _may_create(self, groups: Iterable[SelectionGroup], address: str) -> bool:
+        owners = [group.owner for group in groups]
+        # A loopback address may be that of a proxy for many clients.
+        owned = 0 if is_loopback(address) else owners.count(bucket_of(address))
+        return owned < self._most - len(owners)
 
     def leave(self, group: SelectionGroup, address: str) -> None:
-        """Leave a group."""
+        """Remove a subscriber from its group."""
         group.leave(bucket_of(address))
-        if group.holder is not None:
+        if group.owner is not None:
             return
         group.close()
-        groups = self._groups[group.stream.topic]
-        del groups[group.stream]
+        groups = self._groups[group.selection.topic]
+        del groups[group.selection]
         if not groups:
-            del self._groups[group.stream.topic]
+            del self._groups[group.selection.topic]
 
     def close(self) -> None:
         """Send nothing more."""
@@ -88,34 +207,33 @@ class SelectionGroups:
 
 
 class SelectiveSubscriber(WebSocketSubscriber):
-    """One of a group (a `Listener`).
+    """A member of a group (a `FrameHandler`).
 
     Args:
         connection: The connection.
         group: The group, which it has entered.
-        address: Where it is.
-        selections: All groups.
+        address: Its address.
+        groups: All groups.
         channel: All subscribers.
         refuse: Called when it sends more than its first frame.
     """
 
-    __slots__ = ("_address", "_group", "_selections")
+    __slots__ = ("_address", "_group", "_groups")
 
     def __init__(
         self,
         connection: WebSocketConnection,
         group: SelectionGroup,
         address: str,
-        selections: SelectionGroups,
+        groups: SelectionGroups,
         channel: WebSocketChannel,
         refuse: Callable[[WebSocketConnection], None],
     ) -> None:
-        super().__init__(connection, group.stream.topic, channel, refuse, group.stream.key)
+        super().__init__(connection, group.selection.topic, channel, refuse, group.selection.key)
         self._group = group
         self._address = address
-        self._selections = selections
+        self._groups = groups
 
     def lost(self) -> None:
-        """Leave."""
         super().lost()
-        self._selections.leave(self._group, self._address)
+        self._groups.leave(self._group, self._address)

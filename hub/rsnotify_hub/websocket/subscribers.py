@@ -1,12 +1,12 @@
-"""The Destinations' side of `GET /ws`: who is live on which topic, and what each still gets.
+"""The Destinations' side of `GET /ws`: the live subscribers of each topic.
 
-Theory of operation. A subscriber first *replays* (`replay.py`), then goes *live* in the turn of
-the event loop in which its place is the end of the log, so that nothing lies between. Live, all
-subscribers of a topic share the bytes of one frame, or of all frames of one commit. Most are
-*quick*: all that was sent to them is on its way, and what is new is written at once
-(`audience.py`). One that could not take all is *slow* until it has, and what is new waits in a
-queue of its own, of shared bytes. A subscriber whose queue grows too long is cut off. So a slow
-one costs the others nothing, and a quick one costs a write.
+Theory of operation. A subscriber first *replays* the log (`replay`), then goes *live* in the
+iteration of the event loop in which its position is the end of the log, so that nothing is missed
+in between. All live subscribers of a topic share the bytes of one frame, or of all frames of one
+commit. Most are *quick*: everything sent to them has left their transport, and new data is written
+at once (`audience`). A *slow* subscriber has data waiting in its transport, and until that is gone,
+new data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long is
+cut off. So a slow subscriber costs the others nothing, and a quick one costs a write.
 """
 
 from __future__ import annotations
@@ -27,22 +27,26 @@ log = logging.getLogger("rsnotify.hub.websocket")
 _DELIVERED = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.DELIVERED)
 _CUT_OFF = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
 
-#: How long one that was cut off has to read what its transport holds, in seconds.
-_LAST_CHANCE_SECONDS = 10.0
+#: How long a subscriber that was cut off has to read what its transport holds, in seconds.
+_CUT_OFF_SECONDS = 10.0
 
 
 class WebSocketSubscriber:
-    """One connection that listens to a topic (a `Listener`).
+    """A connection that receives a topic (a `FrameHandler`).
 
     Args:
         connection: The connection.
         topic: The topic.
         channel: All subscribers.
         refuse: Called when it sends more than its first frame.
-        key: What it gets, among all that is delivered; the topic itself where that is all of it.
+        key: The key of its audience; the topic itself if it receives all of it.
+
+    Attributes:
+        queue: What waits for it while it is slow.
+        cancel_replay: Cancels its replay; None once it is live.
     """
 
-    __slots__ = ("_channel", "_refuse", "connection", "key", "queue", "replaying", "topic")
+    __slots__ = ("_channel", "_refuse", "cancel_replay", "connection", "key", "queue", "topic")
 
     def __init__(
         self,
@@ -56,36 +60,33 @@ class WebSocketSubscriber:
         self.topic = topic
         self.key = key or topic
         self.queue: SendQueue | None = None
-        self.replaying: Callable[[], object] | None = None
+        self.cancel_replay: Callable[[], object] | None = None
         self._channel = channel
         self._refuse = refuse
 
     def received(self, payload: bytes, *, is_text: bool) -> None:
-        """Refuse what is more than the first frame."""
+        """Refuse everything after the first frame."""
         self._refuse(self.connection)
 
     def paused(self) -> None:
-        """Become slow."""
-        self._channel.slow_down(self)
+        self._channel.mark_slow(self)
 
     def resumed(self) -> None:
-        """Send what waits, and become quick when that was all."""
         if self.queue is None or self.queue.send(self.connection):
-            self._channel.speed_up(self)
+            self._channel.mark_quick(self)
 
     def lost(self) -> None:
-        """Leave."""
-        if self.replaying is not None:
-            self.replaying()
+        if self.cancel_replay is not None:
+            self.cancel_replay()
         self._channel.leave(self)
 
 
 class SendQueue:
-    """What waits for a slow subscriber.
+    """The frames that wait for a slow subscriber.
 
     Args:
-        max_bytes: How much may, with what its transport holds.
-        max_frames: How many frames may.
+        max_bytes: How many bytes may wait, including those in its transport.
+        max_frames: How many frames may wait.
     """
 
     __slots__ = ("_max_bytes", "_max_frames", "_waiting", "frames", "size")
@@ -98,15 +99,15 @@ class SendQueue:
         self.frames = 0
 
     def put(self, data: bytes, count: int, *, ahead: int) -> bool:
-        """Add frames.
+        """Add frames, if the limits allow it.
 
         Args:
             data: The frames.
-            count: How many they are.
-            ahead: The bytes that its transport holds.
+            count: The number of frames.
+            ahead: The number of bytes in the transport.
 
         Returns:
-            False if that would be too much, so that they were not added.
+            Whether they were added.
         """
         if ahead + self.size + len(data) > self._max_bytes:
             return False
@@ -118,7 +119,7 @@ class SendQueue:
         return True
 
     def send(self, connection: WebSocketConnection) -> bool:
-        """Send as much as the transport takes; tell whether that was all."""
+        """Send as much as the transport accepts; return whether that was all."""
         while self._waiting and not connection.is_paused:
             data, count = self._waiting.popleft()
             self.size -= len(data)
@@ -132,7 +133,7 @@ class WebSocketChannel:
 
     Args:
         configuration: How much may wait for one subscriber.
-        statistics: Where deliveries are counted.
+        statistics: Counts deliveries.
     """
 
     def __init__(self, configuration: Configuration, statistics: Statistics) -> None:
@@ -143,13 +144,13 @@ class WebSocketChannel:
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[Entry]) -> None:
-        """Send to everybody who is live (`Channel.deliver`), on a topic or a part of it."""
+        """Send to all live subscribers (`Channel.deliver`) of a topic or of a selection from it."""
         audience = self._audiences.get(key)
         if audience is None:
             return
         data = document_frames(entry.fragment for entry in entries)
         count = len(entries)
-        # Who becomes slow by this write has got it.
+        # A subscriber that becomes slow by the write below has got the data already.
         slow = list(audience.slow)
         self.count(data, count, len(audience))
         audience.write(data)
@@ -164,25 +165,26 @@ class WebSocketChannel:
         if not subscriber.queue.put(data, count, ahead=ahead):
             log.warning("a subscriber of %s does not keep up and is cut off", subscriber.topic)
             self._statistics.deliveries[_CUT_OFF] += 1
-            # The close comes after the frame under way; its queue is dropped with it.
-            connection.close(TRY_AGAIN_LATER, "queue overflow", seconds=_LAST_CHANCE_SECONDS)
+            # The close follows the frame that is being sent; the queue is dropped with it.
+            connection.close(TRY_AGAIN_LATER, "queue overflow", seconds=_CUT_OFF_SECONDS)
 
     def count(self, data: bytes, count: int, subscribers: int = 1) -> None:
-        """Count what is sent to some subscribers."""
+        """Count deliveries of the same frames to some subscribers."""
         self._statistics.deliveries[_DELIVERED] += count * subscribers
-        self._statistics.delivered_bytes[DeliveryTransport.WEBSOCKET] += len(data) * subscribers
+        size = len(data) * subscribers
+        self._statistics.delivered_bytes[DeliveryTransport.WEBSOCKET] += size
 
     def subscribers(self, topic: str) -> int:
-        """Count the subscribers of a topic, those that replay among them."""
+        """Return the number of subscribers of a topic, including those that replay."""
         return self._open[topic]
 
     def queued(self) -> int:
-        """Return the bytes that wait in the queues of all subscribers."""
+        """Return the number of bytes in the queues of all subscribers."""
         slow = [each for audience in self._audiences.values() for each in audience.slow]
         return sum(each.queue.size for each in slow if each.queue is not None)
 
     def enter(self, subscriber: WebSocketSubscriber) -> None:
-        """Take note of a subscriber, which gets nothing yet."""
+        """Count a subscriber, which receives nothing yet."""
         self._open[subscriber.topic] += 1
 
     def join(self, subscriber: WebSocketSubscriber) -> None:
@@ -190,7 +192,7 @@ class WebSocketChannel:
         self._audiences.setdefault(subscriber.key, Audience()).put(subscriber)
 
     def leave(self, subscriber: WebSocketSubscriber) -> None:
-        """Forget a subscriber."""
+        """Remove a subscriber."""
         topic, key = subscriber.topic, subscriber.key
         if audience := self._audiences.get(key):
             audience.remove(subscriber)
@@ -200,14 +202,14 @@ class WebSocketChannel:
         if not self._open[topic]:
             del self._open[topic]
 
-    def slow_down(self, subscriber: WebSocketSubscriber) -> None:
-        """Take note that a subscriber, if it is live, is slow."""
+    def mark_slow(self, subscriber: WebSocketSubscriber) -> None:
+        """Queue for a subscriber from now on, if it is live."""
         audience = self._audiences.get(subscriber.key)
         if audience is not None and subscriber in audience.quick:
             audience.put(subscriber)
 
-    def speed_up(self, subscriber: WebSocketSubscriber) -> None:
-        """Take note that a subscriber, if it is live, is quick again."""
+    def mark_quick(self, subscriber: WebSocketSubscriber) -> None:
+        """Write to a subscriber at once from now on, if it is live."""
         audience = self._audiences.get(subscriber.key)
         if audience is not None and subscriber in audience.slow:
             subscriber.queue = None
