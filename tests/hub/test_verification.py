@@ -103,12 +103,12 @@ async def test_a_host_that_is_asked_too_much_must_wait(deliveries: Deliveries, c
     verification = deliveries.verification
     for number in range(PENDING_SHARE):
         one = intent(f"{callback.url}/{number}", "unsubscribe")
-        assert verification.refusal(one, f"client {number}") is None
+        assert verification.quota.refusal(one, f"client {number}") is None
         verification.verify(one, f"client {number}")
-    assert verification.refusal(intent(callback), "another") is not None
-    assert verification.refusal(intent(ELSEWHERE), "another") is None
+    assert verification.quota.refusal(intent(callback), "another") is not None
+    assert verification.quota.refusal(intent(ELSEWHERE), "another") is None
     await verification.close()
-    assert verification.refusal(intent(callback), "another") is None
+    assert verification.quota.refusal(intent(callback), "another") is None
 
 
 async def test_a_client_has_its_share_and_leaves_room_for_others(
@@ -120,18 +120,20 @@ async def test_a_client_has_its_share_and_leaves_room_for_others(
 
         async def subscribe(number: int, client: str) -> None:
             one = intent(f"{callback.url}/{number}")
-            assert verification.refusal(one, client) is None
+            assert verification.quota.refusal(one, client) is None
             verification.verify(one, client)
             await deliveries.until(lambda: len(channel.all()) == number)
 
         await subscribe(1, "greedy")
         await subscribe(2, "greedy")
         new = intent(f"{callback.url}/3")
-        assert "you asked for" in (verification.refusal(new, "greedy") or "")
-        assert verification.refusal(intent(f"{callback.url}/1"), "greedy") is None, "a renewal"
-        assert verification.refusal(intent(ELSEWHERE, "unsubscribe"), "greedy") is None
+        assert "you asked for" in (verification.quota.refusal(new, "greedy") or "")
+        assert verification.quota.refusal(intent(f"{callback.url}/1"), "greedy") is None, (
+            "a renewal"
+        )
+        assert verification.quota.refusal(intent(ELSEWHERE, "unsubscribe"), "greedy") is None
         await subscribe(3, "modest")
-        assert "at this hub" in (verification.refusal(intent(ELSEWHERE), "third") or "")
+        assert "at this hub" in (verification.quota.refusal(intent(ELSEWHERE), "third") or "")
     async with opened_channel(tmp_path, clock, **settings) as deliveries:
         assert deliveries.channel.registry.count_client("greedy") == 2
 
@@ -150,9 +152,9 @@ async def test_renewals_that_are_verified_take_no_room_of_a_new_subscription(
             verification.verify(intent(each), "client")
             verification.verify(intent(each, "unsubscribe"), "client")
         new = [intent(f"{callback.url}/new/{number}") for number in range(2)]
-        assert verification.refusal(new[0], "client") is None
+        assert verification.quota.refusal(new[0], "client") is None
         verification.verify(new[0], "client")
-        assert verification.refusal(new[1], "client") is not None
+        assert verification.quota.refusal(new[1], "client") is not None
 
 
 def test_this_machine_has_no_share_and_a_network_of_ipv6_has_one():

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
 
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
@@ -49,18 +49,22 @@ _PING = b"\x89\x00"
 _CONTROL = 0x8
 
 
-class FrameHandler(Protocol):
+class FrameHandler(ABC):
     """The role of a connection."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def received(self, payload: bytes, *, is_text: bool) -> None:
         """Handle a whole message."""
 
-    def paused(self) -> None:
+    def paused(self) -> None:  # noqa: B027  (most roles need not know)
         """The client does not read as fast as the hub sends."""
 
-    def resumed(self) -> None:
+    def resumed(self) -> None:  # noqa: B027
         """Everything that was sent has left the transport."""
 
+    @abstractmethod
     def lost(self) -> None:
         """The connection has ended."""
 

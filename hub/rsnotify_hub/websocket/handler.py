@@ -21,7 +21,7 @@ from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
-from rsnotify_hub.websocket.connection import CLOSE_SECONDS, WebSocketConnection
+from rsnotify_hub.websocket.connection import CLOSE_SECONDS, FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import (
     GOING_AWAY,
     INTERNAL_ERROR,
@@ -51,7 +51,7 @@ _CLOSE_CODES = {
     Code.TOO_MANY: TRY_AGAIN_LATER,
 }
 
-_NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame came")
+_NO_FIRST_FRAME = Refusal(Code.BAD_REQUEST, "no subscribe or publish frame arrived")
 
 _Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -126,7 +126,7 @@ class WebSocketHandler:
             raise web.HTTPForbidden(text="pages of this origin may not open a WebSocket here\n")
         self._limits.connections.check(request.remote)
         if self._limit.full or self._limit.has_enough(request.remote or ""):
-            raise Refusal(Code.TOO_MANY, "too many WebSockets are open; come back later")
+            raise Refusal(Code.TOO_MANY, "too many WebSockets are open; try again later")
 
     def _connect(
         self, request: web.Request, transport: asyncio.Transport, release: Callable[[], None]
@@ -240,8 +240,8 @@ class WebSocketHandler:
         await self._keep_alive.wait_until_empty()
 
 
-class _FirstFrame:
-    """Waits for the first frame of a client (a `FrameHandler`).
+class _FirstFrame(FrameHandler):
+    """Waits for the first frame of a client.
 
     Args:
         received: Called with the first message.
@@ -260,12 +260,6 @@ class _FirstFrame:
     def received(self, payload: bytes, *, is_text: bool) -> None:
         self._timer.cancel()
         self._received(payload, is_text=is_text)
-
-    def paused(self) -> None:
-        pass
-
-    def resumed(self) -> None:
-        pass
 
     def lost(self) -> None:
         self._timer.cancel()

@@ -12,11 +12,7 @@ _PARTS = 30
 
 
 class KeepAlive:
-    """Checks every connection once a round.
-
-    Args:
-        seconds: The length of a round.
-    """
+    """Checks every connection once a round."""
 
     def __init__(self, seconds: float) -> None:
         self._interval = seconds / _PARTS

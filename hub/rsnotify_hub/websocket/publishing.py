@@ -11,7 +11,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.websocket.connection import WebSocketConnection
+from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import Accepted, PublishingFrame, encode, instant
 
 #: How many fragments of one connection may wait for the disk before the hub stops reading.
@@ -21,8 +21,8 @@ _IN_FLIGHT = 256
 _AHEAD_BYTES = 512 * 1024
 
 
-class WebSocketInbox:
-    """The messages of a Source that are not processed yet (a `FrameHandler`).
+class WebSocketInbox(FrameHandler):
+    """The messages of a Source that are not processed yet.
 
     Args:
         connection: The Source's connection; reading pauses while there is much.
@@ -49,12 +49,6 @@ class WebSocketInbox:
         if self._size > _AHEAD_BYTES:
             self.connection.pause_reading()
         self._changed.set()
-
-    def paused(self) -> None:
-        """Do nothing: acknowledgements wait for the transport themselves."""
-
-    def resumed(self) -> None:
-        """Do nothing."""
 
     def lost(self) -> None:
         self.finish()
@@ -142,12 +136,7 @@ async def _append(
 
 
 class _Acknowledgements:
-    """Acknowledges durable fragments: only the latest, which covers those before it.
-
-    Args:
-        connection: The Source's connection.
-        topic: The topic.
-    """
+    """Acknowledges durable fragments: only the latest, which covers those before it."""
 
     def __init__(self, connection: WebSocketConnection, topic: str) -> None:
         self._connection = connection

@@ -67,12 +67,7 @@ class LogReplay(Protocol):
 
 
 class FullReplay:
-    """A whole log (a `LogReplay`).
-
-    Args:
-        topics: The logs.
-        topic: The topic.
-    """
+    """A whole log (a `LogReplay`)."""
 
     def __init__(self, topics: Topics, topic: str) -> None:
         self._topics = topics

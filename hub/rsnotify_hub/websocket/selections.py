@@ -38,12 +38,6 @@ class SelectionGroup:
     fragments, which are held back for a moment, are after that position. A new subscriber joins the
     audience only once it has everything that the log had when it came: it may know a part of that
     already, and replays the rest by itself.
-
-    Args:
-        selection: The selection, and its topic.
-        topics: The logs.
-        filter_cache: Filters fragments.
-        live: Sends to the members.
     """
 
     def __init__(
@@ -137,13 +131,7 @@ class SelectionGroup:
 
 
 class SelectionGroups:
-    """The groups of every topic (a `Channel`).
-
-    Args:
-        live: Sends to the members.
-        filter_cache: Filters fragments.
-        most: How many groups a topic may have.
-    """
+    """The groups of every topic (a `Channel`)."""
 
     def __init__(self, live: WebSocketChannel, filter_cache: Sieve, most: int) -> None:
         self._live = live
@@ -207,16 +195,7 @@ class SelectionGroups:
 
 
 class SelectiveSubscriber(WebSocketSubscriber):
-    """A member of a group (a `FrameHandler`).
-
-    Args:
-        connection: The connection.
-        group: The group, which it has entered.
-        address: Its address.
-        groups: All groups.
-        channel: All subscribers.
-        refuse: Called when it sends more than its first frame.
-    """
+    """A member of a group."""
 
     __slots__ = ("_address", "_group", "_groups")
 

@@ -4,25 +4,27 @@ Theory of operation. A subscriber first *replays* the log (`replay`), then goes 
 iteration of the event loop in which its position is the end of the log, so that nothing is missed
 in between. All live subscribers of a topic share the bytes of one frame, or of all frames of one
 commit. Most are *quick*: everything sent to them has left their transport, and new data is written
-at once (`audience`). A *slow* subscriber has data waiting in its transport, and until that is gone,
-new data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long is
-cut off. So a slow subscriber costs the others nothing, and a quick one costs a write.
+at once (`Audience.write`). A *slow* subscriber has data waiting in its transport, and until that is
+gone, new data waits in a queue of its own, of shared bytes. A subscriber whose queue grows too long
+is cut off. So a slow subscriber costs the others nothing, and a quick one costs a write.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from rsnotify_hub.configuration import Configuration
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
-from rsnotify_hub.websocket.audience import Audience
-from rsnotify_hub.websocket.connection import WebSocketConnection
+from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
 from rsnotify_hub.websocket.frames import TRY_AGAIN_LATER, document_frames
 
 log = logging.getLogger("rsnotify.hub.websocket")
+
+_SOCKETS_ARE_FILES = os.name == "posix"
 
 _DELIVERED = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.DELIVERED)
 _CUT_OFF = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
@@ -31,8 +33,8 @@ _CUT_OFF = (DeliveryTransport.WEBSOCKET, DeliveryOutcome.CUT_OFF)
 _CUT_OFF_SECONDS = 10.0
 
 
-class WebSocketSubscriber:
-    """A connection that receives a topic (a `FrameHandler`).
+class WebSocketSubscriber(FrameHandler):
+    """A connection that receives a topic.
 
     Args:
         connection: The connection.
@@ -128,19 +130,74 @@ class SendQueue:
         return not connection.is_paused
 
 
-class WebSocketChannel:
-    """The live subscribers of every topic (a `Channel`).
+class Audience:
+    """The live subscribers of one topic.
 
-    Args:
-        configuration: How much may wait for one subscriber.
-        statistics: Counts deliveries.
+    Theory of operation. A member is *quick* while nothing waits in its transport
+    (`WebSocketConnection.is_paused` is false). Then its socket can be written to directly, which
+    costs a tenth less than a write through the transport. What the socket does not accept, and
+    every error, is left to the transport. A member must be removed before its socket is closed;
+    `WebSocketConnection` reports its end before that.
+
+    Attributes:
+        quick: The quick members, and the file descriptors of their sockets.
+        slow: The others.
     """
+
+    def __init__(self) -> None:
+        self.quick: dict[WebSocketSubscriber, int] = {}
+        self.slow: set[WebSocketSubscriber] = set()
+
+    def __len__(self) -> int:
+        """Return the number of members."""
+        return len(self.quick) + len(self.slow)
+
+    def put(self, member: WebSocketSubscriber) -> None:
+        """Add a member, or sort it again as quick or slow."""
+        self.remove(member)
+        if member.connection.is_paused:
+            self.slow.add(member)
+        else:
+            self.quick[member] = _descriptor(member.connection)
+
+    def remove(self, member: WebSocketSubscriber) -> None:
+        self.slow.discard(member)
+        self.quick.pop(member, None)
+
+    def write(self, data: bytes) -> None:
+        """Write to all quick members. One that becomes slow by it has still got all of the data."""
+        size, write = len(data), os.write
+        for member, descriptor in tuple(self.quick.items()):
+            try:
+                sent = write(descriptor, data)
+            except OSError:
+                sent = 0
+            if sent != size:
+                _write_rest(member.connection, data, sent)
+
+
+def _write_rest(connection: WebSocketConnection, data: bytes, sent: int) -> None:
+    try:
+        connection.transport.write(memoryview(data)[sent:])
+    except Exception:
+        # Its transport has ended, and reports that soon; the others must still get the data.
+        log.debug("a subscriber could not be written to", exc_info=True)
+
+
+def _descriptor(connection: WebSocketConnection) -> int:
+    """Return the file descriptor of a connection's socket; -1 where sockets are no files."""
+    socket = connection.transport.get_extra_info("socket") if _SOCKETS_ARE_FILES else None
+    return -1 if socket is None else socket.fileno()
+
+
+class WebSocketChannel:
+    """The live subscribers of every topic (a `Channel`)."""
 
     def __init__(self, configuration: Configuration, statistics: Statistics) -> None:
         self._max_bytes = configuration.queue_bytes
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
-        self._audiences: dict[str, Audience[WebSocketSubscriber]] = {}
+        self._audiences: dict[str, Audience] = {}
         self._open: Counter[str] = Counter()
 
     def deliver(self, key: str, entries: Sequence[Entry]) -> None:

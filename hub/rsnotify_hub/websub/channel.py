@@ -59,13 +59,9 @@ class WebSubChannel:
         self._intent_requests = intent_requests
         self._clock = clock
         self._topics: Topics | None = None
+        self._scheduler = scheduler or DeliveryScheduler(configuration.callback_seconds)
         self._sender = DeliverySender(
-            requests,
-            scheduler or DeliveryScheduler(configuration.callback_seconds),
-            self._updates,
-            configuration,
-            clock,
-            statistics,
+            requests, self._scheduler, self._updates, configuration, clock, statistics
         )
 
     @property
@@ -117,7 +113,7 @@ class WebSubChannel:
 
     def waiting(self) -> int:
         """Return the number of deliveries that wait for capacity."""
-        return self._sender.waiting()
+        return self._scheduler.waiting()
 
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
         """Begin to deliver what was appended (`Channel.deliver`)."""

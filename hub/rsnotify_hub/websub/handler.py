@@ -26,16 +26,7 @@ _CONTINUE = "100-continue"
 
 
 class WebSubHandler:
-    """The handler of `POST /websub`.
-
-    Args:
-        intake: Checks publishers, and reads fragments.
-        topics: The logs.
-        pings: Fetches topics.
-        verification: Verifies subscribers.
-        limits: The rate limits of one client.
-        configuration: The size and time limits of one request.
-    """
+    """The handler of `POST /websub`."""
 
     def __init__(
         self,
@@ -101,7 +92,7 @@ class WebSubHandler:
     def _accept(self, request: web.Request, wanted: SubscriptionRequest) -> None:
         self._limits.subscriptions.check(request.remote)
         client = client_of(request.remote)
-        refusal = self._verification.refusal(wanted, client)
+        refusal = self._verification.quota.refusal(wanted, client)
         if refusal is not None:
             raise Refusal(Code.TOO_MANY, refusal)
         unknown = self._topics.state(wanted.topic) is None
@@ -120,7 +111,7 @@ class WebSubHandler:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None
         except ConnectionError:
             # The client is gone; any other error would be logged as a fault of the hub.
-            raise web.HTTPBadRequest(text="the body broke off\n") from None
+            raise web.HTTPBadRequest(text="the body ended early\n") from None
         _check_size(len(body), most)  # a chunked body has no Content-Length
         return body
 
@@ -148,7 +139,7 @@ async def send_continue(request: web.Request) -> None:
         return  # an HTTP/1.0 client knows no interim response, and its Expect must be ignored
     expected = request.headers.get("Expect", "").lower()
     if expected not in ("", _CONTINUE):
-        raise web.HTTPExpectationFailed(text="the hub knows no such expectation\n")
+        raise web.HTTPExpectationFailed(text="the hub supports no such expectation\n")
     if expected:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer itself has not begun

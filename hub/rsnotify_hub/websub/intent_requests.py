@@ -23,17 +23,11 @@ TRIES = 3
 QUICK = Capacity(100, per_host=20)
 SLOW = Capacity(50, per_host=5)
 
-_NOT_SENT = Answer(None, "could not be asked")
+_NOT_SENT = Answer(None, "could not be requested")
 
 
 class IntentRequests:
-    """Makes GET requests to callbacks.
-
-    Args:
-        requests: Makes each request.
-        retry: The waits between attempts.
-        seconds: The time limit of one request.
-    """
+    """Makes GET requests to callbacks."""
 
     def __init__(self, requests: CallbackRequests, retry: Retry, seconds: float) -> None:
         self._requests = requests

@@ -28,12 +28,7 @@ Reservation = tuple[tuple[str, str], ...]
 
 
 class SubscriptionQuota:
-    """Counts pending requests, and decides whether another one is accepted.
-
-    Args:
-        registry: The current subscriptions.
-        configuration: How many there may be.
-    """
+    """Counts pending requests, and decides whether another one is accepted."""
 
     def __init__(self, registry: SubscriptionRegistry, configuration: Configuration) -> None:
         self._registry = registry

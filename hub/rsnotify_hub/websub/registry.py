@@ -85,10 +85,6 @@ class SubscriptionUpdates:
     Theory of operation. Changes of one subscription wait for each other, and a change that has
     waited checks the subscription again: it may have ended or been renewed meanwhile. A change that
     the store refuses has not happened.
-
-    Args:
-        store: Keeps the subscriptions over a restart.
-        registry: The current subscriptions.
     """
 
     def __init__(self, store: Store, registry: SubscriptionRegistry) -> None:

@@ -49,12 +49,8 @@ class _Pending:
 class IntentVerification:
     """Verifies requests, and then subscribes or unsubscribes.
 
-    Args:
-        channel: Keeps the subscriptions.
-        topics: The logs; a new subscription begins at the end of one.
-        intent_requests: Makes the requests to callbacks.
-        configuration: The lease settings, and how many subscriptions there may be.
-        clock: Returns the current instant.
+    Attributes:
+        quota: Decides whether another request is accepted.
     """
 
     def __init__(
@@ -70,12 +66,8 @@ class IntentVerification:
         self._intent_requests = intent_requests
         self._configuration = configuration
         self._clock = clock
-        self._quota = SubscriptionQuota(channel.registry, configuration)
+        self.quota = SubscriptionQuota(channel.registry, configuration)
         self._pending: dict[tuple[str, str], _Pending] = {}
-
-    def refusal(self, request: SubscriptionRequest, client: str) -> str | None:
-        """Return why a request cannot be accepted; None if it can (`SubscriptionQuota.refusal`)."""
-        return self._quota.refusal(request, client)
 
     def verify(self, request: SubscriptionRequest, client: str) -> None:
         """Verify a request in the background.
@@ -91,7 +83,7 @@ class IntentVerification:
         self._accept(request, client, reason)
 
     def _accept(self, request: SubscriptionRequest, client: str, denial: str | None) -> None:
-        accepted = _Accepted(request, client, denial, self._quota.reserve(request, client))
+        accepted = _Accepted(request, client, denial, self.quota.reserve(request, client))
         key = (request.topic, request.callback)
         pending = self._pending.get(key)
         if pending is None:
@@ -99,7 +91,7 @@ class IntentVerification:
         else:
             dropped, pending.next = pending.next, accepted
             if dropped is not None:
-                self._quota.release(dropped.reservation)
+                self.quota.release(dropped.reservation)
 
     def _begin(self, key: tuple[str, str], accepted: _Accepted) -> None:
         task = asyncio.create_task(self._process(accepted))
@@ -109,7 +101,7 @@ class IntentVerification:
     def _processed(
         self, key: tuple[str, str], accepted: _Accepted, task: asyncio.Task[None]
     ) -> None:
-        self._quota.release(accepted.reservation)
+        self.quota.release(accepted.reservation)
         pending = self._pending.pop(key)
         if task.cancelled():
             return

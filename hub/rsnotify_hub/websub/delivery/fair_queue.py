@@ -26,12 +26,7 @@ T = TypeVar("T", bound=QueueItem)
 
 
 class Capacity(Struct, frozen=True):
-    """How many items may run at once.
-
-    Args:
-        count: In all.
-        per_host: Of one host.
-    """
+    """How many items may run at once, in all and of one host."""
 
     count: int
     per_host: int

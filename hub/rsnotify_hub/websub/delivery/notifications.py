@@ -31,11 +31,7 @@ class Notification(Struct, frozen=True):
 
 
 class Notifications:
-    """Builds notifications. Subscriptions at one position of one log share the same one.
-
-    Args:
-        topics: The logs.
-    """
+    """Builds notifications. Subscriptions at one position of one log share the same one."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics

@@ -276,11 +276,7 @@ Starter = Callable[[DeliverySlot], None]
 
 
 class Deadlines:
-    """Expires slots after the same time each, with one timer for all.
-
-    Args:
-        seconds: The time limit.
-    """
+    """Expires slots after the same time each, with one timer for all."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -45,14 +45,6 @@ CLOSE_SECONDS = 3.0
 class DeliverySender:
     """Delivers to each subscription, one notification after another.
 
-    Args:
-        requests: Makes the requests.
-        scheduler: Decides when each may start.
-        updates: Stores cursors and failures, and ends subscriptions.
-        configuration: The retry settings.
-        clock: Returns the current instant.
-        statistics: Counts deliveries.
-
     Attributes:
         failures: Handles failed attempts.
     """
@@ -81,10 +73,6 @@ class DeliverySender:
         """Set the logs to read from."""
         self._topics = topics
         self._notifications = Notifications(topics)
-
-    def waiting(self) -> int:
-        """Return the number of deliveries that wait for capacity."""
-        return self._scheduler.waiting()
 
     # What may trigger an attempt.
 
@@ -152,7 +140,7 @@ class DeliverySender:
         self._cancel_wait(delivery)
 
     async def end(self, delivery: Delivery, *, lease: Instant | None = None) -> bool:
-        """End a subscription, and cancel what is under way to it.
+        """End a subscription, and cancel its delivery.
 
         Args:
             delivery: The delivery.

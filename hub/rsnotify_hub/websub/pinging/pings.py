@@ -36,14 +36,7 @@ _UNKNOWN = Validators()
 
 
 class PingHandler:
-    """Fetches topics, and appends what is new.
-
-    Args:
-        topics: The logs.
-        client: The guarded HTTP client.
-        configuration: How large documents may be, and which topics anybody may ping how often.
-        clock: Returns the current instant.
-    """
+    """Fetches topics, and appends what is new."""
 
     def __init__(
         self,

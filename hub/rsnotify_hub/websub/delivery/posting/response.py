@@ -80,7 +80,7 @@ class ResponseReader:
                 is known of it.
         """
         if self._size > (ANSWER_BYTES if self.status else HEAD_BYTES):
-            raise NoReply("answers with too much")
+            raise NoReply("answers with too many bytes")
         self.begun = True
         self._size += len(data)
         try:
@@ -90,7 +90,7 @@ class ResponseReader:
         except HttpParserError as error:
             if isinstance(error.__context__, NoReply):
                 raise error.__context__ from None
-            raise NoReply("answers what is not HTTP") from None
+            raise NoReply("does not answer with HTTP") from None
 
     def reply(self) -> HttpReply | None:
         """Return the response as soon as enough of it is known; None before."""
@@ -112,7 +112,7 @@ class ResponseReader:
     def on_message_begin(self) -> None:
         if self.complete:
             self.reusable = False  # this response has no request
-            raise NoReply("answers more than it was asked")
+            raise NoReply("answers without a request")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if len(name) == 11 and name.lower() == b"retry-after":
@@ -128,7 +128,7 @@ class ResponseReader:
         if status == 101:
             raise NoReply("answers with another protocol")
         if self._interim > INTERIM:
-            raise NoReply("answers with 1xx without end")
+            raise NoReply("answers with too many 1xx")
 
     def on_body(self, body: bytes) -> None:
         if len(self._excerpt) < EXCERPT_BYTES and self.status >= 300:
