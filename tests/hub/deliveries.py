@@ -29,7 +29,7 @@ from tests.hub.helpers import PATIENCE, TOPIC, Callback, Clock, fragment
 
 
 class Deliveries:
-    """A channel, what verifies its subscribers, and what is around it."""
+    """A channel, its intent verification, and the parts around it."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Deliveries:
 async def opened_channel(
     folder: Path, clock: Clock, scheduler: DeliveryScheduler | None = None, **settings: Any
 ) -> AsyncIterator[Deliveries]:
-    """Open a channel over what the store in a folder keeps."""
+    """Open a channel over the store in a folder."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
     configuration = load_configuration(None, **{**patient, **settings})
     retention = Retention(size=10**9, age=timedelta(days=365))

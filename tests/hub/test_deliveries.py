@@ -1,4 +1,4 @@
-"""Deliveries that fail, wait, are given up and taken up again."""
+"""Deliveries that fail, wait, are given up and are resumed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_failure_says_what_the_callback_answered(
     }
 
 
-async def test_an_error_page_does_not_tell_what_the_callback_must_keep(
+async def test_an_error_page_in_an_excerpt_reveals_no_secret(
     deliveries: Deliveries, callback: Callback
 ):
     callback.url += "/capability1?key=canary2"
@@ -72,14 +72,14 @@ async def test_an_error_page_does_not_tell_what_the_callback_must_keep(
 @pytest.mark.parametrize(
     "query", ["?canary2", "?x=1&canary2", "?x=canary%32", "/can%61ry2", "/c/canary2?a"]
 )
-def test_an_excerpt_hides_what_a_server_makes_of_a_callback(query: str):
+def test_an_excerpt_hides_a_callback_as_a_server_decodes_it(query: str):
     callback = "https://a.example/cb" + query
     subscription = Subscription(TOPIC, callback, "canary3", START, 0)
     said = f"No {callback}, no {unquote(callback)}: canary2, canary3, {{'canary2': '1'}}"
     assert b"canary" not in redacted(said.encode(), subscription)
 
 
-async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(
+async def test_a_delivery_that_fails_for_a_day_waits_for_an_update_and_loses_nothing(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500] * 10_000
@@ -105,7 +105,7 @@ async def test_what_fails_for_a_day_waits_for_an_update_and_loses_nothing(
         assert delivery.behind_since is None
 
 
-async def test_a_dead_callback_of_a_busy_topic_is_not_tried_at_each_update(
+async def test_a_dead_callback_of_a_busy_topic_is_not_requested_at_each_update(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.answers = [500] * 10_000
@@ -125,7 +125,7 @@ async def test_a_dead_callback_of_a_busy_topic_is_not_tried_at_each_update(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_a_callback_that_asks_to_wait_is_waited_for(
+async def test_the_retry_after_of_a_callback_is_honoured(
     deliveries: Deliveries, callback: Callback, clock: Clock, status: int
 ):
     callback.answers, callback.headers = [status], {"Retry-After": "120"}
@@ -135,7 +135,7 @@ async def test_a_callback_that_asks_to_wait_is_waited_for(
     assert delivery.retry_at == clock.now + timedelta(seconds=120)
 
 
-async def test_nobody_may_ask_for_more_than_the_longest_wait(
+async def test_a_retry_after_beyond_the_longest_wait_is_cut(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     day = format_datetime(clock.now + timedelta(days=1), usegmt=True)
@@ -191,7 +191,7 @@ async def test_a_fault_of_the_hub_does_not_end_a_subscription(
         assert (await callback.delivery())[1] == fragment(1, 2)
 
 
-async def test_what_is_under_way_when_the_hub_stops_still_arrives_once(
+async def test_a_delivery_that_runs_when_the_hub_stops_still_arrives_once(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", PATIENCE)
@@ -209,7 +209,9 @@ async def test_what_is_under_way_when_the_hub_stops_still_arrives_once(
         assert (await callback.delivery())[1] == fragment(1, 2)
 
 
-async def test_every_method_signs_as_it_says(tmp_path: Path, callback: Callback, clock: Clock):
+async def test_deliveries_are_signed_with_each_configured_method(
+    tmp_path: Path, callback: Callback, clock: Clock
+):
     for number, (method, digits) in enumerate(
         [("sha1", 40), ("sha256", 64), ("sha384", 96), ("sha512", 128)]
     ):

@@ -1,4 +1,4 @@
-"""Callbacks that misbehave in every way: none keeps another from its deliveries."""
+"""Callbacks that misbehave in every way do not delay the deliveries to others."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ POISONS = [
 
 @asynccontextmanager
 async def poisoned(behaviour: Behaviour) -> AsyncIterator[str]:
-    """A callback that behaves so."""
+    """A callback with one of the behaviours."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -179,7 +179,7 @@ async def test_a_poisoned_callback_fails_and_the_others_get_everything(
         assert bad.subscription.position == 0
 
 
-async def test_many_that_hang_hold_up_nobody(
+async def test_many_hanging_callbacks_delay_no_others(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
@@ -199,9 +199,7 @@ async def test_many_that_hang_hold_up_nobody(
         await deliveries.until(lambda: good.behind_since is None)
 
 
-async def test_an_answer_of_success_is_one_whatever_its_body(
-    tmp_path: Path, callback: Callback, clock: Clock
-):
+async def test_a_success_is_one_whatever_its_body(tmp_path: Path, callback: Callback, clock: Clock):
     async def lie(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\nx")
         await asyncio.Event().wait()

@@ -15,12 +15,12 @@ def test_a_new_subscription_begins_at_the_end_of_the_log():
     assert subscribed(None, **NEW) == Subscription("t", "c", None, at(60), 7)
 
 
-def test_a_renewal_keeps_its_place_and_takes_the_new_secret_and_lease():
+def test_a_renewal_keeps_the_position_and_replaces_secret_and_lease():
     old = Subscription("t", "c", "old", at(10), 3)
     assert subscribed(old, **{**NEW, "secret": "new"}) == Subscription("t", "c", "new", at(60), 3)
 
 
-def test_a_renewal_after_the_lease_has_ended_begins_anew():
+def test_a_renewal_after_the_lease_has_ended_is_a_new_subscription():
     old = Subscription("t", "c", None, at(0), 3)
     assert subscribed(old, **NEW).position == 7
 

@@ -1,4 +1,4 @@
-"""Verification of intent, without the hub around it: what is pending, and who has room."""
+"""Intent verification without the hub around it: pending requests and quotas."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_the_last_of_several_requests_wins(deliveries: Deliveries, callbac
     callback.confirming.set()
     await callback.intent()
     await deliveries.until(lambda: secret_of(deliveries, callback) == "3")
-    assert callback.intents.empty(), "those between were passed over"
+    assert callback.intents.empty(), "those in between were dropped"
     verification.verify(intent(callback), "")
     verification.verify(intent(callback, "unsubscribe"), "")
     await deliveries.until(lambda: channel.find(TOPIC, callback.url) is None)
@@ -76,7 +76,7 @@ async def test_a_pending_renewal_leaves_the_old_state(deliveries: Deliveries, ca
     assert secret_of(deliveries, callback) == "old"
 
 
-async def test_a_lease_counts_from_when_the_callback_was_asked(
+async def test_a_lease_counts_from_the_verification_request(
     deliveries: Deliveries, callback: Callback, clock: Clock
 ):
     callback.confirming.clear()
@@ -98,7 +98,9 @@ async def test_leases_keep_to_the_limits(tmp_path: Path, callback: Callback, clo
             assert int((await callback.intent())["hub.lease_seconds"]) == granted
 
 
-async def test_a_host_that_is_asked_too_much_must_wait(deliveries: Deliveries, callback: Callback):
+async def test_pending_verifications_of_a_host_are_limited(
+    deliveries: Deliveries, callback: Callback
+):
     callback.confirming.clear()
     verification = deliveries.verification
     for number in range(PENDING_SHARE):
@@ -111,7 +113,7 @@ async def test_a_host_that_is_asked_too_much_must_wait(deliveries: Deliveries, c
     assert verification.quota.refusal(intent(callback), "another") is None
 
 
-async def test_a_client_has_its_share_and_leaves_room_for_others(
+async def test_a_client_has_a_quota_and_leaves_capacity_for_others(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     settings = {"subscriptions_per_client": 2, "max_subscriptions": 3}
@@ -138,7 +140,7 @@ async def test_a_client_has_its_share_and_leaves_room_for_others(
         assert deliveries.channel.registry.count_client("greedy") == 2
 
 
-async def test_renewals_that_are_verified_take_no_room_of_a_new_subscription(
+async def test_pending_renewals_do_not_count_for_the_quota_of_new_subscriptions(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     settings = {"subscriptions_per_host": 3, "subscriptions_per_client": 3, "max_subscriptions": 3}
@@ -157,13 +159,15 @@ async def test_renewals_that_are_verified_take_no_room_of_a_new_subscription(
         assert verification.quota.refusal(new[1], "client") is not None
 
 
-def test_this_machine_has_no_share_and_a_network_of_ipv6_has_one():
+def test_this_machine_has_no_quota_and_an_ipv6_network_has_one():
     assert client_of("127.0.0.1") == client_of("::1") == client_of(None) == ""
     assert client_of("2001:db8::1") == client_of("2001:db8::2") != client_of("2001:db8:0:1::1")
     assert client_of("192.0.2.1") != client_of("192.0.2.2")
 
 
-async def test_who_is_denied_is_told_and_asked_nothing(deliveries: Deliveries, callback: Callback):
+async def test_a_denied_subscriber_is_informed_and_not_verified(
+    deliveries: Deliveries, callback: Callback
+):
     deliveries.verification.deny(intent(callback), "", "not here")
     told = await callback.intent()
     assert (told["hub.mode"], told["hub.reason"]) == ("denied", "not here")
@@ -171,7 +175,7 @@ async def test_who_is_denied_is_told_and_asked_nothing(deliveries: Deliveries, c
     assert deliveries.channel.all() == []
 
 
-async def test_any_answer_but_success_is_a_no_and_the_last_word(
+async def test_any_answer_but_success_is_a_refusal_and_final(
     deliveries: Deliveries, callback: Callback, watch: LogWatch
 ):
     callback.confirms = False

@@ -34,7 +34,7 @@ def form(**fields: str) -> bytes:
     lease=st.none() | st.integers(1, 10**9),
     secret=st.none() | st.text(st.characters(codec="utf-8"), min_size=1, max_size=49),
 )
-def test_an_intent_is_read_as_it_was_written(
+def test_a_subscription_request_is_read_as_it_was_written(
     mode: str, query: str, lease: int | None, secret: str | None
 ):
     callback = f"{CALLBACK}?{query}"
@@ -51,7 +51,7 @@ def test_an_intent_is_read_as_it_was_written(
 
 
 @given(st.binary(max_size=200) | st.text("hub.=&%modesubcri0", max_size=80).map(str.encode))
-def test_whatever_comes_is_read_or_refused(body: bytes):
+def test_any_body_is_read_or_refused(body: bytes):
     with suppress(Refusal):
         assert isinstance(parse_form(body), SubscriptionRequest | Ping)
 
@@ -119,14 +119,14 @@ def test_the_query_of_a_callback_is_kept_when_it_is_verified():
     ]
 
 
-def test_no_lease_is_told_when_unsubscribing():
+def test_no_lease_is_sent_when_unsubscribing():
     url = verification_url(
         SubscriptionRequest("unsubscribe", TOPIC, CALLBACK), challenge="c", lease=60
     )
     assert "lease" not in url
 
 
-def test_a_wish_for_a_lease_may_be_of_any_size():
+def test_a_requested_lease_may_be_of_any_size():
     read = parse_form(form(lease_seconds="9" * 5000))
     assert isinstance(read, SubscriptionRequest)
     assert read.lease is not None
@@ -140,7 +140,7 @@ def test_a_lease_means_nothing_when_unsubscribing(lease: str):
     assert read == SubscriptionRequest("unsubscribe", TOPIC, CALLBACK)
 
 
-def test_text_may_stand_in_a_form_unescaped():
+def test_a_form_may_contain_unescaped_text():
     read = parse_form(form() + "&hub.secret=ü".encode())
     assert isinstance(read, SubscriptionRequest)
     assert read.secret == "ü"
@@ -154,7 +154,7 @@ def test_new_parameters_go_to_the_end_of_the_query(callback: str, joint: str):
     assert denial_url(TOPIC, callback, reason="x").startswith(f"{callback}{joint}hub.mode=denied&")
 
 
-def test_a_denial_says_the_reason():
+def test_a_denial_contains_the_reason():
     url = denial_url(TOPIC, CALLBACK, reason="not here")
     assert dict(parse_qsl(urlsplit(url).query)) == {
         "hub.mode": "denied",

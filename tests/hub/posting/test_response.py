@@ -1,4 +1,4 @@
-"""Answers of callbacks, in any pieces, well-formed or not."""
+"""Responses of callbacks, in any pieces, well-formed or not."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_success_is_known_by_its_head():
     assert (reader.reply(), reader.complete) == (HttpReply(200), False)
 
 
-def test_of_a_failure_the_beginning_is_kept():
+def test_the_beginning_of_a_failure_is_kept():
     reader = ResponseReader()
     reader.feed(b"HTTP/1.1 500 No\r\nContent-Length: 1000000\r\n\r\n")
     assert reader.reply() is None
@@ -92,7 +92,7 @@ def test_of_a_failure_the_beginning_is_kept():
         b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
     ],
 )
-def test_what_is_no_answer_is_none(garbage: bytes):
+def test_garbage_is_no_answer(garbage: bytes):
     reader = ResponseReader()
     with pytest.raises(NoReply):
         reader.feed(garbage)
@@ -100,7 +100,7 @@ def test_what_is_no_answer_is_none(garbage: bytes):
 
 
 @pytest.mark.parametrize("more", [b"HTTP/1.1 200 OK\r\n\r\n", b"garbage", b"\x00"])
-def test_an_answer_stands_whatever_follows_it_but_nothing_else_does(more: bytes):
+def test_an_answer_counts_whatever_follows_it(more: bytes):
     reader = ResponseReader()
     with pytest.raises(NoReply):
         reader.feed(b"HTTP/1.1 500 No\r\nContent-Length: 2\r\n\r\nno" + more)
@@ -108,7 +108,7 @@ def test_an_answer_stands_whatever_follows_it_but_nothing_else_does(more: bytes)
 
 
 def endless(beginning: bytes, piece: bytes) -> int:
-    """Feed a piece again and again, until that is too much; return how much was taken."""
+    """Feed a piece repeatedly until it is refused; return how much was accepted."""
     reader, taken = ResponseReader(), 0
     reader.feed(beginning)
     while True:
@@ -128,7 +128,7 @@ def endless(beginning: bytes, piece: bytes) -> int:
         (b"HTTP/1.1 200 OK\r\nX", b"x" * 99),
     ],
 )
-def test_a_head_without_end_is_given_up_soon(beginning: bytes, piece: bytes):
+def test_an_endless_head_is_aborted_soon(beginning: bytes, piece: bytes):
     assert endless(beginning, piece) <= HEAD_BYTES + len(piece)
 
 
@@ -143,12 +143,12 @@ def test_a_head_without_end_is_given_up_soon(beginning: bytes, piece: bytes):
         (CHUNKED + b"0\r\nX: ", b"x" * 99),
     ],
 )
-def test_nothing_after_a_head_goes_on_for_ever(beginning: bytes, piece: bytes):
+def test_nothing_after_a_head_is_read_without_a_limit(beginning: bytes, piece: bytes):
     assert endless(beginning, piece) <= ANSWER_BYTES + len(piece)
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n", CHUNKED]))
-def test_no_bytes_do_more_than_be_refused(data: bytes, beginning: bytes):
+def test_any_bytes_are_at_most_refused(data: bytes, beginning: bytes):
     reader = ResponseReader()
     with suppress(NoReply):
         reader.feed(beginning + data)

@@ -1,4 +1,4 @@
-"""Deliveries on a connection that waits for them, which take no task: all else is as with one."""
+"""Deliveries over a kept connection take no task, and behave like all others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def deliveries(tmp_path: Path, clock: Clock) -> AsyncIterator[Deliveries]:
 
 
 async def connected(deliveries: Deliveries, callback: Callback) -> Delivery:
-    """A subscription that was delivered once, so that a connection waits."""
+    """A subscription that was delivered once, so that a connection is kept."""
     delivery = await deliveries.subscribed(callback)
     await deliveries.publish(1)
     await callback.delivery()
@@ -29,8 +29,8 @@ async def connected(deliveries: Deliveries, callback: Callback) -> Delivery:
     return delivery
 
 
-async def under_way(deliveries: Deliveries, callback: Callback) -> Delivery:
-    """A subscription with a delivery that is not answered until `callback.open` is set."""
+async def with_running_delivery(deliveries: Deliveries, callback: Callback) -> Delivery:
+    """A subscription with a delivery that is answered once `callback.open` is set."""
     delivery = await connected(deliveries, callback)
     callback.open.clear()
     await deliveries.publish(2)
@@ -40,10 +40,10 @@ async def under_way(deliveries: Deliveries, callback: Callback) -> Delivery:
     return delivery
 
 
-async def test_what_is_suspended_while_it_is_under_way_is_delivered_when_it_is_resumed(
+async def test_a_delivery_that_is_suspended_while_it_runs_is_made_when_it_is_resumed(
     deliveries: Deliveries, callback: Callback
 ):
-    delivery = await under_way(deliveries, callback)
+    delivery = await with_running_delivery(deliveries, callback)
     assert await deliveries.channel.suspend(delivery.id)
     assert (delivery.slot, delivery.subscription.position) == (None, 1)
     callback.open.set()
@@ -52,22 +52,22 @@ async def test_what_is_suspended_while_it_is_under_way_is_delivered_when_it_is_r
     await deliveries.until(lambda: delivery.subscription.position == 2)
 
 
-async def test_one_that_is_dropped_while_it_is_under_way_frees_its_place(
+async def test_a_subscription_that_is_dropped_during_a_delivery_frees_its_capacity(
     deliveries: Deliveries, callback: Callback
 ):
-    delivery = await under_way(deliveries, callback)
+    delivery = await with_running_delivery(deliveries, callback)
     slot = delivery.slot
     assert slot is not None
     assert await deliveries.channel.drop(delivery.id, "because")
     assert slot.queue.running() == []
 
 
-async def test_one_that_is_given_up_the_moment_it_has_failed_leaves_nothing_behind(
+async def test_a_delivery_that_is_cancelled_the_moment_it_fails_leaves_nothing_behind(
     tmp_path: Path, callback: Callback, clock: Clock
 ):
     scheduler = DeliveryScheduler(1000)
     async with opened_channel(tmp_path, clock, scheduler, retry_seconds=600) as deliveries:
-        delivery = await under_way(deliveries, callback)
+        delivery = await with_running_delivery(deliveries, callback)
         slot, delivery.slot = delivery.slot, None
         assert slot is not None
         slot.expire()
@@ -77,7 +77,7 @@ async def test_one_that_is_given_up_the_moment_it_has_failed_leaves_nothing_behi
     assert delivery.failures == 0
 
 
-async def test_one_that_takes_too_long_has_failed(
+async def test_a_delivery_that_takes_too_long_has_failed(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     scheduler = DeliveryScheduler(1000)
@@ -93,7 +93,7 @@ async def test_one_that_takes_too_long_has_failed(
         assert (delivery.state, delivery.subscription.position) == (DeliveryState.RETRYING, 1)
 
 
-async def test_one_that_fails_is_tried_again(deliveries: Deliveries, callback: Callback):
+async def test_a_delivery_that_fails_is_retried(deliveries: Deliveries, callback: Callback):
     delivery = await connected(deliveries, callback)
     callback.answers = [500]
     await deliveries.publish(2)
@@ -103,35 +103,37 @@ async def test_one_that_fails_is_tried_again(deliveries: Deliveries, callback: C
     await deliveries.until(lambda: delivery.subscription.position == 2)
 
 
-async def test_one_whose_callback_is_gone_ends(deliveries: Deliveries, callback: Callback):
+async def test_a_subscription_whose_callback_is_gone_ends(
+    deliveries: Deliveries, callback: Callback
+):
     delivery = await connected(deliveries, callback)
     callback.answers = [410]
     await deliveries.publish(2)
     await deliveries.until(lambda: deliveries.channel.get(delivery.id) is None)
 
 
-async def test_a_channel_that_closes_waits_for_what_is_under_way(
+async def test_a_channel_that_closes_waits_for_running_deliveries(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", PATIENCE)
     async with opened_channel(tmp_path, clock) as deliveries:
-        delivery = await under_way(deliveries, callback)
+        delivery = await with_running_delivery(deliveries, callback)
         callback.open.set()
     assert delivery.subscription.position == 2
 
 
-async def test_a_channel_that_closes_does_not_wait_for_ever(
+async def test_a_channel_that_closes_does_not_wait_forever(
     tmp_path: Path, callback: Callback, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("rsnotify_hub.websub.delivery.sender.CLOSE_SECONDS", 0)
     async with opened_channel(tmp_path, clock) as deliveries:
-        await under_way(deliveries, callback)
+        await with_running_delivery(deliveries, callback)
     async with opened_channel(tmp_path, clock) as deliveries:
         callback.open.set()
         assert (await callback.delivery())[1] == fragment(1, 2)
 
 
-async def test_a_connection_that_has_ended_meanwhile_is_no_failure(deliveries: Deliveries):
+async def test_a_kept_connection_that_has_ended_is_no_failure(deliveries: Deliveries):
     async with serving([OK, CLOSE], [OK]) as server:
         delivery = await deliveries.subscribed(server.url())
         for second in (1, 2):

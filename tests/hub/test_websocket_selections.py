@@ -1,4 +1,4 @@
-"""`GET /ws`: subscribing to a part of a topic."""
+"""`GET /ws`: subscribing to a selection from a topic."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import aiohttp
 import pytest
 
 from rsnotify.format.datetimes import format_datetime
-from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
-from rsnotify.format.vocabulary import Capability, ChangeType
-from rsnotify.format.writer import write_document
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
@@ -31,32 +28,14 @@ from tests.hub.helpers import (
     heard,
     seconds_of,
 )
+from tests.hub.selections import BASE, MAPS, named
 
-BASE = "https://source.example/data/"
-MAPS = {"prefixes": [BASE + "maps/"]}
 TOKEN = "t" * 16
 #: A hub behind a proxy.
 PROXIED: dict[str, Any] = {
     "trusted_proxies": ["127.0.0.1"],
     "publishers": [{"token": TOKEN, "topics": [TOPIC]}],
 }
-
-
-def named(from_: int, **entries: int) -> bytes:
-    """A fragment of changes by name, `maps_` standing for `maps/`."""
-    found = [
-        Resource(BASE + name.replace("_", "/"), change=ChangeType.UPDATED, datetime=at(second))
-        for name, second in entries.items()
-    ]
-    until = max(entries.values())
-    return write_document(
-        Document(
-            Capability.CHANGE_NOTIFICATION,
-            tuple(found),
-            from_=at(from_),
-            until=at(until),
-        )
-    )
 
 
 async def listen(
@@ -68,7 +47,9 @@ async def listen(
     return socket, await socket.receive_json(timeout=PATIENCE)
 
 
-async def next_told(socket: aiohttp.ClientWebSocketResponse) -> tuple[float, float, list[float]]:
+async def next_fragment(
+    socket: aiohttp.ClientWebSocketResponse,
+) -> tuple[float, float, list[float]]:
     body = await socket.receive_str(timeout=PATIENCE)
     found = read_document(body.encode())
     assert found.from_ is not None
@@ -77,28 +58,28 @@ async def next_told(socket: aiohttp.ClientWebSocketResponse) -> tuple[float, flo
     return span[0], span[1], seconds_of(body)
 
 
-async def test_what_was_not_asked_for_does_not_come_and_still_moves_until(hub: Client):
+async def test_changes_outside_the_selection_are_not_sent_and_still_move_until(hub: Client):
     socket, said = await listen(hub, MAPS)
     assert said["select"] == MAPS
     await hub.accepted(named(0, maps_a=1, b=2))
     await hub.accepted(named(2, b=3))
     await hub.accepted(named(3, maps_c=4))
-    assert await next_told(socket) == (0, 2, [1])
-    assert (await next_told(socket))[1] == 3
-    begin, until, seconds = await next_told(socket)
+    assert await next_fragment(socket) == (0, 2, [1])
+    assert (await next_fragment(socket))[1] == 3
+    begin, until, seconds = await next_fragment(socket)
     assert (until, seconds) == (4, [4])
     assert begin <= 3
 
 
-async def test_what_is_replayed_is_chosen_as_well(hub: Client):
+async def test_the_replay_is_filtered_too(hub: Client):
     for second in range(20):
         await hub.accepted(named(second, **{f"b{second}": second + 1}))
     await hub.accepted(named(20, maps_a=21))
     socket, _ = await listen(hub, MAPS, since=5)
-    assert await next_told(socket) == (5, 21, [21])
+    assert await next_fragment(socket) == (5, 21, [21])
 
 
-async def test_who_asks_for_too_much_of_the_past_gets_all_of_it_and_the_part_from_then_on(
+async def test_a_replay_too_large_to_filter_is_sent_whole_and_live_fragments_are_filtered(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(sieve, "_OLD_PER_SECOND", 0)
@@ -108,10 +89,10 @@ async def test_who_asks_for_too_much_of_the_past_gets_all_of_it_and_the_part_fro
     assert said["select"] == MAPS
     assert await heard(socket, 3) == [1, 2, 3]
     await hub.accepted(named(3, b=4, maps_a=5))
-    assert (await next_told(socket))[2] == [5]
+    assert (await next_fragment(socket))[2] == [5]
 
 
-async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
+async def test_nothing_of_the_selection_is_missed_or_repeated(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     total, chosen, lag = 150, random.Random(7), random.Random(7)
@@ -128,7 +109,7 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
         name = "maps_a" if second % 3 == 0 else "b"
         if second % 50:
             return named(second, **{name: second + 1})
-        # More than is looked at at once.
+        # More than is read at once.
         return named(second, **{name: second + 1}) + b"\n" * 20_000
 
     async def publish() -> None:
@@ -146,7 +127,7 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
         socket, _ = await listen(hub, MAPS, since=since)
         reached, found = float(since), list[float]()
         while reached < total:
-            begin, until, seconds = await next_told(socket)
+            begin, until, seconds = await next_fragment(socket)
             assert begin <= reached < until
             reached = until
             found += seconds
@@ -162,7 +143,7 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
 
 @pytest.fixture
 def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """What is new is chosen from, and sent, only once this is set."""
+    """New fragments are filtered and sent only once this event is set."""
     may, left = asyncio.Event(), Sieve.left
 
     async def wait(self: Sieve, *args: Any, old: bool = False) -> list[Entry]:
@@ -175,7 +156,7 @@ def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 @pytest.mark.parametrize("since", [None, 0, 1, 2, 3])
-async def test_who_comes_while_the_others_lag_is_sent_nothing_of_before_its_instant(
+async def test_a_client_that_joins_a_group_that_is_behind_gets_nothing_before_its_instant(
     hub: Client, lagging: asyncio.Event, since: float | None
 ):
     first, _ = await listen(hub, MAPS)
@@ -190,27 +171,27 @@ async def test_who_comes_while_the_others_lag_is_sent_nothing_of_before_its_inst
 
 
 @pytest.mark.parametrize("since", [None, 1, 2, 3])
-async def test_who_comes_while_something_is_held_back_hears_nothing_of_before_its_instant(
+async def test_a_client_that_joins_while_a_fragment_is_held_back_gets_nothing_before_its_instant(
     hub: Client, monkeypatch: pytest.MonkeyPatch, since: float | None
 ):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
     first, _ = await listen(hub, MAPS)
     await hub.accepted(named(0, b=1))
-    assert await next_told(first) == (0, 1, [])
+    assert await next_fragment(first) == (0, 1, [])
     for second in (1, 2):
         await hub.accepted(named(second, b=second + 1))
     late, _ = await listen(hub, MAPS, since=since)
-    # It is too large to be joined with what was held back.
+    # It is too large to be joined with the fragment that was held back.
     await hub.accepted(named(3, maps_a=4) + b"\n" * 20_000)
     reached = 3.0 if since is None else since
     while reached < 4:
-        begin, until, _ = await next_told(late)
+        begin, until, _ = await next_fragment(late)
         assert begin == reached
         reached = until
-    assert [await next_told(first) for _ in range(2)] == [(1, 3, []), (3, 4, [4])]
+    assert [await next_fragment(first) for _ in range(2)] == [(1, 3, []), (3, 4, [4])]
 
 
-async def test_who_goes_while_the_others_lag_leaves_nothing_behind(
+async def test_a_client_that_leaves_a_group_that_is_behind_leaves_nothing_behind(
     hub: Client, lagging: asyncio.Event
 ):
     first, _ = await listen(hub, MAPS)
@@ -223,7 +204,7 @@ async def test_who_goes_while_the_others_lag_leaves_nothing_behind(
     assert await heard(first, 2) == [1, 2]
 
 
-async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(
+async def test_a_flood_outside_the_selection_causes_few_frames(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
@@ -231,14 +212,14 @@ async def test_a_flood_of_what_was_not_asked_for_is_hardly_heard(
     source = await hub.source()
     for second in range(500):
         await source.send_str(named(second, b=second + 1).decode())
-    begin, first, seconds = await next_told(socket)
+    begin, first, seconds = await next_fragment(socket)
     assert (begin, seconds) == (0, [])
     await source.send_str(named(500, maps_a=501).decode())
-    begin, until, seconds = await next_told(socket)
+    begin, until, seconds = await next_fragment(socket)
     assert (begin, until, seconds) == (first, 501, [501])
 
 
-async def test_what_is_held_back_is_told_of_though_nothing_comes_after_it(
+async def test_a_fragment_that_is_held_back_is_sent_even_if_none_follows(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 0.1)
@@ -247,12 +228,12 @@ async def test_what_is_held_back_is_told_of_though_nothing_comes_after_it(
         await hub.accepted(named(second, b=second + 1))
     reached = 0.0
     while reached < 5:
-        begin, until, seconds = await next_told(socket)
+        begin, until, seconds = await next_fragment(socket)
         assert (begin, seconds) == (reached, [])
         reached = until
 
 
-async def test_others_get_the_same_bytes_as_ever(hub: Client):
+async def test_subscribers_without_a_selection_get_the_original_bytes(hub: Client):
     everything = await hub.listen()
     chosen, _ = await listen(hub, MAPS)
     body = named(0, maps_a=1)
@@ -262,14 +243,16 @@ async def test_others_get_the_same_bytes_as_ever(hub: Client):
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"types": ["*/*"]}])
-async def test_who_asks_for_no_part_gets_all(hub: Client, nothing: Any):
+async def test_a_subscriber_with_an_empty_selection_gets_everything(hub: Client, nothing: Any):
     socket, said = await listen(hub, nothing)
     assert "select" not in said
     await hub.accepted(fragment(0, 1))
     assert (await socket.receive_str(timeout=PATIENCE)).encode() == fragment(0, 1)
 
 
-async def test_who_asks_for_one_part_too_many_gets_all_until_another_has_gone(run_hub: RunHub):
+async def test_a_selection_beyond_the_limit_gets_everything_until_another_has_ended(
+    run_hub: RunHub,
+):
     async with run_hub(max_selections=1) as hub:
         first, said = await listen(hub, MAPS)
         assert said["select"] == MAPS
@@ -288,23 +271,23 @@ async def test_who_asks_for_one_part_too_many_gets_all_until_another_has_gone(ru
 
 
 async def of_client(hub: Client, client: int, part: str) -> aiohttp.ClientWebSocketResponse | None:
-    """Ask for a part; None where everything is sent instead."""
+    """Request a selection; return None if everything is sent instead."""
     address = {"X-Forwarded-For": f"192.0.2.{client}"}
     socket, said = await listen(hub, {"prefixes": [BASE + part]}, **address)
     return socket if "select" in said else None
 
 
-async def test_no_client_can_take_all_the_parts_that_a_topic_may_have(run_hub: RunHub):
+async def test_no_client_can_use_up_the_selections_of_a_topic(run_hub: RunHub):
     async with run_hub(max_selections=7, **PROXIED) as hub:
         granted = [
             sum([await of_client(hub, client, f"{client}/{n}") is not None for n in range(8)])
             for client in (1, 2, 3, 4)
         ]
         assert granted == [4, 2, 1, 0]
-        assert await of_client(hub, 4, "1/0"), "what is made already is for all"
+        assert await of_client(hub, 4, "1/0"), "any client may join an existing group"
 
 
-async def test_a_part_counts_for_who_is_left_of_those_who_asked_for_it(run_hub: RunHub):
+async def test_a_selection_counts_for_its_oldest_remaining_member(run_hub: RunHub):
     async with run_hub(max_selections=2, **PROXIED) as hub:
         status, _ = await hub.publish(named(0, b=1), Authorization=f"Bearer {TOKEN}")
         assert status == 202
@@ -321,12 +304,14 @@ async def test_a_part_counts_for_who_is_left_of_those_who_asked_for_it(run_hub: 
     "select",
     [{"prefixes": ["maps/"]}, {"types": ["turtle"]}, {"changes": ["moved"]}, {"prefixes": "x"}, []],
 )
-async def test_what_cannot_be_asked_for_is_refused(hub: Client, select: Any):
+async def test_an_invalid_selection_is_refused(hub: Client, select: Any):
     _, said = await listen(hub, select)
     assert (said["type"], said["code"]) == ("error", "bad-request")
 
 
-async def test_how_many_listen_is_said_whichever_way_they_do(hub: Client, callback: Callback):
+async def test_the_audience_counts_subscribers_with_and_without_a_selection(
+    hub: Client, callback: Callback
+):
     await hub.accepted(fragment(0, 1))
     await hub.subscribe(callback)
     await hub.listen()
@@ -334,7 +319,7 @@ async def test_how_many_listen_is_said_whichever_way_they_do(hub: Client, callba
     assert said["audience"] == 3
 
 
-async def test_a_part_goes_on_after_its_log_was_deleted(hub: Client):
+async def test_a_selection_continues_after_its_log_was_deleted(hub: Client):
     socket, _ = await listen(hub, MAPS)
     await hub.accepted(named(0, maps_a=1))
     await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")
