@@ -15,7 +15,7 @@ from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.refusals import Code, Refusal
 
 
-class Subscribe(Struct, frozen=True, tag="subscribe"):
+class SubscribeFrame(Struct, frozen=True, tag="subscribe"):
     """A Destination subscribes to a topic or a selection from it, since an instant or live only."""
 
     topic: str
@@ -23,13 +23,13 @@ class Subscribe(Struct, frozen=True, tag="subscribe"):
     select: PushSelection | None = None
 
 
-class Publish(Struct, frozen=True, tag="publish"):
+class PublishFrame(Struct, frozen=True, tag="publish"):
     """A Source announces that fragments of a topic follow."""
 
     topic: str
 
 
-class Subscribed(Struct, frozen=True, tag="subscribed", omit_defaults=True):
+class SubscribedFrame(Struct, frozen=True, tag="subscribed", omit_defaults=True):
     """The hub will send the selection; its log ends at `through`; `audience` counts subscribers."""
 
     topic: str
@@ -38,7 +38,7 @@ class Subscribed(Struct, frozen=True, tag="subscribed", omit_defaults=True):
     select: PushSelection = EVERYTHING
 
 
-class Gap(Struct, frozen=True, tag="gap"):
+class GapFrame(Struct, frozen=True, tag="gap"):
     """The log begins only at `from`."""
 
     topic: str
@@ -52,14 +52,14 @@ class PublishingFrame(Struct, frozen=True, tag="publishing"):
     through: str | None
 
 
-class Accepted(Struct, frozen=True, tag="accepted"):
+class AcceptedFrame(Struct, frozen=True, tag="accepted"):
     """All fragments up to the one that ends at `until` are durable."""
 
     topic: str
     until: str
 
 
-class Error(Struct, frozen=True, tag="error"):
+class ErrorFrame(Struct, frozen=True, tag="error"):
     """The hub refuses a frame, and closes the connection."""
 
     code: Code
@@ -76,20 +76,20 @@ TRY_AGAIN_LATER = 1013
 
 _TEXT, _BINARY = 0x81, 0x82
 
-Sent = Subscribed | Gap | PublishingFrame | Accepted | Error
+Sent = SubscribedFrame | GapFrame | PublishingFrame | AcceptedFrame | ErrorFrame
 
-_decoder = msgspec.json.Decoder(Subscribe | Publish)
+_decoder = msgspec.json.Decoder(SubscribeFrame | PublishFrame)
 _encoder = msgspec.json.Encoder()
 
 
-def decode(text: bytes) -> Subscribe | Publish:
+def decode(text: bytes) -> SubscribeFrame | PublishFrame:
     """Parse a control frame of a client.
 
     Raises:
         Refusal: It is invalid.
     """
     try:
-        frame: Subscribe | Publish = _decoder.decode(text)
+        frame: SubscribeFrame | PublishFrame = _decoder.decode(text)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"not a subscribe or publish frame: {error}") from None
     return frame

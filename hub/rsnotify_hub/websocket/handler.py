@@ -27,9 +27,9 @@ from rsnotify_hub.websocket.frames import (
     INTERNAL_ERROR,
     POLICY_VIOLATION,
     TRY_AGAIN_LATER,
-    Error,
-    Publish,
-    Subscribe,
+    ErrorFrame,
+    PublishFrame,
+    SubscribeFrame,
     decode,
     encode,
 )
@@ -162,7 +162,7 @@ class WebSocketHandler:
                 raise Refusal(Code.BAD_REQUEST, "frames are text frames")
             frame = decode(payload)
             check_url(frame.topic, "topic")
-            if isinstance(frame, Publish):
+            if isinstance(frame, PublishFrame):
                 self._publish(connection, request, frame)
             else:
                 self._subscribe(connection, request, frame)
@@ -170,7 +170,7 @@ class WebSocketHandler:
             self.refuse(connection, refusal)
 
     def _publish(
-        self, connection: WebSocketConnection, request: web.Request, frame: Publish
+        self, connection: WebSocketConnection, request: web.Request, frame: PublishFrame
     ) -> None:
         permission = self._intake.check_publisher(request, frame.topic)
         connection.allow_large()
@@ -181,7 +181,7 @@ class WebSocketHandler:
         task.add_done_callback(lambda _: self._publishing.pop(inbox))
 
     def _subscribe(
-        self, connection: WebSocketConnection, request: web.Request, frame: Subscribe
+        self, connection: WebSocketConnection, request: web.Request, frame: SubscribeFrame
     ) -> None:
         since, select = since_of(frame), select_of(frame)
         address, group = request.remote or "", None
@@ -222,7 +222,7 @@ class WebSocketHandler:
         if connection.has_ended:
             return
         self._statistics.refused[refusal.code] += 1
-        connection.send_text(encode(Error(code=refusal.code, message=refusal.reason)))
+        connection.send_text(encode(ErrorFrame(code=refusal.code, message=refusal.reason)))
         connection.close(_CLOSE_CODES[refusal.code], refusal.code)
 
     def _refuse_more(self, connection: WebSocketConnection) -> None:

@@ -12,7 +12,7 @@ from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
-from rsnotify_hub.websocket.frames import Accepted, PublishingFrame, encode, instant
+from rsnotify_hub.websocket.frames import AcceptedFrame, PublishingFrame, encode, instant
 
 #: How many fragments of one connection may wait for the disk before the hub stops reading.
 _IN_FLIGHT = 256
@@ -178,7 +178,7 @@ class _Acknowledgements:
         self._changed.clear()
         durable, self._durable = self._durable, None
         if durable is not None:
-            frame = Accepted(topic=self._topic, until=format_datetime(durable))
+            frame = AcceptedFrame(topic=self._topic, until=format_datetime(durable))
             self._connection.send_text(encode(frame))
             await self._connection.drain()
         if self._failure is not None:

@@ -12,9 +12,9 @@ from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.frames import (
-    Gap,
-    Subscribe,
-    Subscribed,
+    GapFrame,
+    SubscribedFrame,
+    SubscribeFrame,
     document_frames,
     encode,
     instant,
@@ -24,7 +24,7 @@ from rsnotify_hub.websocket.subscribers import WebSocketChannel, WebSocketSubscr
 log = logging.getLogger("rsnotify.hub.websocket")
 
 
-def since_of(frame: Subscribe) -> Instant | None:
+def since_of(frame: SubscribeFrame) -> Instant | None:
     """Return the instant from which a subscriber wants the log; None for live only.
 
     Raises:
@@ -36,7 +36,7 @@ def since_of(frame: Subscribe) -> Instant | None:
         raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None
 
 
-def select_of(frame: Subscribe) -> PushSelection:
+def select_of(frame: SubscribeFrame) -> PushSelection:
     """Return the requested selection in its canonical form.
 
     Raises:
@@ -138,9 +138,9 @@ def _send_subscribed(
     state = topics.state(topic)
     through = instant(state.through if state else None)
     audience = topics.audience(topic)
-    frame = Subscribed(topic=topic, through=through, audience=audience, select=select)
+    frame = SubscribedFrame(topic=topic, through=through, audience=audience, select=select)
     connection.send_text(encode(frame))
     if state is not None and since is not None and since < state.begins:
         begins = instant(state.begins)
         assert begins is not None
-        connection.send_text(encode(Gap(topic=topic, from_=begins)))
+        connection.send_text(encode(GapFrame(topic=topic, from_=begins)))
