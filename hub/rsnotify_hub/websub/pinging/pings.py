@@ -16,10 +16,10 @@ import aiohttp
 from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
-from rsnotify_hub.access.prefixes import is_granted
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.access.topic_prefixes import is_granted
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.pinging.news import NewsReader
@@ -40,9 +40,9 @@ class PingHandler:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicLogs,
         client: aiohttp.ClientSession,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         clock: Callable[[], Instant],
     ) -> None:
         self._topics = topics
@@ -142,7 +142,7 @@ class PingHandler:
         if len(self._versions) > _MAX_VERSIONS:
             del self._versions[next(iter(self._versions))]
 
-    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[Entry]]:
+    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
         """Return the instant up to which the log has changes, and the entries that reach it."""
         state = self._topics.state(topic)
         if state is None or state.whole:
