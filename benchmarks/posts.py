@@ -18,7 +18,7 @@ from fanout import TOPIC
 from receivers import callbacks, secret_of
 
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 
 _DEFAULTS = Configuration()
 _RETRY = Retry(_DEFAULTS.retry_seconds, _DEFAULTS.max_retry_seconds)

@@ -17,7 +17,7 @@ import pytest
 import typer
 
 from rsnotify.runtime.cli.application import application
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub_check.command import app as hub_check
 from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secrets
 

@@ -84,9 +84,9 @@ def run_hub(
     if context.invoked_subcommand is not None:
         return
 
-    from rsnotify_hub.serving.application import serve
-    from rsnotify_hub.serving.logs import write_json
-    from rsnotify_hub.settings.loading import ConfigurationSource
+    from rsnotify_hub.config.loading import ConfigurationSource
+    from rsnotify_hub.http.application import serve
+    from rsnotify_hub.http.logs import write_json
 
     options: dict[str, object] = {
         "host": host,

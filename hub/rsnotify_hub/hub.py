@@ -26,18 +26,18 @@ from rsnotify_hub.admin.office import Office
 from rsnotify_hub.admin.rates import Rates
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.views import lag_seconds
+from rsnotify_hub.change_memory.handler import ChangeMemory
 from rsnotify_hub.client import open_client
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.filtering.sieve import Sieve
 from rsnotify_hub.health import Readiness
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.memory.handler import ChangeMemory
 from rsnotify_hub.metrics import Metrics, Readings
 from rsnotify_hub.mqtt.bridge import Bridge
-from rsnotify_hub.selecting.sieve import Sieve
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.selected import Selections

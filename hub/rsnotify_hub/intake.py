@@ -11,7 +11,7 @@ from aiohttp import web
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.gate import Gate, Permission
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 

@@ -17,8 +17,8 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Rel
 from rsnotify.validation import validate
+from rsnotify_hub.change_memory.pages import NotKnown, make_page
 from rsnotify_hub.log.fragments import read_fragment
-from rsnotify_hub.memory.pages import NotKnown, make_page
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import START, TOPIC, Client, Clock, at, fragment
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify_hub.configuration import Configuration, Publisher
-from rsnotify_hub.settings.layers import Environment
-from rsnotify_hub.settings.loading import ConfigurationSource, load_configuration
+from rsnotify_hub.config.configuration import Configuration, Publisher
+from rsnotify_hub.config.layers import Environment
+from rsnotify_hub.config.loading import ConfigurationSource, load_configuration
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "x" * 16

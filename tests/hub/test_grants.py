@@ -12,7 +12,7 @@ from yarl import URL
 
 from rsnotify_hub.access.grants import Grant, Grants
 from rsnotify_hub.access.prefixes import is_granted
-from rsnotify_hub.configuration import Admin, Publisher
+from rsnotify_hub.config.configuration import Admin, Publisher
 
 
 def publisher(token: str, *topics: str) -> Publisher:

@@ -12,8 +12,8 @@ import pytest
 from aiohttp import web
 
 from rsnotify_hub.client import open_client
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_hub.websub.pinging.pings import Pings
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment

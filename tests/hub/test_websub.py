@@ -10,8 +10,8 @@ import pytest
 
 from rsnotify.format.links import parse_links
 from rsnotify.format.reader import read_document
+from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.hub import open_hub
-from rsnotify_hub.settings.loading import load_configuration
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     TOPIC,

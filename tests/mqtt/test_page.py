@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from rsnotify.runtime.mqtt.names import channel_name
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.config.loading import load_configuration
 from tests.certificates import Authority
 from tests.mosquitto import Mosquitto
 from tests.reader import ROOT, Reader, fences_of, lines_of

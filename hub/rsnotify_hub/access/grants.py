@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
 from rsnotify_hub.access.prefixes import is_granted
-from rsnotify_hub.configuration import Admin, Configuration, Publisher
-from rsnotify_hub.settings.tokens import digest
+from rsnotify_hub.config.configuration import Admin, Configuration, Publisher
+from rsnotify_hub.config.tokens import digest
 
 
 class Grant(Struct, frozen=True):

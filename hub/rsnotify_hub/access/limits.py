@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.refusals import Code, Refusal
 
 #: How many seconds' worth may come at once.

@@ -9,8 +9,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import FileWatch
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
-from rsnotify_hub.configuration import Configuration
-from rsnotify_hub.settings.loading import ConfigurationSource
+from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.config.loading import ConfigurationSource
 
 log = logging.getLogger("rsnotify.hub.access")
 

@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.commands import Command, CommandGroup
 from rsnotify.runtime.cli.running import printable
 from rsnotify_hub.admin import questions, shapes, tables
-from rsnotify_hub.settings.tokens import MIN_TOKEN, digest
+from rsnotify_hub.config.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivering.delivery import State
 
 if TYPE_CHECKING:

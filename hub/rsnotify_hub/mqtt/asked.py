@@ -14,10 +14,10 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import asking, channel_name
 from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
+from rsnotify_hub.filtering.streams import Stream
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.selecting.streams import Stream
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 

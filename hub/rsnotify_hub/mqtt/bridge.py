@@ -21,7 +21,9 @@ from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import inbox, parse_broker
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.configuration import Configuration, login_of
+from rsnotify_hub.config.configuration import Configuration, login_of
+from rsnotify_hub.filtering.sieve import Sieve
+from rsnotify_hub.filtering.streams import Stream
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.store import Entry, Store
 from rsnotify_hub.log.topics import Topics
@@ -30,8 +32,6 @@ from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.inbox import Inbox
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.mqtt.sending import Sending
-from rsnotify_hub.selecting.sieve import Sieve
-from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.mqtt")

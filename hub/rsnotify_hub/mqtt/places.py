@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from rsnotify_hub.filtering.streams import Stream, stream_of
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.selecting.streams import Stream, stream_of
 
 #: Stands for the broker itself: no topic is called so.
 _KNOWN = ""

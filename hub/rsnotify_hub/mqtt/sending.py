@@ -10,14 +10,14 @@ from rsnotify.errors import StorageError, Unavailable
 from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
 from rsnotify.runtime.mqtt.names import Broker
 from rsnotify.sync.retry import Retry
+from rsnotify_hub.filtering.cutting import Cutting
+from rsnotify_hub.filtering.sieve import Sieve
+from rsnotify_hub.filtering.streams import Stream
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.mqtt.asked import Asked
 from rsnotify_hub.mqtt.places import Places
-from rsnotify_hub.selecting.cutting import Cutting
-from rsnotify_hub.selecting.sieve import Sieve
-from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 
 log = logging.getLogger("rsnotify.hub.mqtt")

@@ -13,12 +13,12 @@ from aiohttp import web
 from rsnotify.selection.push_selection import EVERYTHING
 from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.filtering.streams import Stream
+from rsnotify_hub.http.seats import Seats
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal
-from rsnotify_hub.selecting.streams import Stream
-from rsnotify_hub.serving.seats import Seats
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websocket.connection import CLOSE_SECONDS, Connection

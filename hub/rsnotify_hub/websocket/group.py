@@ -15,12 +15,12 @@ from collections import Counter
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
+from rsnotify_hub.filtering.cutting import Cutting
+from rsnotify_hub.filtering.leaving import join
+from rsnotify_hub.filtering.sieve import Sieve
+from rsnotify_hub.filtering.streams import Stream
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.selecting.cutting import Cutting
-from rsnotify_hub.selecting.leaving import join
-from rsnotify_hub.selecting.sieve import Sieve
-from rsnotify_hub.selecting.streams import Stream
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")

@@ -15,7 +15,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.log.store import Entry
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websocket.audience import Audience

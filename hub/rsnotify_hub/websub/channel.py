@@ -13,7 +13,7 @@ import msgspec
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.log.store import Entry, Store
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Statistics

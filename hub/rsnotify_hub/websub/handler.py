@@ -10,7 +10,7 @@ from rsnotify.errors import DocumentError
 from rsnotify.format.links import parse_links
 from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.refusals import Code, Refusal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import Intent
 from rsnotify_hub.websub.register import Register

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import host_of

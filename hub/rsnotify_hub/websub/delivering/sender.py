@@ -23,7 +23,7 @@ from functools import partial
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired

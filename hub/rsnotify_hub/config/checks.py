@@ -13,8 +13,8 @@ from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_hub.access.json_web_tokens import is_key
 from rsnotify_hub.access.prefixes import may_lead_elsewhere
+from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
-from rsnotify_hub.settings.tokens import digest
 from rsnotify_hub.urls import check_url
 
 #: What stands in the documentation, for everybody to read.

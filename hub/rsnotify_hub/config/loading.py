@@ -9,8 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.runtime.config.files import read_text
-from rsnotify_hub.configuration import Admin, Configuration, Publisher, login_of
-from rsnotify_hub.settings.checks import (
+from rsnotify_hub.config.checks import (
     check_digests,
     check_jwt,
     check_leases,
@@ -20,8 +19,9 @@ from rsnotify_hub.settings.checks import (
     check_prefixes,
     check_public_url,
 )
-from rsnotify_hub.settings.conversion import blaming, convert
-from rsnotify_hub.settings.layers import PREFIX, Environment, File, Layer, Options, misspelt
+from rsnotify_hub.config.configuration import Admin, Configuration, Publisher, login_of
+from rsnotify_hub.config.conversion import blaming, convert
+from rsnotify_hub.config.layers import PREFIX, Environment, File, Layer, Options, misspelt
 
 
 class Tokens(Struct, frozen=True, forbid_unknown_fields=True):

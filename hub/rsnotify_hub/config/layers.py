@@ -13,7 +13,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify.runtime.config.former_variables import is_former
 from rsnotify.runtime.config.line_numbers import Path, line_of
-from rsnotify_hub.settings.tokens import find_secrets, with_digests
+from rsnotify_hub.config.tokens import find_secrets, with_digests
 
 PREFIX = "RSNOTIFY_HUB_"
 #: What names began with when all commands read the same variables; accepted for one release.

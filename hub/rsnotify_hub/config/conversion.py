@@ -11,7 +11,7 @@ import msgspec
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import Path
 from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
-from rsnotify_hub.settings.layers import Layer
+from rsnotify_hub.config.layers import Layer
 
 T = TypeVar("T", bound=msgspec.Struct)
 

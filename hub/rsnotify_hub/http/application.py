@@ -17,13 +17,12 @@ from rsnotify.errors import ConfigurationError
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.access.rotation import Rotation
 from rsnotify_hub.admin.api import add_admin
-from rsnotify_hub.configuration import Configuration
+from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.dashboard.pages import add_dashboard
-from rsnotify_hub.hub import Clock, Hub, open_hub
-from rsnotify_hub.refusals import Refusal
-from rsnotify_hub.serving.guard import Guard, watch_of
-from rsnotify_hub.serving.logs import WithoutRequests
-from rsnotify_hub.serving.middleware import (
+from rsnotify_hub.http.guard import Guard, watch_of
+from rsnotify_hub.http.logs import WithoutRequests
+from rsnotify_hub.http.middleware import (
     add_safe_headers,
     identity_only,
     of_client,
@@ -31,8 +30,9 @@ from rsnotify_hub.serving.middleware import (
     plain_reasons,
     watched,
 )
-from rsnotify_hub.serving.network import ProtocolSite, listen, url_of
-from rsnotify_hub.settings.loading import ConfigurationSource
+from rsnotify_hub.http.network import ProtocolSite, listen, url_of
+from rsnotify_hub.hub import Clock, Hub, open_hub
+from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.continuing import ask_later

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
+from rsnotify_hub.filtering.leaving import leave
+from rsnotify_hub.filtering.streams import Stream
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.selecting.leaving import leave
-from rsnotify_hub.selecting.streams import Stream
 
 #: Up to so many bytes are looked at at once; more in a thread, so that the others do not wait.
 _AT_ONCE = 16 * 1024
