@@ -14,8 +14,8 @@ from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.processes import Process
 from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import Retention
 from rsnotify_hub.subscriptions import Subscription
 
 ENTRIES, SUBSCRIPTIONS, TOPICS = 100_000, 10_000, 10

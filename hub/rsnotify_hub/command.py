@@ -84,9 +84,9 @@ def run_hub(
     if context.invoked_subcommand is not None:
         return
 
+    from rsnotify_hub.application import serve
     from rsnotify_hub.config.loading import ConfigurationSource
-    from rsnotify_hub.http.application import serve
-    from rsnotify_hub.http.logs import write_json
+    from rsnotify_hub.logging_setup import write_json
 
     options: dict[str, object] = {
         "host": host,

@@ -22,20 +22,20 @@ from rsnotify_hub.access.grants import grants_of
 from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.access.topic_room import TopicRoom
 from rsnotify_hub.admin.api import AdminApi
-from rsnotify_hub.admin.office import Office
-from rsnotify_hub.admin.rates import Rates
 from rsnotify_hub.admin.reports import Reports
+from rsnotify_hub.admin.service import Office
+from rsnotify_hub.admin.topic_rates import Rates
 from rsnotify_hub.admin.views import lag_seconds
 from rsnotify_hub.change_memory.handler import ChangeMemory
-from rsnotify_hub.client import open_client
 from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.filtering.sieve import Sieve
+from rsnotify_hub.filtering.filter_cache import Sieve
 from rsnotify_hub.health import Readiness
+from rsnotify_hub.http.client import open_client
 from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import Retention
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.metrics import Metrics, Readings
 from rsnotify_hub.mqtt.bridge import Bridge
 from rsnotify_hub.statistics import Statistics

@@ -15,8 +15,8 @@ from rsnotify.runtime.mqtt.names import PREFIX, channel_name
 from rsnotify.selection.push_selection import asked_by
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
+from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.application import serve
 from rsnotify_publisher import Publisher, application
 from rsnotify_subscriber import Brokered, FolderMirror, PushState, Subscriber, Via
 from tests.mosquitto import Mosquitto

@@ -21,8 +21,8 @@ from aiohttp import web
 
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
+from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.application import serve
 from rsnotify_subscriber import Subscriber
 from tests.end_to_end.history import Step, read
 from tests.publisher.helpers import PATIENCE, eventually

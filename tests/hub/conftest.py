@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
+from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.application import serve
 from tests.hub.deliveries import Deliveries, opened_channel
 from tests.hub.helpers import ADMIN, Callback, Client, Clock, LogWatch, callback_server
 

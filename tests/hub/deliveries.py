@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.client import open_client
 from rsnotify_hub.config.loading import load_configuration
+from rsnotify_hub.http.client import open_client
 from rsnotify_hub.log.fragments import read_fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import Retention
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.asking import Questions

@@ -8,10 +8,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import Retention
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from tests.hub.helpers import TOPIC, Clock, at, fragment
 
 FOREVER = Retention(size=10**9, age=timedelta(days=365))

@@ -24,9 +24,9 @@ from rsnotify_hub.access.clients import TrustedProxies, bucket_of
 from rsnotify_hub.access.grants import Grant
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
 from rsnotify_hub.access.limits import Limiter
+from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.config.loading import ConfigurationSource
-from rsnotify_hub.http.application import serve
 from rsnotify_hub.refusals import Refusal
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, LogWatch, fragment

@@ -18,9 +18,9 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify_hub.log import cursors
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.sqlite_log import Retention
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.sqlite_writing import Retention
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
 from tests.hub.storing import FOREVER, Listener, made, opened

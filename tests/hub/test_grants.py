@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from rsnotify_hub.access.grants import Grant, Grants
-from rsnotify_hub.access.prefixes import is_granted
+from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.config.configuration import Admin, Publisher
 
 

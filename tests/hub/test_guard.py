@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from rsnotify_hub import application
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http import application
-from rsnotify_hub.http.guard import Guard, watch_of
-from rsnotify_hub.http.seats import Seats
+from rsnotify_hub.http.connection_guard import Guard, watch_of
+from rsnotify_hub.http.connection_limit import Seats
 from rsnotify_hub.statistics import Statistics
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, Client, fragment

@@ -16,11 +16,11 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.filtering import cutting
-from rsnotify_hub.filtering.cutting import Cutting
-from rsnotify_hub.filtering.leaving import Joiner, join, leave
-from rsnotify_hub.filtering.sieve import Sieve
-from rsnotify_hub.filtering.streams import Stream, stream_of
+from rsnotify_hub.filtering import filtered_reader as cutting
+from rsnotify_hub.filtering.filter_cache import Sieve
+from rsnotify_hub.filtering.filtered_reader import Cutting
+from rsnotify_hub.filtering.fragment_filter import Joiner, join, leave
+from rsnotify_hub.filtering.topic_selection import Stream, stream_of
 from rsnotify_hub.log.contents import whole_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 from rsnotify_hub.log.store import Entry

@@ -14,12 +14,12 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_hub.log.planning import plan
-from rsnotify_hub.log.recent import RECENT_BYTES
-from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.appending import plan
+from rsnotify_hub.log.recent_entries import RECENT_BYTES
 from rsnotify_hub.log.sqlite_store import SqliteStore
+from rsnotify_hub.log.sqlite_writing import Retention
 from rsnotify_hub.log.store import Entry, Waiting
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import FOREVER, Listener, kept, logs, made, opened

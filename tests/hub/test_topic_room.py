@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.access.prefixes import is_granted, ranges_of
+from rsnotify_hub.access.topic_prefixes import is_granted, ranges_of
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.log.names import Names
 from tests.hub.conftest import RunHub

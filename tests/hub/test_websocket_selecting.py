@@ -15,10 +15,11 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.filtering import cutting, sieve
-from rsnotify_hub.filtering.sieve import Sieve
+from rsnotify_hub.filtering import filter_cache as sieve
+from rsnotify_hub.filtering import filtered_reader as cutting
+from rsnotify_hub.filtering.filter_cache import Sieve
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.application import serve
 from rsnotify_subscriber import PushState, Via
 from tests.relay.conftest import PACE, Running
 from tests.subscriber.source import SmallSource, status

@@ -9,7 +9,7 @@ from math import inf
 from msgspec import Struct
 
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
-from rsnotify_hub.access.prefixes import is_granted
+from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.config.configuration import Admin, Configuration, Publisher
 from rsnotify_hub.config.tokens import digest
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rsnotify_hub.access.prefixes import ranges_of
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.access.topic_prefixes import ranges_of
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.refusals import Code, Refusal
 
 

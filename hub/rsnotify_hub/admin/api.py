@@ -12,10 +12,10 @@ from msgspec import Struct
 
 from rsnotify.errors import StorageError
 from rsnotify_hub.access.gate import Gate
-from rsnotify_hub.admin.office import NotHere, Office
 from rsnotify_hub.admin.openapi import describe
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Asked, Operation
-from rsnotify_hub.admin.shapes import Problem
+from rsnotify_hub.admin.schemas import Problem
+from rsnotify_hub.admin.service import NotHere, Office
 from rsnotify_hub.refusals import RETRY_AFTER, Code, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
 

@@ -15,12 +15,13 @@ import typer
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.commands import Command, CommandGroup
 from rsnotify.runtime.cli.running import printable
-from rsnotify_hub.admin import questions, shapes, tables
+from rsnotify_hub.admin import questions, tables
+from rsnotify_hub.admin import schemas as shapes
 from rsnotify_hub.config.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivering.delivery import State
 
 if TYPE_CHECKING:
-    from rsnotify_hub.admin.remote import Remote
+    from rsnotify_hub.admin.client import Remote
 
 commands = typer.Typer(cls=CommandGroup, rich_markup_mode=None)
 _command = partial(commands.command, cls=Command)
@@ -47,7 +48,7 @@ _Id = Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its i
 
 
 def _remote(url: str, token: str | None) -> Remote:
-    from rsnotify_hub.admin.remote import Remote
+    from rsnotify_hub.admin.client import Remote
 
     return Remote(url, token)
 

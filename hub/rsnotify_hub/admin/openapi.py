@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rsnotify_hub.admin import questions, shapes
+from rsnotify_hub.admin import questions
+from rsnotify_hub.admin import schemas as shapes
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
-from rsnotify_hub.admin.shapes import Problem
+from rsnotify_hub.admin.schemas import Problem
 
 _REFERENCE = "#/components/schemas/{name}"
 _ARGUMENT = re.compile(r"^    (\w+): (.+?)(?=^    \w|\Z)", re.DOTALL | re.MULTILINE)

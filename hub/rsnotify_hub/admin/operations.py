@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from rsnotify_hub.admin import questions, shapes
-from rsnotify_hub.admin.office import Office
+from rsnotify_hub.admin import questions
+from rsnotify_hub.admin import schemas as shapes
+from rsnotify_hub.admin.service import Office
 
 #: Where the API is.
 PREFIX = "/admin"

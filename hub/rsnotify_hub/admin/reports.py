@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin import shapes, views
+from rsnotify_hub.admin import schemas as shapes
+from rsnotify_hub.admin import views
 from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, cut
 from rsnotify_hub.admin.questions import (
     PageQuery,
@@ -14,9 +15,9 @@ from rsnotify_hub.admin.questions import (
     SubscriptionQuery,
     TopicQuery,
 )
-from rsnotify_hub.admin.rates import Rates
+from rsnotify_hub.admin.topic_rates import Rates
 from rsnotify_hub.log.store import LogState, Waiting
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.plural import counted
-from rsnotify_hub.admin import shapes
+from rsnotify_hub.admin import schemas as shapes
 
 
 def status(value: shapes.Status) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.admin import shapes
+from rsnotify_hub.admin import schemas as shapes
 from rsnotify_hub.log.store import LogState, Waiting
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websub.delivering.delivery import Delivery, Failure

@@ -14,7 +14,7 @@ from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.mqtt.names import Broker
-from rsnotify_hub.change_memory import listing
+from rsnotify_hub.change_memory import topic_list as listing
 from rsnotify_hub.change_memory.pages import NotKnown, Page, make_page, up_of
 from rsnotify_hub.change_memory.questions import (
     MOST_TOPICS,
@@ -26,7 +26,7 @@ from rsnotify_hub.change_memory.questions import (
 )
 from rsnotify_hub.log.fragments import read_kept
 from rsnotify_hub.log.store import LogState
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 
 #: How many pages are made at once: each is held in memory, and takes time of the processor.
 _AT_ONCE = 2

@@ -12,7 +12,7 @@ from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_hub.access.json_web_tokens import is_key
-from rsnotify_hub.access.prefixes import may_lead_elsewhere
+from rsnotify_hub.access.topic_prefixes import may_lead_elsewhere
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url

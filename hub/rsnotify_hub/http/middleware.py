@@ -11,7 +11,7 @@ from aiohttp.typedefs import Middleware
 from rsnotify.errors import FetchError, StorageError
 from rsnotify_hub.access.clients import TrustedProxies
 from rsnotify_hub.access.gate import Gate
-from rsnotify_hub.http.guard import guard_of
+from rsnotify_hub.http.connection_guard import guard_of
 from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
 

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.log import sqlite_log
+from rsnotify_hub.log import sqlite_writing as sqlite_log
 
 _SCHEMA = (
     sqlite_log.SCHEMA

@@ -15,12 +15,13 @@ from filelock import FileLock, Timeout
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.folder_roles import check_role
-from rsnotify_hub.log import sqlite_log, sqlite_reading
+from rsnotify_hub.log import sqlite_reading
+from rsnotify_hub.log import sqlite_writing as sqlite_log
 from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, Cursors
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
 from rsnotify_hub.log.sqlite_database import connect, prepare
-from rsnotify_hub.log.sqlite_log import Retention
+from rsnotify_hub.log.sqlite_writing import Retention
 from rsnotify_hub.log.store import Appended, Entry, LogState, Waiting
 from rsnotify_hub.subscriptions import Subscription
 

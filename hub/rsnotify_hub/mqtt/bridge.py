@@ -22,16 +22,16 @@ from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import inbox, parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import Configuration, login_of
-from rsnotify_hub.filtering.sieve import Sieve
-from rsnotify_hub.filtering.streams import Stream
+from rsnotify_hub.filtering.filter_cache import Sieve
+from rsnotify_hub.filtering.topic_selection import Stream
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.store import Entry, Store
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.metrics import Bridged
-from rsnotify_hub.mqtt.asked import Asked
+from rsnotify_hub.mqtt.backlog_sender import Sending
+from rsnotify_hub.mqtt.broker_cursors import Places
 from rsnotify_hub.mqtt.inbox import Inbox
-from rsnotify_hub.mqtt.places import Places
-from rsnotify_hub.mqtt.sending import Sending
+from rsnotify_hub.mqtt.requested_selections import Asked
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.mqtt")

@@ -20,10 +20,10 @@ from typing import TypeVar
 from rsnotify.errors import DocumentError, StorageError
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import channel_name
-from rsnotify_hub.access.prefixes import is_granted
+from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.mqtt.asked import Asked
+from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.mqtt.requested_selections import Asked
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url

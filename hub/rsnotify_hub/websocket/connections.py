@@ -14,10 +14,10 @@ from rsnotify.selection.push_selection import EVERYTHING
 from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.filtering.streams import Stream
-from rsnotify_hub.http.seats import Seats
+from rsnotify_hub.filtering.topic_selection import Stream
+from rsnotify_hub.http.connection_limit import Seats
 from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url

@@ -15,12 +15,12 @@ from collections import Counter
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.filtering.cutting import Cutting
-from rsnotify_hub.filtering.leaving import join
-from rsnotify_hub.filtering.sieve import Sieve
-from rsnotify_hub.filtering.streams import Stream
+from rsnotify_hub.filtering.filter_cache import Sieve
+from rsnotify_hub.filtering.filtered_reader import Cutting
+from rsnotify_hub.filtering.fragment_filter import join
+from rsnotify_hub.filtering.topic_selection import Stream
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")

@@ -15,7 +15,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
 
-from rsnotify_hub.http.guard import take_over
+from rsnotify_hub.http.connection_guard import take_over
 from rsnotify_hub.websocket.connection import Connection
 
 #: What the answer of aiohttp has of its own.

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.frames import Accepted, Publishing, encode, instant

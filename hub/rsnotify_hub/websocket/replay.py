@@ -9,7 +9,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.frames import (

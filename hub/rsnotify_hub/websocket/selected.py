@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.filtering.sieve import Sieve
-from rsnotify_hub.filtering.streams import Stream
+from rsnotify_hub.filtering.filter_cache import Sieve
+from rsnotify_hub.filtering.topic_selection import Stream
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.group import Group
 from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel

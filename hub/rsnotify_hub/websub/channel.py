@@ -15,7 +15,7 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.log.store import Entry, Store
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.websub.asking import Questions

@@ -12,7 +12,7 @@ from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.access.limits import Limits
 from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.continuing import go_on

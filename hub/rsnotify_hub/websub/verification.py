@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.asking import Questions

@@ -13,8 +13,10 @@ from typer.testing import CliRunner, Result
 
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify.runtime.processes import free_port
-from rsnotify_hub.admin import remote, shapes, tables
-from rsnotify_hub.admin.remote import Remote
+from rsnotify_hub.admin import client as remote
+from rsnotify_hub.admin import schemas as shapes
+from rsnotify_hub.admin import tables
+from rsnotify_hub.admin.client import Remote
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.conftest import Admin

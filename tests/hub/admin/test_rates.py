@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify_hub.admin.rates import WINDOW_SECONDS, Rates
+from rsnotify_hub.admin.topic_rates import WINDOW_SECONDS, Rates
 from rsnotify_hub.log.fragments import read_fragment
 from rsnotify_hub.log.store import Entry
 from tests.hub.helpers import TOPIC, Clock, fragment

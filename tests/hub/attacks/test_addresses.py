@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-import rsnotify_hub.client
+import rsnotify_hub.http.client
 from rsnotify.runtime.addresses import refusal
 from rsnotify.runtime.processes import free_port
 from tests.hub.attacks.helpers import Names, Server, confirm, obliging, raw_server, sending_to
@@ -135,7 +135,7 @@ def public(monkeypatch: pytest.MonkeyPatch) -> str:
     """An address of this machine that counts as public."""
     address = "127.0.0.2"
     monkeypatch.setattr(
-        rsnotify_hub.client,
+        rsnotify_hub.http.client,
         "refusal",
         lambda each: None if each == address else refusal(each),
     )

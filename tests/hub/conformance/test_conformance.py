@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.application import serve
 from rsnotify_hub_check.asking import CheckSettings
 from rsnotify_hub_check.ends import SimulatedEndpoints, serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import rsnotify_hub_check
+from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.application import serve
 from rsnotify_hub_check.asking import CheckSettings
 from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.command import app

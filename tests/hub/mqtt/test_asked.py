@@ -9,10 +9,11 @@ from rsnotify.runtime.mqtt.connection import ConnectionRefused
 from rsnotify.runtime.mqtt.names import PREFIX
 from rsnotify.runtime.mqtt.selection_requests import LEASE
 from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.filtering.streams import Stream
-from rsnotify_hub.mqtt import asked, bridge
-from rsnotify_hub.mqtt.asked import Asked
-from rsnotify_hub.mqtt.sending import Sending
+from rsnotify_hub.filtering.topic_selection import Stream
+from rsnotify_hub.mqtt import bridge
+from rsnotify_hub.mqtt import requested_selections as asked
+from rsnotify_hub.mqtt.backlog_sender import Sending
+from rsnotify_hub.mqtt.requested_selections import Asked
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, LogWatch
 from tests.hub.mqtt.conftest import Listen

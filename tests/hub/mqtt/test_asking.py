@@ -17,8 +17,9 @@ from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name
 from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
 from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.filtering.cutting import QUIET_SECONDS
-from rsnotify_hub.mqtt import asked, bridge
+from rsnotify_hub.filtering.filtered_reader import QUIET_SECONDS
+from rsnotify_hub.mqtt import bridge
+from rsnotify_hub.mqtt import requested_selections as asked
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, START, TOPIC, Client, LogWatch, fragment, seconds_of
 from tests.hub.mqtt.conftest import Ear, Listen

@@ -13,7 +13,7 @@ from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.mqtt import inbox as taking
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment

@@ -15,7 +15,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
 from rsnotify.sync.retry import asked_wait
-from rsnotify_hub.client import exactly, reason_of
+from rsnotify_hub.http.client import exactly, reason_of
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.delivering.posting.connection import Connection

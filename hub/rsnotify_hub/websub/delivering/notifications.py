@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, chained, merge
 from rsnotify_hub.log.store import Entry, LogState
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.subscriptions import Subscription
 
 #: How large a merged fragment may be.

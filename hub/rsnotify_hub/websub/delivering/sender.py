@@ -24,7 +24,7 @@ from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired
 from rsnotify_hub.websub.delivering.answers import Answer, Verdict

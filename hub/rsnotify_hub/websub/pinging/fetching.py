@@ -10,7 +10,7 @@ from msgspec import Struct
 from yarl import URL
 
 from rsnotify.errors import Unavailable
-from rsnotify_hub.client import exactly, reason_of
+from rsnotify_hub.http.client import exactly, reason_of
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url
 

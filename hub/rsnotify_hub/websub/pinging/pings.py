@@ -16,10 +16,10 @@ import aiohttp
 from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
-from rsnotify_hub.access.prefixes import is_granted
+from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.pinging.fetching import Fetched, TopicClient, Validators

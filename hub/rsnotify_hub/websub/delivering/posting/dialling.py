@@ -11,8 +11,8 @@ from functools import partial
 import aiohappyeyeballs
 from aiohttp.abc import ResolveResult
 
-from rsnotify_hub.client import guarded_socket
-from rsnotify_hub.lookups import Lookups
+from rsnotify_hub.http.address_resolver import Lookups
+from rsnotify_hub.http.client import guarded_socket
 from rsnotify_hub.websub.delivering.posting.connection import Connection, Keeper
 from rsnotify_hub.websub.delivering.posting.places import Origin
 from rsnotify_hub.websub.delivering.posting.replies import Unreachable

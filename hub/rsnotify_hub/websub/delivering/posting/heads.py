@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from rsnotify_hub.client import USER_AGENT
+from rsnotify_hub.http.client import USER_AGENT
 
 # What would end a header early (RFC 9110 §5.5).
 _UNSAFE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

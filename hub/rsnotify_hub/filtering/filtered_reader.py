@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from rsnotify_hub.filtering.leaving import Joiner
-from rsnotify_hub.filtering.sieve import Sieve
-from rsnotify_hub.filtering.streams import Stream
+from rsnotify_hub.filtering.filter_cache import Sieve
+from rsnotify_hub.filtering.fragment_filter import Joiner
+from rsnotify_hub.filtering.topic_selection import Stream
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 
 #: How long is waited between two fragments without entries, in seconds.
 QUIET_SECONDS = 1.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-from rsnotify_hub.http.seats import Seats
+from rsnotify_hub.http.connection_limit import Seats
 
 #: How often it is looked who waits for too long, in seconds, and that as a part of the shortest.
 _LOOK_SECONDS = 1.0

@@ -14,9 +14,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import asking, channel_name
 from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
-from rsnotify_hub.filtering.streams import Stream
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.mqtt.places import Places
+from rsnotify_hub.filtering.topic_selection import Stream
+from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.mqtt.broker_cursors import Places
 from rsnotify_hub.refusals import Code, Refusal
 
 log = logging.getLogger("rsnotify.hub.mqtt")

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
-from rsnotify_hub.filtering.leaving import leave
-from rsnotify_hub.filtering.streams import Stream
+from rsnotify_hub.filtering.fragment_filter import leave
+from rsnotify_hub.filtering.topic_selection import Stream
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.store import Entry
 

@@ -18,7 +18,7 @@ from rsnotify_hub.log.channel import Channel
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.names import Names, Range
 from rsnotify_hub.log.store import Entry, LogState, Store, Waiting
-from rsnotify_hub.log.topiclog import TopicLog
+from rsnotify_hub.log.topic_log import TopicLog
 from rsnotify_hub.statistics import Statistics
 
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, FetchError, NotFound, RsnotifyError, Unavailable
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.questions import MAX_ROWS
-from rsnotify_hub.admin.shapes import Problem
-from rsnotify_hub.client import reason_of
+from rsnotify_hub.admin.schemas import Problem
+from rsnotify_hub.http.client import reason_of
 from rsnotify_hub.urls import check_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=30)

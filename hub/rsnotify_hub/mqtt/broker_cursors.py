@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from rsnotify_hub.filtering.streams import Stream, stream_of
+from rsnotify_hub.filtering.topic_selection import Stream, stream_of
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 
 #: Stands for the broker itself: no topic is called so.
 _KNOWN = ""

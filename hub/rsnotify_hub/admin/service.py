@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify_hub.admin import shapes
+from rsnotify_hub.admin import schemas as shapes
 from rsnotify_hub.admin.questions import Redelivery
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.log.topics import Topics
+from rsnotify_hub.log.topic_logs import Topics
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websub.channel import WebSubChannel
 

@@ -15,13 +15,13 @@ from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
-from rsnotify_hub.access.rotation import Rotation
+from rsnotify_hub.access.grant_reloading import Rotation
 from rsnotify_hub.admin.api import add_admin
 from rsnotify_hub.config.configuration import Configuration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.dashboard.pages import add_dashboard
-from rsnotify_hub.http.guard import Guard, watch_of
-from rsnotify_hub.http.logs import WithoutRequests
+from rsnotify_hub.http.connection_guard import Guard, watch_of
+from rsnotify_hub.http.listening import ProtocolSite, listen, url_of
 from rsnotify_hub.http.middleware import (
     add_safe_headers,
     identity_only,
@@ -30,8 +30,8 @@ from rsnotify_hub.http.middleware import (
     plain_reasons,
     watched,
 )
-from rsnotify_hub.http.network import ProtocolSite, listen, url_of
 from rsnotify_hub.hub import Clock, Hub, open_hub
+from rsnotify_hub.logging_setup import WithoutRequests
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url

@@ -24,8 +24,8 @@ from aiohttp import StreamReader
 from rsnotify.runtime.open_files import allow_files
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
 from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.http.seats import Seats
-from rsnotify_hub.http.watch import Wait, Watch
+from rsnotify_hub.http.connection_limit import Seats
+from rsnotify_hub.http.timeouts import Wait, Watch
 from rsnotify_hub.statistics import Statistics
 
 #: A handler that reads a body with a limit of its own answers before the connection is cut off.

@@ -10,14 +10,14 @@ from rsnotify.errors import StorageError, Unavailable
 from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
 from rsnotify.runtime.mqtt.names import Broker
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.filtering.cutting import Cutting
-from rsnotify_hub.filtering.sieve import Sieve
-from rsnotify_hub.filtering.streams import Stream
+from rsnotify_hub.filtering.filter_cache import Sieve
+from rsnotify_hub.filtering.filtered_reader import Cutting
+from rsnotify_hub.filtering.topic_selection import Stream
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topics import Topics
-from rsnotify_hub.mqtt.asked import Asked
-from rsnotify_hub.mqtt.places import Places
+from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.mqtt.broker_cursors import Places
+from rsnotify_hub.mqtt.requested_selections import Asked
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 
 log = logging.getLogger("rsnotify.hub.mqtt")

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
+from rsnotify_hub.log.appending import Plan, plan
 from rsnotify_hub.log.channel import Channel
 from rsnotify_hub.log.contradicting import contradicts, overlaps
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.planning import Plan, plan
-from rsnotify_hub.log.recent import Recent
+from rsnotify_hub.log.recent_entries import Recent
 from rsnotify_hub.log.store import Entry, LogState, Store
 from rsnotify_hub.statistics import Statistics
 

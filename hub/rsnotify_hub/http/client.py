@@ -16,7 +16,7 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from rsnotify.runtime.addresses import refusal
-from rsnotify_hub.lookups import Lookups
+from rsnotify_hub.http.address_resolver import Lookups
 
 USER_AGENT = "rsnotify-hub"
 
