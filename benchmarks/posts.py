@@ -18,9 +18,9 @@ from fanout import TOPIC
 from receivers import callbacks, secret_of
 
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.config.configuration import HubConfiguration
 
-_DEFAULTS = Configuration()
+_DEFAULTS = HubConfiguration()
 _RETRY = Retry(_DEFAULTS.retry_seconds, _DEFAULTS.max_retry_seconds)
 
 

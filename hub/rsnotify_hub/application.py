@@ -15,12 +15,12 @@ from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
-from rsnotify_hub.access.grant_reloading import Rotation
-from rsnotify_hub.admin.api import add_admin
-from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.access.grant_reloading import GrantReloader
+from rsnotify_hub.admin.api import add_admin_routes
+from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.dashboard.pages import add_dashboard
-from rsnotify_hub.http.connection_guard import Guard, watch_of
+from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
 from rsnotify_hub.http.listening import ProtocolSite, listen, url_of
 from rsnotify_hub.http.middleware import (
     add_safe_headers,
@@ -30,8 +30,8 @@ from rsnotify_hub.http.middleware import (
     plain_reasons,
     watched,
 )
-from rsnotify_hub.hub import Clock, Hub, open_hub
-from rsnotify_hub.logging_setup import WithoutRequests
+from rsnotify_hub.hub import Clock, HubService, open_hub
+from rsnotify_hub.logging_setup import RequestTextFilter
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
@@ -39,7 +39,7 @@ from rsnotify_hub.websub.continuing import ask_later
 
 log = logging.getLogger("rsnotify.hub")
 
-HUB = web.AppKey("hub", Hub)
+HUB = web.AppKey("hub", HubService)
 
 _SHUTDOWN_SECONDS = 5.0
 
@@ -50,7 +50,7 @@ def utc_now() -> datetime:
 
 
 def create_application(
-    configuration: Configuration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
+    configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
 ) -> web.Application:
     """Make the application of one hub.
 
@@ -89,7 +89,7 @@ def create_application(
     app.router.add_get("/readyz", _readyz)
     app.router.add_get("/metrics", _metrics)
     add_dashboard(app, is_admin=lambda request: request.app[HUB].gate.is_admin(request))
-    add_admin(app, lambda request: request.config_dict[HUB].admin)
+    add_admin_routes(app, lambda request: request.config_dict[HUB].admin)
     return app
 
 
@@ -129,7 +129,7 @@ def _statistics(request: web.Request) -> Statistics:
 
 @asynccontextmanager
 async def serve(
-    configuration: Configuration,
+    configuration: HubConfiguration,
     *,
     source: ConfigurationSource | None = None,
     clock: Clock = utc_now,
@@ -169,19 +169,19 @@ async def serve(
         async with AsyncExitStack() as stack:
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
-            watch = watch_of(configuration, app[HUB].statistics)
+            watch = make_timeout_watch(configuration, app[HUB].statistics)
             stack.callback(watch.close)
             app[HUB].connections = lambda: watch.seats.count
             assert runner.server is not None
-            protocols = partial(Guard, runner.server, watch)
+            protocols = partial(ConnectionGuard, runner.server, watch)
             await ProtocolSite(runner, listener, protocols).start()
             if source is not None:
-                rotation = Rotation(app[HUB].gate, source, configuration)
+                rotation = GrantReloader(app[HUB].gate, source, configuration)
                 stack.callback(asyncio.create_task(rotation.run()).cancel)
             yield url_of(listener)
 
 
-def _check_grants(configuration: Configuration, *, local: bool) -> None:
+def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
     """Refuse to be open without saying to whom."""
     granted = configuration.publishers or configuration.open_topics or configuration.jwt_algorithms
     if not local and not granted and not configuration.mqtt_channels:
@@ -194,11 +194,11 @@ def _check_grants(configuration: Configuration, *, local: bool) -> None:
 def _http_log() -> logging.Logger:
     logger = logging.getLogger("rsnotify.hub.http")
     if not logger.filters:
-        logger.addFilter(WithoutRequests())
+        logger.addFilter(RequestTextFilter())
     return logger
 
 
-def _public_url(configuration: Configuration, listener: socket.socket) -> str:
+def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str:
     url = configuration.public_url or url_of(listener)
     try:
         return check_url(url, "the public URL").rstrip("/") + "/"
@@ -206,7 +206,7 @@ def _public_url(configuration: Configuration, listener: socket.socket) -> str:
         raise ConfigurationError(refusal.reason) from None
 
 
-def _is_local(configuration: Configuration, listener: socket.socket) -> bool:
+def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
     """Tell whether only this machine reaches the hub: a proxy would bring in others."""
     if configuration.trusted_proxies:
         return False

@@ -86,7 +86,7 @@ def run_hub(
 
     from rsnotify_hub.application import serve
     from rsnotify_hub.config.loading import ConfigurationSource
-    from rsnotify_hub.logging_setup import write_json
+    from rsnotify_hub.logging_setup import use_json_logs
 
     options: dict[str, object] = {
         "host": host,
@@ -100,7 +100,7 @@ def run_hub(
     source = ConfigurationSource(config, os.environ, options)
     configuration = source.load()
     if configuration.log_format == "json":
-        write_json(logging.getLogger())
+        use_json_logs(logging.getLogger())
     for former, present in source.former().items():
         warn_of_former(former, present)
     if config and config == os.environ.get(_FORMER_CONFIG):

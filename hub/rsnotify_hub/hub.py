@@ -19,25 +19,25 @@ from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
-from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.access.topic_room import TopicRoom
+from rsnotify_hub.access.limits import RateLimits
+from rsnotify_hub.access.topic_room import TopicQuota
 from rsnotify_hub.admin.api import AdminApi
 from rsnotify_hub.admin.reports import Reports
-from rsnotify_hub.admin.service import Office
-from rsnotify_hub.admin.topic_rates import Rates
+from rsnotify_hub.admin.service import AdminService
+from rsnotify_hub.admin.topic_rates import TopicRates
 from rsnotify_hub.admin.views import lag_seconds
-from rsnotify_hub.change_memory.handler import ChangeMemory
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.filtering.filter_cache import Sieve
+from rsnotify_hub.change_memory.handler import HubChangeMemory
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.filtering.filter_cache import FilterCache
 from rsnotify_hub.health import Readiness
 from rsnotify_hub.http.client import open_client
-from rsnotify_hub.intake import Intake
+from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import Retention
+from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topic_logs import Topics
-from rsnotify_hub.metrics import Metrics, Readings
-from rsnotify_hub.mqtt.bridge import Bridge
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.metrics import HubReadings, Metrics
+from rsnotify_hub.mqtt.bridge import MqttBridge
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.selected import Selections
@@ -60,7 +60,7 @@ _VERSION = version("rsnotify")
 _HOUSEKEEPING_SECONDS = 60
 
 
-class Hub:
+class HubService:
     """A hub, apart from its HTTP server. Made by `open_hub`.
 
     Args:
@@ -89,12 +89,12 @@ class Hub:
 
     def __init__(
         self,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         store: Store,
         client: aiohttp.ClientSession,
         requests: Callbacks,
         gate: Gate,
-        limits: Limits,
+        limits: RateLimits,
         *,
         public_url: str,
         clock: Clock,
@@ -108,33 +108,33 @@ class Hub:
             requests, Retry(configuration.retry_seconds), configuration.callback_seconds
         )
         self._live = WebSocketChannel(configuration, self.statistics)
-        self._sieve = Sieve()
+        self._sieve = FilterCache()
         self._selections = Selections(self._live, self._sieve, configuration.max_selections)
         self._callbacks = WebSubChannel(
             store, requests, self._questions, configuration, clock, self.statistics
         )
-        rates = Rates(clock)
+        rates = TopicRates(clock)
         self._bridge = None
         broker = None
         if configuration.mqtt_url is not None:
-            self._bridge = Bridge(
+            self._bridge = MqttBridge(
                 configuration.mqtt_url, configuration, store, self.statistics, self._sieve
             )
             broker = parse_broker(configuration.mqtt_public_url or configuration.mqtt_url)
         channels = (self._live, self._selections, self._callbacks, rates)
-        self._topics = Topics(
+        self._topics = TopicLogs(
             store, (*channels, self._bridge) if self._bridge else channels, self.statistics
         )
-        gate.room = TopicRoom(self._topics, configuration.max_topics_per_publisher)
+        gate.room = TopicQuota(self._topics, configuration.max_topics_per_publisher)
         self._verification = Verification(
             self._callbacks, self._topics, self._questions, configuration, clock
         )
-        self._intake = intake = Intake(gate, configuration, clock)
+        self._intake = intake = FragmentIntake(gate, configuration, clock)
         self._pings = Pings(self._topics, client, configuration, clock)
         self.websub = WebSub(
             intake, self._topics, self._pings, self._verification, limits, configuration
         )
-        self.memory = ChangeMemory(self._topics, public_url + "topics", broker)
+        self.memory = HubChangeMemory(self._topics, public_url + "topics", broker)
         self.websockets = WebSockets(
             intake,
             self._topics,
@@ -155,7 +155,7 @@ class Hub:
             version=_VERSION,
             clock=clock,
         )
-        office = Office(self._topics, self._callbacks, reports)
+        office = AdminService(self._topics, self._callbacks, reports)
         self.metrics = Metrics(self._readings)
         self.connections: Callable[[], int] = lambda: 0
         self.readiness = Readiness(store)
@@ -187,10 +187,10 @@ class Hub:
         self._sieve.close()
         await self._callbacks.close()
 
-    def _readings(self) -> Readings:
+    def _readings(self) -> HubReadings:
         """Look at everything that `/metrics` tells."""
         now, deliveries = self._clock(), self._callbacks.all()
-        return Readings(
+        return HubReadings(
             version=_VERSION,
             statistics=self.statistics,
             logs=self._topics.states(),
@@ -215,8 +215,8 @@ class Hub:
 
 @asynccontextmanager
 async def open_hub(
-    configuration: Configuration, *, public_url: str, anonymous: bool, clock: Clock
-) -> AsyncIterator[Hub]:
+    configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock
+) -> AsyncIterator[HubService]:
     """Open everything a hub needs, and close it in order.
 
     Args:
@@ -229,7 +229,7 @@ async def open_hub(
         ConfigurationError: The data folder cannot be used.
         StorageError: What is in it cannot be read.
     """
-    retention = Retention(
+    retention = LogRetention(
         size=configuration.log_bytes, age=timedelta(seconds=configuration.log_seconds)
     )
     async with AsyncExitStack() as stack:
@@ -258,9 +258,9 @@ async def open_hub(
             method=configuration.signature,
             clock=clock,
         )
-        limits = Limits(configuration)
+        limits = RateLimits(configuration)
         gate = Gate(grants_of(configuration, anonymous=anonymous), limits.tokens)
-        hub = Hub(
+        hub = HubService(
             configuration, store, client, requests, gate, limits, public_url=public_url, clock=clock
         )
         stack.push_async_callback(hub.close)

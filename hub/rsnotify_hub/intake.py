@@ -11,7 +11,7 @@ from aiohttp import web
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.gate import Gate, Permission
-from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
 
@@ -19,7 +19,7 @@ from rsnotify_hub.log.fragments import Fragment, read_fragment
 _READ_AT_ONCE = 64 * 1024
 
 
-class Intake:
+class FragmentIntake:
     """Checks publishers and their fragments.
 
     Args:
@@ -29,7 +29,7 @@ class Intake:
     """
 
     def __init__(
-        self, gate: Gate, configuration: Configuration, clock: Callable[[], Instant]
+        self, gate: Gate, configuration: HubConfiguration, clock: Callable[[], Instant]
     ) -> None:
         self._gate = gate
         self._clock = clock

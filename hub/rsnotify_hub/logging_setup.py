@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import format_datetime
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class JsonLines(logging.Formatter):
+class JsonLogFormatter(logging.Formatter):
     """Writes each record as one JSON object on one line.
 
     Its members are `time`, `level`, `logger`, `message`, `exception` where there is one, and
@@ -36,7 +36,7 @@ class JsonLines(logging.Formatter):
         return msgspec.json.encode(line, enc_hook=str).decode()
 
 
-class WithoutRequests(logging.Filter):
+class RequestTextFilter(logging.Filter):
     """Keeps what a client sent out of the log of the HTTP server.
 
     aiohttp logs a request that it cannot parse with the line at fault, which may be the one with
@@ -52,7 +52,7 @@ class WithoutRequests(logging.Filter):
         return True
 
 
-def write_json(root: logging.Logger) -> None:
+def use_json_logs(root: logging.Logger) -> None:
     """Let everything that is logged be JSON."""
     for handler in root.handlers:
-        handler.setFormatter(JsonLines())
+        handler.setFormatter(JsonLogFormatter())

@@ -40,7 +40,7 @@ REST = 10
 _PREFIX = "rsnotify_hub_"
 
 
-class Bridged(Struct, frozen=True):
+class BrokerState(Struct, frozen=True):
     """How it stands with an MQTT broker.
 
     Args:
@@ -52,7 +52,7 @@ class Bridged(Struct, frozen=True):
     behind: int
 
 
-class Readings(Struct, frozen=True, kw_only=True):
+class HubReadings(Struct, frozen=True, kw_only=True):
     """What is looked at.
 
     Args:
@@ -80,10 +80,10 @@ class Readings(Struct, frozen=True, kw_only=True):
     websocket_queue: int
     delivery_queue: int
     commit_queue: int
-    mqtt: Bridged | None = None
+    mqtt: BrokerState | None = None
 
 
-def families(readings: Readings) -> Iterator[Metric]:
+def families(readings: HubReadings) -> Iterator[Metric]:
     """Yield every family of metrics of a hub."""
     yield InfoMetricFamily(_PREFIX[:-1], "The hub", value={"version": readings.version})
     yield from _accepted(readings.statistics)
@@ -99,7 +99,7 @@ def families(readings: Readings) -> Iterator[Metric]:
         "delivery_queue", "WebSub deliveries that wait for their turn", readings.delivery_queue
     )
     yield _gauge("commit_queue", "Writes that wait for the next transaction", readings.commit_queue)
-    mqtt = readings.mqtt or Bridged(False, 0)
+    mqtt = readings.mqtt or BrokerState(False, 0)
     yield _gauge("mqtt_connected", "Whether the MQTT broker is connected", mqtt.connected)
     yield _gauge("mqtt_topics_behind", "Topics that the MQTT broker lacks a part of", mqtt.behind)
 
@@ -136,7 +136,7 @@ def _logs(logs: Sequence[LogState]) -> Iterator[Metric]:
     yield _gauge("log_bytes", "Bytes of the fragments kept", sum(log.size for log in logs))
 
 
-def _subscriptions(readings: Readings) -> Iterator[Metric]:
+def _subscriptions(readings: HubReadings) -> Iterator[Metric]:
     states = GaugeMetricFamily(
         _PREFIX + "subscriptions", "WebSub subscriptions by state", labels=["state"]
     )
@@ -187,7 +187,7 @@ class Metrics(Collector):
     """
 
     def __init__(
-        self, read: Callable[[], Readings], timer: Callable[[], float] = perf_counter
+        self, read: Callable[[], HubReadings], timer: Callable[[], float] = perf_counter
     ) -> None:
         self._read = read
         self._timer = timer

@@ -14,9 +14,9 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.log.fragments import read_fragment
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import Retention
+from rsnotify_hub.log.sqlite_writing import LogRetention
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.asking import Questions
@@ -35,7 +35,7 @@ class Deliveries:
     def __init__(
         self,
         store: Store,
-        topics: Topics,
+        topics: TopicLogs,
         channel: WebSubChannel,
         verification: Verification,
         statistics: Statistics,
@@ -75,7 +75,7 @@ async def opened_channel(
     """Open a channel over what the store in a folder keeps."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
     configuration = load_configuration(None, **{**patient, **settings})
-    retention = Retention(size=10**9, age=timedelta(days=365))
+    retention = LogRetention(size=10**9, age=timedelta(days=365))
     async with AsyncExitStack() as stack:
         store = SqliteStore(folder, retention, clock)
         stack.push_async_callback(store.close)
@@ -97,7 +97,7 @@ async def opened_channel(
         channel = WebSubChannel(
             store, callbacks, questions, configuration, clock, statistics, turns
         )
-        topics = Topics(store, (channel,), statistics)
+        topics = TopicLogs(store, (channel,), statistics)
         topics.start(await store.logs())
         channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)

@@ -20,12 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.access.clients import TrustedProxies, bucket_of
+from rsnotify_hub.access.clients import TrustedProxies, client_network
 from rsnotify_hub.access.grants import Grant
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
-from rsnotify_hub.access.limits import Limiter
+from rsnotify_hub.access.limits import RateLimiter
 from rsnotify_hub.application import serve
-from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
 from tests.hub.conftest import RunHub
@@ -73,9 +73,11 @@ def test_what_a_client_claims_never_takes_the_place_of_what_the_proxy_says(claim
 
 
 def test_a_client_of_ipv6_has_a_whole_network():
-    assert bucket_of("2001:db8::1") == bucket_of("2001:db8::ffff:1%eth0") == "2001:db8::/64"
-    assert bucket_of("2001:db8:0:1::1") != bucket_of("2001:db8::1")
-    assert bucket_of("::ffff:192.0.2.1") == bucket_of("192.0.2.1") == "192.0.2.1"
+    assert (
+        client_network("2001:db8::1") == client_network("2001:db8::ffff:1%eth0") == "2001:db8::/64"
+    )
+    assert client_network("2001:db8:0:1::1") != client_network("2001:db8::1")
+    assert client_network("::ffff:192.0.2.1") == client_network("192.0.2.1") == "192.0.2.1"
 
 
 class Time:
@@ -86,7 +88,7 @@ class Time:
         return self.seconds
 
 
-def passed(limiter: Limiter, address: str | None, tries: int) -> int:
+def passed(limiter: RateLimiter, address: str | None, tries: int) -> int:
     """How many of so many tries pass."""
     count = 0
     for _ in range(tries):
@@ -100,7 +102,7 @@ def passed(limiter: Limiter, address: str | None, tries: int) -> int:
 
 def test_a_client_may_do_so_much_at_once_and_then_so_much_a_second():
     now = Time()
-    limiter = Limiter(2, "tries", now=now)
+    limiter = RateLimiter(2, "tries", now=now)
     assert passed(limiter, "192.0.2.1", 100) == 20
     now.seconds += 3
     assert passed(limiter, "192.0.2.1", 100) == 6
@@ -108,13 +110,13 @@ def test_a_client_may_do_so_much_at_once_and_then_so_much_a_second():
 
 
 def test_what_this_machine_sends_is_not_limited():
-    assert passed(Limiter(1, "tries"), "127.0.0.1", 100) == 100
-    assert passed(Limiter(1, "tries"), "::1", 100) == 100
+    assert passed(RateLimiter(1, "tries"), "127.0.0.1", 100) == 100
+    assert passed(RateLimiter(1, "tries"), "::1", 100) == 100
 
 
 def test_no_number_of_clients_takes_more_memory():
     now = Time()
-    limiter = Limiter(1, "tries", now=now, clients=10)
+    limiter = RateLimiter(1, "tries", now=now, clients=10)
     assert passed(limiter, "192.0.2.1", 11) == 10
     for number in range(100):
         limiter.check(f"198.51.100.{number}")
@@ -125,7 +127,7 @@ def test_no_number_of_clients_takes_more_memory():
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 30)), max_size=20))
 def test_no_pattern_passes_more_than_the_rate(tries: list[tuple[float, int]]):
     now = Time()
-    limiter, count = Limiter(3, "tries", now=now), 0
+    limiter, count = RateLimiter(3, "tries", now=now), 0
     for wait, number in tries:
         now.seconds += wait
         count += passed(limiter, "192.0.2.1", number)
@@ -293,7 +295,7 @@ class Overtaken(ConfigurationSource):
         super().__init__(str(path), {}, {"port": 0, "data": str(path.parent / "hub")})
         self._file, self._read, self._then = path, read, then
 
-    def load(self) -> Configuration:
+    def load(self) -> HubConfiguration:
         text = self._file.read_text()
         loaded = super().load()
         if text == self._read:

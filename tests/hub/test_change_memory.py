@@ -17,7 +17,7 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Rel
 from rsnotify.validation import validate
-from rsnotify_hub.change_memory.pages import NotKnown, make_page
+from rsnotify_hub.change_memory.pages import UnknownChanges, make_page
 from rsnotify_hub.log.fragments import read_fragment
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import START, TOPIC, Client, Clock, at, fragment
@@ -324,7 +324,7 @@ def test_no_page_reaches_over_a_hole(history: list[int], hole: int, limit: int):
     while since < at(hole):
         since = make_page(fragments, since=since, limit=limit).until
         assert since <= at(hole)
-    with pytest.raises(NotKnown) as error:
+    with pytest.raises(UnknownChanges) as error:
         make_page(fragments[1:], since=since, limit=limit)
     assert error.value.begins == at(hole + 0.5)
 

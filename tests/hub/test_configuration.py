@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify_hub.config.configuration import Configuration, Publisher
-from rsnotify_hub.config.layers import Environment
+from rsnotify_hub.config.configuration import HubConfiguration, PublisherGrant
+from rsnotify_hub.config.layers import EnvironmentLayer
 from rsnotify_hub.config.loading import ConfigurationSource, load_configuration
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "x" * 16
 DIGEST = sha256(TOKEN.encode()).hexdigest()
-PUBLISHER = Publisher(token_sha256=DIGEST, topics=("https://a.example/",))
-FIELDS = {field.name: field for field in msgspec.structs.fields(Configuration)}
+PUBLISHER = PublisherGrant(token_sha256=DIGEST, topics=("https://a.example/",))
+FIELDS = {field.name: field for field in msgspec.structs.fields(HubConfiguration)}
 
 
 def file(folder: Path, text: str, name: str = "hub.toml") -> str:
@@ -47,7 +47,7 @@ def test_a_file_is_toml_or_json_and_options_win(tmp_path: Path):
     )
     for path in (file(tmp_path, as_json, "hub.json"), file(tmp_path, as_toml)):
         configuration = load_configuration(path, port=2, host=None)
-        assert configuration == Configuration(port=2, publishers=(PUBLISHER,))
+        assert configuration == HubConfiguration(port=2, publishers=(PUBLISHER,))
 
 
 def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: Path):
@@ -82,8 +82,8 @@ def test_every_kind_of_setting_can_stand_in_the_environment(name: str, text: str
 def test_every_setting_can_stand_in_the_environment(name: str):
     value = example().get(name, "the key")
     text = value if isinstance(value, str) else json.dumps(value)
-    types = get_type_hints(Configuration, include_extras=True)
-    found = Environment({f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
+    types = get_type_hints(HubConfiguration, include_extras=True)
+    found = EnvironmentLayer({f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
     assert set(found) == {name}
     assert msgspec.convert(found[name], types[name]) == msgspec.convert(value, types[name])
 

@@ -19,8 +19,8 @@ from rsnotify_hub.log import cursors
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import Retention
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import PATIENCE, TOPIC, Clock, LogWatch, at
 from tests.hub.storing import FOREVER, Listener, made, opened
@@ -83,14 +83,14 @@ async def again(attempt: Callable[[], Any]) -> Any:
 
 @asynccontextmanager
 async def hub(
-    folder: Path, disk: Disk, retention: Retention = FOREVER
-) -> AsyncIterator[tuple[SqliteStore, Topics, Listener]]:
-    async def begin() -> tuple[SqliteStore, Topics, Listener]:
+    folder: Path, disk: Disk, retention: LogRetention = FOREVER
+) -> AsyncIterator[tuple[SqliteStore, TopicLogs, Listener]]:
+    async def begin() -> tuple[SqliteStore, TopicLogs, Listener]:
         store = None
         try:
             store = SqliteStore(folder, retention, Clock(), connection=disk.connection())
             listener = Listener()
-            topics = Topics(store, (listener,))
+            topics = TopicLogs(store, (listener,))
             topics.start(await store.logs())
         except (ConfigurationError, StorageError) as error:
             if store is not None:
@@ -250,7 +250,7 @@ async def turns() -> None:
 async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)
     writer = Writer()
-    moving = cursors.Cursors(writer, "")  # type: ignore[arg-type]
+    moving = cursors.CursorWriter(writer, "")  # type: ignore[arg-type]
     moving.move(TOPIC, "https://a.example/", 1)
     await turns()
     moving.forget(TOPIC, "https://a.example/")  # nothing is left of what is being written

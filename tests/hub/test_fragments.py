@@ -9,7 +9,14 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import DocumentLimits, read_document
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.format.writer import write_document
-from rsnotify_hub.log.fragments import Fragment, Interval, chained, covers, merge, read_fragment
+from rsnotify_hub.log.fragments import (
+    Fragment,
+    Interval,
+    count_chained,
+    covers,
+    merge_fragments,
+    read_fragment,
+)
 from tests.hub.helpers import at, fragment, seconds_of
 
 
@@ -116,8 +123,8 @@ def chain(parts: list[list[int]]) -> list[Fragment]:
 @given(histories())
 def test_a_chain_merges_into_what_one_fragment_would_have_said(parts: list[list[int]]):
     fragments = chain(parts)
-    assert chained(fragments, max_bytes=10**9) == len(fragments)
-    merged = merge(fragments)
+    assert count_chained(fragments, max_bytes=10**9) == len(fragments)
+    merged = merge_fragments(fragments)
     everything = [second for part in parts for second in part]
     assert seconds_of(merged) == everything
     checked = read_fragment(merged)
@@ -129,26 +136,26 @@ def test_a_chain_ends_where_a_fragment_is_lost(parts: list[list[int]], data: st.
     fragments = chain([*parts, [10_000], [10_001]])
     lost = data.draw(st.integers(1, len(fragments) - 2))
     del fragments[lost]
-    assert chained(fragments, max_bytes=10**9) == lost
+    assert count_chained(fragments, max_bytes=10**9) == lost
 
 
 def test_a_chain_ends_before_it_grows_too_large():
     fragments = chain([[1], [2], [3]])
     size = len(fragments[0].body)
-    assert chained(fragments, max_bytes=2 * size) == 2
-    assert chained(fragments, max_bytes=1) == 1
+    assert count_chained(fragments, max_bytes=2 * size) == 2
+    assert count_chained(fragments, max_bytes=1) == 1
 
 
 def test_a_fragment_that_does_not_say_where_it_begins_is_not_merged():
     unknown = read_fragment(xml(ENTRY))
-    assert chained([unknown, read_fragment(fragment(5, 6))], max_bytes=10**9) == 1
+    assert count_chained([unknown, read_fragment(fragment(5, 6))], max_bytes=10**9) == 1
 
 
 def test_what_more_generous_settings_let_in_is_merged_too():
     links = b'<rs:ln rel="x" href="https://a.example/"/>' * 1500
     bodies = [fragment(at, at + 1).replace(b"</url>", links + b"</url>") for at in range(2)]
     fragments = [read_fragment(body, limits=DocumentLimits(links=2000)) for body in bodies]
-    assert merge(fragments).count(b'rel="x"') == 2 * 1500
+    assert merge_fragments(fragments).count(b'rel="x"') == 2 * 1500
 
 
 def test_a_merged_fragment_ends_with_the_heartbeat_and_keeps_its_attributes():
@@ -160,7 +167,7 @@ def test_a_merged_fragment_ends_with_the_heartbeat_and_keeps_its_attributes():
             attributes=(("{urn:x}digest", "00ff"),),
         )
     )
-    merged = read_document(merge([read_fragment(fragment(0, 1)), read_fragment(beat)]))
+    merged = read_document(merge_fragments([read_fragment(fragment(0, 1)), read_fragment(beat)]))
     assert (merged.from_, merged.until) == (at(0), at(9))
     assert merged.attributes == (("{urn:x}digest", "00ff"),)
     assert merged.resources == read_document(fragment(0, 1)).resources
@@ -171,6 +178,6 @@ def test_what_tells_of_documents_is_passed_on_as_what_it_is():
         read_fragment(fragment(begin, begin + 1, capability="framework-notification"))
         for begin in (0, 1)
     ]
-    merged = read_document(merge(parts))
+    merged = read_document(merge_fragments(parts))
     assert merged.capability == "framework-notification"
     assert (merged.from_, merged.until, len(merged.resources)) == (at(0), at(2), 2)

@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import Grants
-from rsnotify_hub.config.configuration import Admin
+from rsnotify_hub.config.configuration import AdminGrant
 from rsnotify_hub.refusals import Refusal
 from tests.hub.test_grants import publisher
 
@@ -30,7 +30,7 @@ def anonymous() -> Gate:
 
 @pytest.fixture
 def gate() -> Gate:
-    admin = Admin(publisher(ADMIN).token_sha256)
+    admin = AdminGrant(publisher(ADMIN).token_sha256)
     return Gate(Grants([publisher(SOURCE, TOPIC)], [admin], ["https://o.example/"], anonymous=True))
 
 

@@ -12,11 +12,11 @@ from yarl import URL
 
 from rsnotify_hub.access.grants import Grant, Grants
 from rsnotify_hub.access.topic_prefixes import is_granted
-from rsnotify_hub.config.configuration import Admin, Publisher
+from rsnotify_hub.config.configuration import AdminGrant, PublisherGrant
 
 
-def publisher(token: str, *topics: str) -> Publisher:
-    return Publisher(token_sha256=sha256(token.encode()).hexdigest(), topics=topics)
+def publisher(token: str, *topics: str) -> PublisherGrant:
+    return PublisherGrant(token_sha256=sha256(token.encode()).hexdigest(), topics=topics)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_token_publishes_what_it_is_granted_and_nothing_else():
 
 
 def test_an_admin_administers_and_publishes_nothing():
-    grants = Grants(admins=[Admin(sha256(b"a" * 16).hexdigest())], anonymous=True)
+    grants = Grants(admins=[AdminGrant(sha256(b"a" * 16).hexdigest())], anonymous=True)
     assert grants.grant("a" * 16) == Grant(admin=True)
     assert grants.grant("b" * 16) == Grant()
     assert not grants.anonymous
@@ -106,4 +106,4 @@ def test_open_topics_are_served_and_open_to_nothing_but_pings():
 
 
 def test_who_has_a_token_is_not_shown():
-    assert "a" * 64 not in repr((Publisher("a" * 64, ()), Admin("a" * 64)))
+    assert "a" * 64 not in repr((PublisherGrant("a" * 64, ()), AdminGrant("a" * 64)))

@@ -14,8 +14,8 @@ import pytest
 
 from rsnotify_hub import application
 from rsnotify_hub.config.loading import load_configuration
-from rsnotify_hub.http.connection_guard import Guard, watch_of
-from rsnotify_hub.http.connection_limit import Seats
+from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
+from rsnotify_hub.http.connection_limit import ConnectionLimit
 from rsnotify_hub.statistics import Statistics
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, Client, fragment
@@ -197,10 +197,10 @@ ANSWER = b"x" * 20_000_000
 async def flooding() -> AsyncIterator[tuple[str, Statistics, asyncio.Event]]:
     configuration = load_configuration(None, **{**SHORT, "header_seconds": 60})
     statistics = Statistics()
-    watch = watch_of(configuration, statistics)
+    watch = make_timeout_watch(configuration, statistics)
     lost = asyncio.Event()
     server = await asyncio.get_running_loop().create_server(
-        lambda: Guard(lambda: Flood(lost), watch), "127.0.0.1", 0
+        lambda: ConnectionGuard(lambda: Flood(lost), watch), "127.0.0.1", 0
     )
     async with server:
         host, port = server.sockets[0].getsockname()
@@ -249,7 +249,7 @@ async def test_a_connection_that_says_something_keeps_its_place(run_hub: RunHub,
 
 
 def test_one_client_does_not_get_all_seats():
-    seats = Seats(10, 2, exempt=lambda address: address == "192.0.2.9")
+    seats = ConnectionLimit(10, 2, exempt=lambda address: address == "192.0.2.9")
     for address in ("192.0.2.1", "192.0.2.1", "192.0.2.9", "192.0.2.9", "2001:db8::1"):
         seats.take(address)
     assert seats.has_enough("192.0.2.1")

@@ -17,13 +17,13 @@ from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.format.writer import write_document
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.filtering import filtered_reader as cutting
-from rsnotify_hub.filtering.filter_cache import Sieve
-from rsnotify_hub.filtering.filtered_reader import Cutting
-from rsnotify_hub.filtering.fragment_filter import Joiner, join, leave
-from rsnotify_hub.filtering.topic_selection import Stream, stream_of
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.filtered_reader import FilteredReader
+from rsnotify_hub.filtering.fragment_filter import EmptyIntervalJoiner, filter_fragment, join_empty
+from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
 from rsnotify_hub.log.contents import whole_content
 from rsnotify_hub.log.fragments import Fragment, read_fragment
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.store import LogEntry
 from tests.hub import storing
 from tests.hub.helpers import START, TOPIC, Clock, at
 
@@ -53,7 +53,9 @@ def made(document: Document) -> Fragment:
 
 def left(*fragments: Fragment, select: PushSelection = MAPS) -> list[Fragment]:
     numbered = enumerate(fragments, 1)
-    joined = join([Entry(number, leave(each, select)) for number, each in numbered])
+    joined = join_empty(
+        [LogEntry(number, filter_fragment(each, select)) for number, each in numbered]
+    )
     return [entry.fragment for entry in joined]
 
 
@@ -196,10 +198,12 @@ def test_whatever_is_asked_for_the_same_time_is_covered_and_nothing_asked_for_is
 def test_it_does_not_matter_in_which_portions_they_come(
     log: list[Document], select: PushSelection, first: int
 ) -> None:
-    entries = [Entry(number, leave(made(one), select)) for number, one in enumerate(log, 1)]
-    joiner = Joiner()
+    entries = [
+        LogEntry(number, filter_fragment(made(one), select)) for number, one in enumerate(log, 1)
+    ]
+    joiner = EmptyIntervalJoiner()
     found = [*joiner.add(entries[:first]), *joiner.add(entries[first:]), *joiner.flush()]
-    assert found == join(entries)
+    assert found == join_empty(entries)
     assert not joiner.holds
 
 
@@ -208,12 +212,12 @@ async def test_what_is_empty_is_told_of_while_more_and_more_comes(
 ) -> None:
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
 
-    class Busy(Sieve):
+    class Busy(FilterCache):
         """There is always something new by the time it is done."""
 
         ends = 1
 
-        async def left(self, *args: Any, **options: Any) -> list[Entry]:
+        async def left(self, *args: Any, **options: Any) -> list[LogEntry]:
             found = await super().left(*args, **options)
             self.ends += 1
             await topics.publish(TOPIC, made(document(self.ends - 1, self.ends)))
@@ -222,7 +226,7 @@ async def test_what_is_empty_is_told_of_while_more_and_more_comes(
     sieve = Busy()
     async with storing.logs(tmp_path, clock) as (topics, _):
         await topics.publish(TOPIC, made(document(0, 1)))
-        stream = Cutting(Stream(TOPIC, MAPS), topics, sieve, 0)
+        stream = FilteredReader(TopicSelection(TOPIC, MAPS), topics, sieve, 0)
         found = [await stream.next() for _ in range(5)]
         assert [told(entry.fragment) for part in found for entry in part] == [(0, 1, [])]
         assert stream.holds
@@ -241,13 +245,13 @@ async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.Monke
     large = Resource(BASE + "b", change=ChangeType.UPDATED, datetime=at(2), hash="md5:" + "a" * 32)
     many = [large, *(change(3 + n, f"b{n}") for n in range(300))]
     entries = [
-        Entry(1, made(document(0, 1, change(1, "maps/a")))),
-        Entry(2, made(document(1, 400, *many))),
+        LogEntry(1, made(document(0, 1, change(1, "maps/a")))),
+        LogEntry(2, made(document(1, 400, *many))),
     ]
-    sieve = Sieve()
+    sieve = FilterCache()
     try:
         for _ in range(3):
-            found = await sieve.left(Stream(TOPIC, MAPS), entries)
+            found = await sieve.left(TopicSelection(TOPIC, MAPS), entries)
             assert [entry.position for entry in found] == [1, 2]
     finally:
         sieve.close()
@@ -256,7 +260,7 @@ async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.Monke
 
 @given(SELECTS.map(PushSelection.canonical))
 def test_a_stream_is_known_by_its_key(select: PushSelection) -> None:
-    assert stream_of(Stream(TOPIC, select).key) == Stream(TOPIC, select)
+    assert selection_of_key(TopicSelection(TOPIC, select).key) == TopicSelection(TOPIC, select)
 
 
 def test_datetimes_keep_their_microseconds() -> None:

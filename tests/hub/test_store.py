@@ -14,12 +14,12 @@ import pytest
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_hub.log.appending import plan
+from rsnotify_hub.log.appending import plan_append
 from rsnotify_hub.log.recent_entries import RECENT_BYTES
 from rsnotify_hub.log.sqlite_store import SqliteStore
-from rsnotify_hub.log.sqlite_writing import Retention
-from rsnotify_hub.log.store import Entry, Waiting
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import Backlog, LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import Subscription
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import FOREVER, Listener, kept, logs, made, opened
@@ -89,14 +89,14 @@ async def test_a_heartbeat_after_a_loss_does_not_hide_it(tmp_path: Path, clock: 
 
 
 def test_heartbeats_of_one_batch_leave_only_the_last():
-    planned = plan(None, [made(0, 1), made(1, until=2), made(1, until=3), made(1, 4)])
+    planned = plan_append(None, [made(0, 1), made(1, until=2), made(1, until=3), made(1, 4)])
     assert planned.fragments == (made(0, 1), made(1, 4))
     assert planned.replacing is None
 
 
 async def test_a_log_is_trimmed_by_size_but_never_of_its_last(tmp_path: Path, clock: Clock):
     size = len(made(0, 1).body)
-    small = Retention(size=3 * size, age=FOREVER.age)
+    small = LogRetention(size=3 * size, age=FOREVER.age)
     async with logs(tmp_path, clock, small) as (topics, _):
         for second in range(9):
             await topics.publish(TOPIC, made(second, second + 1))
@@ -109,7 +109,10 @@ async def test_a_log_is_trimmed_by_size_but_never_of_its_last(tmp_path: Path, cl
 
 
 async def test_a_log_is_trimmed_by_age(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock, Retention(size=10**9, age=timedelta(hours=1))) as (topics, _):
+    async with logs(tmp_path, clock, LogRetention(size=10**9, age=timedelta(hours=1))) as (
+        topics,
+        _,
+    ):
         await topics.publish(TOPIC, made(0, 1))
         clock.advance(minutes=40)
         await topics.publish(TOPIC, made(1, 2))
@@ -212,12 +215,12 @@ async def test_a_channel_that_fails_stops_neither_publishing_nor_the_others(
     tmp_path: Path, clock: Clock
 ):
     class Broken(Listener):
-        def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+        def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
             raise RuntimeError("a bug")
 
     async with opened(tmp_path, clock) as store:
         listener = Listener()
-        topics = Topics(store, (Broken(), listener))
+        topics = TopicLogs(store, (Broken(), listener))
         await topics.publish(TOPIC, made(0, 1))
         assert listener.fragments == [made(0, 1)]
 
@@ -260,11 +263,11 @@ async def test_what_stands_after_each_of_many_places_is_counted(tmp_path: Path, 
             await topics.publish(TOPIC + "2", made(second, second + 1))
         places = [listener.batches[0][0].position, 0, listener.batches[18][0].position, 99, 0]
         assert await topics.waiting(TOPIC, places) == [
-            Waiting(9, at(1)),
-            Waiting(10, at(0)),
-            Waiting(0, None),
-            Waiting(0, None),
-            Waiting(10, at(0)),
+            Backlog(9, at(1)),
+            Backlog(10, at(0)),
+            Backlog(0, None),
+            Backlog(0, None),
+            Backlog(10, at(0)),
         ]
 
 

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.client import open_client
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.websub.pinging.pings import Pings
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
@@ -182,7 +182,7 @@ async def pinging(
         opened(folder, clock) as store,
         open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
     ):
-        pings = Pings(Topics(store, ()), client, configuration, clock)
+        pings = Pings(TopicLogs(store, ()), client, configuration, clock)
         yield pings.fetch
         await pings.close()
 

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsnotify_hub.access.topic_prefixes import is_granted, ranges_of
+from rsnotify_hub.access.topic_prefixes import granted_ranges, is_granted
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.log.names import Names
+from rsnotify_hub.log.names import SortedNames
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, Client, fragment
 
@@ -91,7 +91,7 @@ def test_what_prefixes_grant_is_counted_without_a_look_at_each(
 ):
     # What could be taken for another topic elsewhere is never granted, and so never there.
     there = {topic for topic in topics if is_granted(HERE, topic)}
-    names = Names(there)
+    names = SortedNames(there)
     for topic in {topic for topic in late if is_granted(HERE, topic)} - there:
         names.add(topic)
         there.add(topic)
@@ -99,4 +99,4 @@ def test_what_prefixes_grant_is_counted_without_a_look_at_each(
         names.remove(topic)
         there.remove(topic)
     granted = {topic for topic in there if any(is_granted(one, topic) for one in prefixes)}
-    assert names.count(ranges_of(prefixes)) == len(granted)
+    assert names.count(granted_ranges(prefixes)) == len(granted)

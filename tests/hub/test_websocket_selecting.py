@@ -17,9 +17,9 @@ from rsnotify.format.writer import write_document
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.filtering import filter_cache as sieve
 from rsnotify_hub.filtering import filtered_reader as cutting
-from rsnotify_hub.filtering.filter_cache import Sieve
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import (
     PATIENCE,
@@ -116,14 +116,14 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     total, chosen, lag = 150, random.Random(7), random.Random(7)
-    left = Sieve.left
+    left = FilterCache.left
 
-    async def lagging(self: Sieve, *args: Any, old: bool = False) -> list[Entry]:
+    async def lagging(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         for _ in range(0 if old else lag.choice([0, 0, 10, 50])):
             await asyncio.sleep(0)  # lets the others in between
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(Sieve, "left", lagging)
+    monkeypatch.setattr(FilterCache, "left", lagging)
 
     def body(second: int) -> bytes:
         name = "maps_a" if second % 3 == 0 else "b"
@@ -164,14 +164,14 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
 @pytest.fixture
 def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """What is new is chosen from, and sent, only once this is set."""
-    may, left = asyncio.Event(), Sieve.left
+    may, left = asyncio.Event(), FilterCache.left
 
-    async def wait(self: Sieve, *args: Any, old: bool = False) -> list[Entry]:
+    async def wait(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         if not old:
             await may.wait()
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(Sieve, "left", wait)
+    monkeypatch.setattr(FilterCache, "left", wait)
     return may
 
 
@@ -347,13 +347,13 @@ async def test_a_part_goes_on_after_its_log_was_deleted(hub: Client):
 async def test_a_log_may_be_deleted_while_it_is_replayed(
     hub: Client, monkeypatch: pytest.MonkeyPatch, select: Any
 ):
-    may, read = asyncio.Event(), Topics.read
+    may, read = asyncio.Event(), TopicLogs.read
 
-    async def wait(self: Topics, *args: Any, **options: Any) -> list[Entry]:
+    async def wait(self: TopicLogs, *args: Any, **options: Any) -> list[LogEntry]:
         await may.wait()
         return await read(self, *args, **options)
 
-    monkeypatch.setattr(Topics, "read", wait)
+    monkeypatch.setattr(TopicLogs, "read", wait)
     await hub.accepted(named(0, maps_a=1))
     socket, _ = await listen(hub, select, since=0)
     await hub.admin("DELETE", f"topics/{topic_id(TOPIC)}")

@@ -11,7 +11,7 @@ import pytest
 from rsnotify.errors import WrongDocument
 from rsnotify_hub.log.contents import read_content
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.sqlite_writing import Retention
+from rsnotify_hub.log.sqlite_writing import LogRetention
 from tests.hub.helpers import TOPIC, Clock, at
 from tests.hub.storing import kept, logs, made
 
@@ -56,7 +56,7 @@ async def test_whole_contents_stand_in_the_order_they_came_whatever_the_clock_sa
 
 
 async def test_a_whole_content_outlives_the_age_of_changes(tmp_path: Path, clock: Clock):
-    async with logs(tmp_path, clock, Retention(size=1, age=timedelta(hours=1))) as (topics, _):
+    async with logs(tmp_path, clock, LogRetention(size=1, age=timedelta(hours=1))) as (topics, _):
         await topics.publish(TOPIC, content(b"one"))
         clock.advance(days=9)
         await topics.trim()

@@ -13,7 +13,7 @@ _PORT = re.compile(r"^\[([^\]]+)\](?::\d+)?$|^([\d.]+):\d+$")
 _IPV6_PREFIX = 64
 
 
-def bucket_of(address: str) -> str:
+def client_network(address: str) -> str:
     """Return what counts as one client: an IPv4 address, or a /64 of IPv6."""
     ip = _ip_of(address)
     if ip is None:

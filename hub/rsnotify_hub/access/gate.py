@@ -8,9 +8,9 @@ from time import time
 from aiohttp import web
 
 from rsnotify_hub.access.grants import Grant, Grants
-from rsnotify_hub.access.limits import Limiter
+from rsnotify_hub.access.limits import RateLimiter
 from rsnotify_hub.access.sender import bearer, has_local_name, is_direct, is_own_page, is_program
-from rsnotify_hub.access.topic_room import TopicRoom
+from rsnotify_hub.access.topic_room import TopicQuota
 from rsnotify_hub.refusals import Code, Refusal
 
 
@@ -26,9 +26,9 @@ class Gate:
         room: Says how many topics there may be; None for any number.
     """
 
-    def __init__(self, grants: Grants, failures: Limiter | None = None) -> None:
+    def __init__(self, grants: Grants, failures: RateLimiter | None = None) -> None:
         self.grants = grants
-        self.room: TopicRoom | None = None
+        self.room: TopicQuota | None = None
         self._failures = failures
 
     def check_publisher(self, request: web.Request, topic: str) -> Permission:

@@ -9,13 +9,13 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import FileWatch
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.access.grants import grants_of
-from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 
 log = logging.getLogger("rsnotify.hub.access")
 
 
-class Rotation:
+class GrantReloader:
     """Looks after the files, and gives the gate new grants.
 
     Args:
@@ -25,7 +25,7 @@ class Rotation:
     """
 
     def __init__(
-        self, gate: Gate, source: ConfigurationSource, configuration: Configuration
+        self, gate: Gate, source: ConfigurationSource, configuration: HubConfiguration
     ) -> None:
         self._gate = gate
         self._source = source
@@ -50,7 +50,7 @@ class Rotation:
         if configuration != self._configuration:
             self._give(configuration)
 
-    def _give(self, configuration: Configuration) -> None:
+    def _give(self, configuration: HubConfiguration) -> None:
         self._configuration = configuration
         # Whoever took the last token away did not mean to let everybody in.
         anonymous = self._gate.grants.anonymous

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from rsnotify_hub.access.json_web_tokens import JsonWebTokens
 from rsnotify_hub.access.topic_prefixes import is_granted
-from rsnotify_hub.config.configuration import Admin, Configuration, Publisher
+from rsnotify_hub.config.configuration import AdminGrant, HubConfiguration, PublisherGrant
 from rsnotify_hub.config.tokens import digest
 
 
@@ -49,8 +49,8 @@ class Grants:
 
     def __init__(
         self,
-        publishers: Sequence[Publisher] = (),
-        admins: Sequence[Admin] = (),
+        publishers: Sequence[PublisherGrant] = (),
+        admins: Sequence[AdminGrant] = (),
         open_topics: Sequence[str] = (),
         web_tokens: JsonWebTokens | None = None,
         over_mqtt: Sequence[str] = (),
@@ -99,7 +99,7 @@ class Grants:
         return any(_covers(one.topics, topic) for one in self._publishers)
 
 
-def grants_of(configuration: Configuration, *, anonymous: bool) -> Grants:
+def grants_of(configuration: HubConfiguration, *, anonymous: bool) -> Grants:
     """Make the grants that a configuration has.
 
     Args:

@@ -6,8 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from time import monotonic
 
-from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.access.clients import client_network, is_loopback
+from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.refusals import Code, Refusal
 
 #: How many seconds' worth may come at once.
@@ -17,7 +17,7 @@ _BURST_SECONDS = 10.0
 _CLIENTS = 10_000
 
 
-class Limiter:
+class RateLimiter:
     """A rate that no client may exceed for long. What this machine sends itself is not counted.
 
     Args:
@@ -53,7 +53,7 @@ class Limiter:
         """
         if address is None or is_loopback(address):
             return
-        client, now = bucket_of(address), self._now()
+        client, now = client_network(address), self._now()
         spent, before = self._spent.get(client, (0.0, now))
         spent = max(0.0, spent - (now - before) * self._rate)
         if spent + 1 > self._burst:
@@ -64,7 +64,7 @@ class Limiter:
             self._spent.popitem(last=False)
 
 
-class Limits:
+class RateLimits:
     """The limits of one hub.
 
     Args:
@@ -77,8 +77,8 @@ class Limits:
         tokens: Of tokens that grant nothing.
     """
 
-    def __init__(self, configuration: Configuration) -> None:
-        self.subscriptions = Limiter(configuration.subscription_rate, "requests to subscribe")
-        self.pings = Limiter(configuration.subscription_rate, "pings")
-        self.connections = Limiter(configuration.connection_rate, "connections")
-        self.tokens = Limiter(configuration.failed_token_rate, "tokens that grant nothing")
+    def __init__(self, configuration: HubConfiguration) -> None:
+        self.subscriptions = RateLimiter(configuration.subscription_rate, "requests to subscribe")
+        self.pings = RateLimiter(configuration.subscription_rate, "pings")
+        self.connections = RateLimiter(configuration.connection_rate, "connections")
+        self.tokens = RateLimiter(configuration.failed_token_rate, "tokens that grant nothing")

@@ -20,10 +20,10 @@ def is_granted(prefix: str, topic: str) -> bool:
         return False
     if topic != prefix and not prefix.endswith("/") and topic[len(prefix)] not in "/?":
         return False
-    return not may_lead_elsewhere(topic)
+    return not has_dot_segments(topic)
 
 
-def ranges_of(prefixes: Sequence[str]) -> list[tuple[str, str]]:
+def granted_ranges(prefixes: Sequence[str]) -> list[tuple[str, str]]:
     """Return where the topics that some prefixes grant stand in the order of all.
 
     Returns:
@@ -44,7 +44,7 @@ def _ranges(prefix: str) -> list[tuple[str, str]]:
     return [(prefix, prefix + "\0"), (prefix + "/", prefix + "0"), (prefix + "?", prefix + "@")]
 
 
-def may_lead_elsewhere(topic: str) -> bool:
+def has_dot_segments(topic: str) -> bool:
     """Tell whether the path of a URL has a dot segment, in whatever spelling."""
     path = urlsplit(topic).path
     for _ in range(_DECODINGS):

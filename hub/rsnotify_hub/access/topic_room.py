@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rsnotify_hub.access.topic_prefixes import ranges_of
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.access.topic_prefixes import granted_ranges
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 
 
-class TopicRoom:
+class TopicQuota:
     """How many topics there may be of those that one token grants.
 
     Args:
@@ -17,7 +17,7 @@ class TopicRoom:
         most: How many.
     """
 
-    def __init__(self, topics: Topics, most: int) -> None:
+    def __init__(self, topics: TopicLogs, most: int) -> None:
         self._topics = topics
         self._most = most
 
@@ -33,7 +33,7 @@ class TopicRoom:
         """
         if self._topics.knows(topic):
             return
-        if self._topics.count(ranges_of(prefixes)) >= self._most:
+        if self._topics.count(granted_ranges(prefixes)) >= self._most:
             raise Refusal(
                 Code.TOO_MANY,
                 f"this hub keeps {self._most} topics of those that the token grants, and no more",

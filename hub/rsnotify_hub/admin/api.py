@@ -13,9 +13,9 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify_hub.access.gate import Gate
 from rsnotify_hub.admin.openapi import describe
-from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Asked, Operation
+from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation, OperationRequest
 from rsnotify_hub.admin.schemas import Problem
-from rsnotify_hub.admin.service import NotHere, Office
+from rsnotify_hub.admin.service import AdminService, UnknownId
 from rsnotify_hub.refusals import RETRY_AFTER, Code, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
 
@@ -38,7 +38,9 @@ class AdminApi:
         version: The version of the hub.
     """
 
-    def __init__(self, office: Office, gate: Gate, statistics: Statistics, *, version: str) -> None:
+    def __init__(
+        self, office: AdminService, gate: Gate, statistics: Statistics, *, version: str
+    ) -> None:
         self._office = office
         self._gate = gate
         self._statistics = statistics
@@ -80,7 +82,7 @@ def _note(operation: Operation, request: web.Request) -> None:
     log.warning("an administrator at %(client)s did %(operation)s of %(id)s", facts, extra=facts)
 
 
-async def _asked(operation: Operation, request: web.Request) -> Asked:
+async def _asked(operation: Operation, request: web.Request) -> OperationRequest:
     try:
         query = msgspec.convert(dict(request.query), operation.query, strict=False)
         body = None
@@ -88,7 +90,7 @@ async def _asked(operation: Operation, request: web.Request) -> Asked:
             body = msgspec.json.decode(await _body(request) or b"{}", type=operation.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Refusal(Code.BAD_REQUEST, f"the request cannot be used: {error}") from None
-    return Asked(request.match_info.get("id", ""), query, body)
+    return OperationRequest(request.match_info.get("id", ""), query, body)
 
 
 async def _body(request: web.Request) -> bytes:
@@ -109,7 +111,7 @@ def _json(value: Struct, status: int = 200, headers: dict[str, str] | None = Non
     )
 
 
-def add_admin(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
+def add_admin_routes(app: web.Application, find: Callable[[web.Request], AdminApi]) -> None:
     """Add the routes of the admin API.
 
     Args:
@@ -145,7 +147,7 @@ async def _problems_as_json(request: web.Request, handler: _Handler) -> web.Stre
     except Refusal as refusal:
         status, headers = answer_to(refusal, with_token="Authorization" in request.headers)
         return _json(Problem(refusal.reason), status, headers)
-    except NotHere as error:
+    except UnknownId as error:
         return _json(Problem(str(error)), HTTPStatus.NOT_FOUND)
     except StorageError as error:
         log.error("%s", error)

@@ -26,7 +26,7 @@ _WITH_TOKEN = (
 )
 
 
-class Remote:
+class AdminClient:
     """A hub somewhere.
 
     Args:

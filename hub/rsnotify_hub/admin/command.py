@@ -21,7 +21,7 @@ from rsnotify_hub.config.tokens import MIN_TOKEN, digest
 from rsnotify_hub.websub.delivering.delivery import State
 
 if TYPE_CHECKING:
-    from rsnotify_hub.admin.client import Remote
+    from rsnotify_hub.admin.client import AdminClient
 
 commands = typer.Typer(cls=CommandGroup, rich_markup_mode=None)
 _command = partial(commands.command, cls=Command)
@@ -47,10 +47,10 @@ _Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="How ma
 _Id = Annotated[str, typer.Argument(metavar="ID", help="A subscription, by its id.")]
 
 
-def _remote(url: str, token: str | None) -> Remote:
-    from rsnotify_hub.admin.client import Remote
+def _remote(url: str, token: str | None) -> AdminClient:
+    from rsnotify_hub.admin.client import AdminClient
 
-    return Remote(url, token)
+    return AdminClient(url, token)
 
 
 def _show(
@@ -65,8 +65,8 @@ def _show(
         typer.echo(printable(line))
 
 
-def _row(subscription: shapes.Subscription) -> Iterable[str]:
-    return tables.subscriptions(shapes.Subscriptions((subscription,), 1, None))
+def _row(subscription: shapes.SubscriptionInfo) -> Iterable[str]:
+    return tables.subscriptions(shapes.SubscriptionList((subscription,), 1, None))
 
 
 @_command("status")

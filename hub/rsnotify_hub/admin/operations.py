@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from rsnotify_hub.admin import questions
 from rsnotify_hub.admin import schemas as shapes
-from rsnotify_hub.admin.service import Office
+from rsnotify_hub.admin.service import AdminService
 
 #: Where the API is.
 PREFIX = "/admin"
@@ -17,7 +17,7 @@ PREFIX = "/admin"
 ID = "[0-9a-f]{32}"
 
 
-class Asked(Struct, frozen=True):
+class OperationRequest(Struct, frozen=True):
     """What a request asks for.
 
     Args:
@@ -49,8 +49,8 @@ class Operation(Struct, frozen=True, kw_only=True):
     method: str
     path: str
     summary: str
-    run: Callable[[Office, Asked], Awaitable[Struct | None]]
-    query: type[Struct] = questions.Nothing
+    run: Callable[[AdminService, OperationRequest], Awaitable[Struct | None]]
+    query: type[Struct] = questions.NoParameters
     body: type[Struct] | None = None
     answer: type[Struct] | None = None
 
@@ -62,7 +62,7 @@ OPERATIONS = (
         path="/status",
         summary="The hub as a whole",
         run=lambda office, asked: office.reports.status(),
-        answer=shapes.Status,
+        answer=shapes.StatusInfo,
     ),
     Operation(
         name="topics",
@@ -71,7 +71,7 @@ OPERATIONS = (
         summary="The topics, and who listens to them",
         run=lambda office, asked: office.reports.topics(asked.query),
         query=questions.TopicQuery,
-        answer=shapes.Topics,
+        answer=shapes.TopicList,
     ),
     Operation(
         name="dropTopic",
@@ -87,7 +87,7 @@ OPERATIONS = (
         summary="The WebSub subscriptions, and how their deliveries go",
         run=lambda office, asked: office.reports.subscriptions(asked.query),
         query=questions.SubscriptionQuery,
-        answer=shapes.Subscriptions,
+        answer=shapes.SubscriptionList,
     ),
     Operation(
         name="drop",
@@ -103,7 +103,7 @@ OPERATIONS = (
         summary="Deliver now what waits, or again from an instant on",
         run=lambda office, asked: office.redeliver(asked.id, asked.body),
         body=questions.Redelivery,
-        answer=shapes.Subscription,
+        answer=shapes.SubscriptionInfo,
     ),
     Operation(
         name="suspend",
@@ -111,7 +111,7 @@ OPERATIONS = (
         path="/subscriptions/{id}/suspend",
         summary="Hold back the deliveries of a subscription; its place in the log stays",
         run=lambda office, asked: office.suspend(asked.id),
-        answer=shapes.Subscription,
+        answer=shapes.SubscriptionInfo,
     ),
     Operation(
         name="resume",
@@ -119,7 +119,7 @@ OPERATIONS = (
         path="/subscriptions/{id}/resume",
         summary="Deliver again to a suspended subscription, from where it stopped",
         run=lambda office, asked: office.resume(asked.id),
-        answer=shapes.Subscription,
+        answer=shapes.SubscriptionInfo,
     ),
     Operation(
         name="failures",
@@ -127,7 +127,7 @@ OPERATIONS = (
         path="/failures",
         summary="The last deliveries that failed, newest first",
         run=lambda office, asked: office.reports.failures(),
-        answer=shapes.Failures,
+        answer=shapes.FailureList,
     ),
     Operation(
         name="deadLetters",
@@ -136,6 +136,6 @@ OPERATIONS = (
         summary="What is not delivered any more until its topic changes",
         run=lambda office, asked: office.reports.dead_letters(asked.query),
         query=questions.PageQuery,
-        answer=shapes.DeadLetters,
+        answer=shapes.DeadLetterList,
     ),
 )

@@ -25,7 +25,7 @@ _TROUBLE = {State.GIVEN_UP: 0, State.RETRYING: 1, State.SUSPENDED: 2, State.ACTI
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
-class Order(Struct, Generic[T], frozen=True):
+class RowOrder(Struct, Generic[T], frozen=True):
     """An order of rows.
 
     Args:
@@ -39,25 +39,25 @@ class Order(Struct, Generic[T], frozen=True):
     descending: bool = False
 
 
-TOPICS: dict[TopicOrder, Order[LogState]] = {
-    TopicOrder.TOPIC: Order(lambda log: (log.topic,), tuple[str]),
-    TopicOrder.RECEIVED: Order(
+TOPICS: dict[TopicOrder, RowOrder[LogState]] = {
+    TopicOrder.TOPIC: RowOrder(lambda log: (log.topic,), tuple[str]),
+    TopicOrder.RECEIVED: RowOrder(
         lambda log: (log.received, log.topic), tuple[datetime, str], descending=True
     ),
 }
 # The instant since when, not the lag, which would be another on the next page.
-SUBSCRIPTIONS: dict[SubscriptionOrder, Order[Delivery]] = {
-    SubscriptionOrder.TOPIC: Order(
+SUBSCRIPTIONS: dict[SubscriptionOrder, RowOrder[Delivery]] = {
+    SubscriptionOrder.TOPIC: RowOrder(
         lambda each: (each.subscription.topic, each.id), tuple[str, str]
     ),
-    SubscriptionOrder.TROUBLE: Order(
+    SubscriptionOrder.TROUBLE: RowOrder(
         lambda each: (_TROUBLE[each.state], each.behind_since or _NEVER, each.id),
         tuple[int, datetime, str],
     ),
 }
 
 
-class Page(Struct, Generic[T], frozen=True):
+class RowPage(Struct, Generic[T], frozen=True):
     """A page.
 
     Args:
@@ -71,7 +71,7 @@ class Page(Struct, Generic[T], frozen=True):
     next: str | None
 
 
-def cut(rows: Iterable[T], order: Order[T], query: PageQuery) -> Page[T]:
+def page_of(rows: Iterable[T], order: RowOrder[T], query: PageQuery) -> RowPage[T]:
     """Cut a page out of all rows.
 
     Args:
@@ -87,11 +87,11 @@ def cut(rows: Iterable[T], order: Order[T], query: PageQuery) -> Page[T]:
     found = first(query.limit + 1, _behind(keyed, order, query.after))
     page = found[: query.limit]
     following = _encode(page[-1][0]) if len(found) > len(page) else None
-    return Page([row for _, row in page], len(keyed), following)
+    return RowPage([row for _, row in page], len(keyed), following)
 
 
 def _behind(
-    keyed: list[tuple[tuple[Any, ...], T]], order: Order[T], after: str
+    keyed: list[tuple[tuple[Any, ...], T]], order: RowOrder[T], after: str
 ) -> list[tuple[tuple[Any, ...], T]]:
     if not after:
         return keyed

@@ -24,7 +24,7 @@ class Redelivery(Struct, frozen=True, forbid_unknown_fields=True):
     since: str | None = None
 
 
-class Nothing(Struct, frozen=True, forbid_unknown_fields=True):
+class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters."""
 
 

@@ -8,23 +8,23 @@ from collections.abc import Callable, Sequence
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas as shapes
 from rsnotify_hub.admin import views
-from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, cut
+from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, page_of
 from rsnotify_hub.admin.questions import (
     PageQuery,
     SubscriptionOrder,
     SubscriptionQuery,
     TopicQuery,
 )
-from rsnotify_hub.admin.topic_rates import Rates
-from rsnotify_hub.log.store import LogState, Waiting
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.admin.topic_rates import TopicRates
+from rsnotify_hub.log.store import Backlog, LogState
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.websocket.connections import WebSockets
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 from rsnotify_hub.websub.channel import WebSubChannel
 from rsnotify_hub.websub.delivering.delivery import Delivery, State
 
-_UP_TO_DATE = Waiting(0, None)
+_UP_TO_DATE = Backlog(0, None)
 
 
 class Reports:
@@ -43,12 +43,12 @@ class Reports:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicLogs,
         live: WebSocketChannel,
         websockets: WebSockets,
         callbacks: WebSubChannel,
         statistics: Statistics,
-        rates: Rates,
+        rates: TopicRates,
         *,
         version: str,
         clock: Callable[[], Instant],
@@ -63,11 +63,11 @@ class Reports:
         self._clock = clock
         self._started = clock()
 
-    async def status(self) -> shapes.Status:
+    async def status(self) -> shapes.StatusInfo:
         """Tell of the hub as a whole."""
         states = self._topics.states()
         standing = Counter(each.state for each in self._callbacks.all())
-        return shapes.Status(
+        return shapes.StatusInfo(
             version=self._version,
             started=self._started,
             now=self._clock(),
@@ -81,13 +81,13 @@ class Reports:
             log_bytes=sum(state.size for state in states),
         )
 
-    async def topics(self, query: TopicQuery) -> shapes.Topics:
+    async def topics(self, query: TopicQuery) -> shapes.TopicList:
         """Tell of a page of topics.
 
         Raises:
             Refusal: There is no such page.
         """
-        page = cut(self._chosen(query), TOPICS[query.sort], query)
+        page = page_of(self._chosen(query), TOPICS[query.sort], query)
         rows = (
             views.topic(
                 state,
@@ -97,7 +97,7 @@ class Reports:
             )
             for state in page.rows
         )
-        return shapes.Topics(tuple(rows), page.total, page.next)
+        return shapes.TopicList(tuple(rows), page.total, page.next)
 
     def _chosen(self, query: TopicQuery) -> list[LogState]:
         if query.topic is None:
@@ -105,7 +105,7 @@ class Reports:
         state = self._topics.state(query.topic)
         return [] if state is None else [state]
 
-    async def subscriptions(self, query: SubscriptionQuery) -> shapes.Subscriptions:
+    async def subscriptions(self, query: SubscriptionQuery) -> shapes.SubscriptionList:
         """Tell of a page of subscriptions.
 
         Raises:
@@ -117,10 +117,10 @@ class Reports:
             for each in self._callbacks.all()
             if query.topic in (None, each.subscription.topic) and query.state in (None, each.state)
         )
-        page = cut(wanted, SUBSCRIPTIONS[query.sort], query)
-        return shapes.Subscriptions(await self.tell(page.rows), page.total, page.next)
+        page = page_of(wanted, SUBSCRIPTIONS[query.sort], query)
+        return shapes.SubscriptionList(await self.tell(page.rows), page.total, page.next)
 
-    async def tell(self, deliveries: Sequence[Delivery]) -> tuple[shapes.Subscription, ...]:
+    async def tell(self, deliveries: Sequence[Delivery]) -> tuple[shapes.SubscriptionInfo, ...]:
         """Tell of some subscriptions.
 
         Raises:
@@ -129,12 +129,12 @@ class Reports:
         waiting, now = await self._waiting(deliveries), self._clock()
         return tuple(views.subscription(each, waiting[each.id], now) for each in deliveries)
 
-    async def failures(self) -> shapes.Failures:
+    async def failures(self) -> shapes.FailureList:
         """Tell of the last failures, newest first."""
         rows = (views.failure(*each) for each in reversed(self._callbacks.recent_failures))
-        return shapes.Failures(tuple(rows))
+        return shapes.FailureList(tuple(rows))
 
-    async def dead_letters(self, query: PageQuery) -> shapes.DeadLetters:
+    async def dead_letters(self, query: PageQuery) -> shapes.DeadLetterList:
         """Tell of a page of subscriptions that were given up.
 
         Raises:
@@ -142,16 +142,16 @@ class Reports:
             StorageError: The log cannot be read.
         """
         given_up = (each for each in self._callbacks.all() if each.state is State.GIVEN_UP)
-        page = cut(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
+        page = page_of(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
         waiting = await self._waiting(page.rows)
         rows = (
             views.dead_letter(each, waiting[each.id], self._through(each)) for each in page.rows
         )
-        return shapes.DeadLetters(tuple(rows), page.total, page.next)
+        return shapes.DeadLetterList(tuple(rows), page.total, page.next)
 
-    async def _waiting(self, deliveries: Sequence[Delivery]) -> dict[str, Waiting]:
+    async def _waiting(self, deliveries: Sequence[Delivery]) -> dict[str, Backlog]:
         """Return what waits for each subscription, with one look into each log."""
-        found: dict[str, Waiting] = {}
+        found: dict[str, Backlog] = {}
         behind: dict[str, list[Delivery]] = defaultdict(list)
         for each in deliveries:
             found[each.id] = _UP_TO_DATE

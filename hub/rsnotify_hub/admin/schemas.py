@@ -15,7 +15,7 @@ from rsnotify_hub.websub.delivering.delivery import State
 _When = Annotated[Instant, Meta(tz=True)]
 
 
-class Status(Struct, frozen=True, kw_only=True):
+class StatusInfo(Struct, frozen=True, kw_only=True):
     """The hub as a whole.
 
     Args:
@@ -47,7 +47,7 @@ class Status(Struct, frozen=True, kw_only=True):
     admin: bool = True
 
 
-class Topic(Struct, frozen=True, kw_only=True):
+class TopicInfo(Struct, frozen=True, kw_only=True):
     """A topic, and who listens to it.
 
     Args:
@@ -75,7 +75,7 @@ class Topic(Struct, frozen=True, kw_only=True):
     subscriptions: int
 
 
-class Topics(Struct, frozen=True):
+class TopicList(Struct, frozen=True):
     """A page of topics.
 
     Args:
@@ -84,12 +84,12 @@ class Topics(Struct, frozen=True):
         next: What to ask for as `after` to get the next page; null on the last.
     """
 
-    topics: tuple[Topic, ...]
+    topics: tuple[TopicInfo, ...]
     total: int
     next: str | None
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class FailureInfo(Struct, frozen=True, kw_only=True):
     """A delivery that failed.
 
     Args:
@@ -105,7 +105,7 @@ class Failure(Struct, frozen=True, kw_only=True):
     excerpt: str
 
 
-class Subscription(Struct, frozen=True, kw_only=True):
+class SubscriptionInfo(Struct, frozen=True, kw_only=True):
     """A WebSub subscription, and how its deliveries go.
 
     Args:
@@ -130,10 +130,10 @@ class Subscription(Struct, frozen=True, kw_only=True):
     behind: int
     failures: int
     retry_at: _When | None
-    last_failure: Failure | None
+    last_failure: FailureInfo | None
 
 
-class Subscriptions(Struct, frozen=True):
+class SubscriptionList(Struct, frozen=True):
     """A page of subscriptions.
 
     Args:
@@ -142,7 +142,7 @@ class Subscriptions(Struct, frozen=True):
         next: What to ask for as `after` to get the next page; null on the last.
     """
 
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[SubscriptionInfo, ...]
     total: int
     next: str | None
 
@@ -169,7 +169,7 @@ class SubscriptionFailure(Struct, frozen=True, kw_only=True):
     excerpt: str
 
 
-class Failures(Struct, frozen=True):
+class FailureList(Struct, frozen=True):
     """The last failures, newest first. The hub remembers a bounded number of them.
 
     Args:
@@ -179,7 +179,7 @@ class Failures(Struct, frozen=True):
     failures: tuple[SubscriptionFailure, ...]
 
 
-class DeadLetter(Struct, frozen=True, kw_only=True):
+class DeadLetterInfo(Struct, frozen=True, kw_only=True):
     """What is not delivered any more to one subscription until its topic changes.
 
     Args:
@@ -200,10 +200,10 @@ class DeadLetter(Struct, frozen=True, kw_only=True):
     from_: _When | None = field(name="from")
     until: _When | None
     fragments: int
-    last_failure: Failure | None
+    last_failure: FailureInfo | None
 
 
-class DeadLetters(Struct, frozen=True):
+class DeadLetterList(Struct, frozen=True):
     """A page of dead letters, in the order of their topics.
 
     Args:
@@ -212,7 +212,7 @@ class DeadLetters(Struct, frozen=True):
         next: What to ask for as `after` to get the next page; null on the last.
     """
 
-    dead_letters: tuple[DeadLetter, ...]
+    dead_letters: tuple[DeadLetterInfo, ...]
     total: int
     next: str | None
 

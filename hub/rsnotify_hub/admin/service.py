@@ -8,7 +8,7 @@ from rsnotify_hub.admin import schemas as shapes
 from rsnotify_hub.admin.questions import Redelivery
 from rsnotify_hub.admin.reports import Reports
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websub.channel import WebSubChannel
 
@@ -17,11 +17,11 @@ DROPPED = "an administrator of the hub ended this subscription"
 TOPIC_DROPPED = "an administrator of the hub removed this topic"
 
 
-class NotHere(RsnotifyError):
+class UnknownId(RsnotifyError):
     """There is no such topic or subscription, or it has ended."""
 
 
-class Office:
+class AdminService:
     """Acts on the hub.
 
     Args:
@@ -33,12 +33,12 @@ class Office:
         reports: The same.
     """
 
-    def __init__(self, topics: Topics, callbacks: WebSubChannel, reports: Reports) -> None:
+    def __init__(self, topics: TopicLogs, callbacks: WebSubChannel, reports: Reports) -> None:
         self.reports = reports
         self._topics = topics
         self._callbacks = callbacks
 
-    async def redeliver(self, id: str, what: Redelivery) -> shapes.Subscription:
+    async def redeliver(self, id: str, what: Redelivery) -> shapes.SubscriptionInfo:
         """Deliver now what waits, or again from an instant on.
 
         Raises:
@@ -49,7 +49,7 @@ class Office:
         done = await self._callbacks.redeliver(id, _instant(what.since))
         return await self._after(id, done)
 
-    async def suspend(self, id: str) -> shapes.Subscription:
+    async def suspend(self, id: str) -> shapes.SubscriptionInfo:
         """Hold back deliveries until `resume`.
 
         Raises:
@@ -58,7 +58,7 @@ class Office:
         """
         return await self._after(id, await self._callbacks.suspend(id))
 
-    async def resume(self, id: str) -> shapes.Subscription:
+    async def resume(self, id: str) -> shapes.SubscriptionInfo:
         """Deliver again after `suspend`, from where it stopped.
 
         Raises:
@@ -87,13 +87,13 @@ class Office:
         topics = (state.topic for state in self._topics.states())
         topic = next((each for each in topics if topic_id(each) == id), None)
         if topic is None:
-            raise NotHere("there is no such topic")
+            raise UnknownId("there is no such topic")
         for each in self._callbacks.all():
             if each.subscription.topic == topic:
                 await self._callbacks.drop(each.id, TOPIC_DROPPED)
         await self._topics.delete(topic)
 
-    async def _after(self, id: str, done: bool) -> shapes.Subscription:
+    async def _after(self, id: str, done: bool) -> shapes.SubscriptionInfo:
         """Tell of a subscription after something was done to it."""
         delivery = self._callbacks.get(id) if done else None
         if delivery is None:
@@ -102,8 +102,8 @@ class Office:
         return row
 
 
-def _no_subscription() -> NotHere:
-    return NotHere("there is no such subscription")
+def _no_subscription() -> UnknownId:
+    return UnknownId("there is no such subscription")
 
 
 def _instant(text: str | None) -> Instant | None:

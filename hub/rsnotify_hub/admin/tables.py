@@ -9,7 +9,7 @@ from rsnotify.plural import counted
 from rsnotify_hub.admin import schemas as shapes
 
 
-def status(value: shapes.Status) -> Iterator[str]:
+def status(value: shapes.StatusInfo) -> Iterator[str]:
     """Yield a line for each fact, but for deliveries that there were none of."""
     counts = [
         (f"deliveries {way} {outcome}", str(count))
@@ -34,7 +34,7 @@ def status(value: shapes.Status) -> Iterator[str]:
     yield from aligned(facts)
 
 
-def topics(page: shapes.Topics) -> Iterator[str]:
+def topics(page: shapes.TopicList) -> Iterator[str]:
     """Yield a line for each topic."""
     rows = [
         (
@@ -52,7 +52,7 @@ def topics(page: shapes.Topics) -> Iterator[str]:
     yield from _table(heads, rows, page.total)
 
 
-def subscriptions(page: shapes.Subscriptions) -> Iterator[str]:
+def subscriptions(page: shapes.SubscriptionList) -> Iterator[str]:
     """Yield a line for each subscription."""
     rows = [
         (
@@ -71,7 +71,7 @@ def subscriptions(page: shapes.Subscriptions) -> Iterator[str]:
     yield from _table(heads, rows, page.total)
 
 
-def failures(found: shapes.Failures) -> Iterator[str]:
+def failures(found: shapes.FailureList) -> Iterator[str]:
     """Yield a line for each failure."""
     rows = [
         (format_datetime(each.at), each.id, each.host, each.topic, each.reason, _start(each))
@@ -81,7 +81,7 @@ def failures(found: shapes.Failures) -> Iterator[str]:
     yield from _table(heads, rows, len(rows))
 
 
-def dead_letters(page: shapes.DeadLetters) -> Iterator[str]:
+def dead_letters(page: shapes.DeadLetterList) -> Iterator[str]:
     """Yield a line for each dead letter."""
     rows = [
         (

@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.store import LogEntry
 
 #: The seconds that a rate is taken over.
 WINDOW_SECONDS = 10
 
 
-class Rates:
+class TopicRates:
     """Counts what becomes durable, second by second, of topics that changed of late.
 
     Args:
@@ -23,7 +23,7 @@ class Rates:
         self._clock = clock
         self._counts: dict[str, deque[list[int]]] = {}
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Count what was appended (`Channel.deliver`)."""
         second = self._second()
         self._forget(before=second - WINDOW_SECONDS)

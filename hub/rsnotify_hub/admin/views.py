@@ -6,7 +6,7 @@ import hashlib
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.admin import schemas as shapes
-from rsnotify_hub.log.store import LogState, Waiting
+from rsnotify_hub.log.store import Backlog, LogState
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websub.delivering.delivery import Delivery, Failure
 
@@ -16,7 +16,7 @@ def topic_id(topic: str) -> str:
     return hashlib.sha256(topic.encode()).hexdigest()[:32]
 
 
-def topic(state: LogState, *, rate: float, websockets: int, subscriptions: int) -> shapes.Topic:
+def topic(state: LogState, *, rate: float, websockets: int, subscriptions: int) -> shapes.TopicInfo:
     """Tell of a topic.
 
     Args:
@@ -25,7 +25,7 @@ def topic(state: LogState, *, rate: float, websockets: int, subscriptions: int) 
         websockets: How many WebSockets listen.
         subscriptions: How many WebSub subscriptions it has.
     """
-    return shapes.Topic(
+    return shapes.TopicInfo(
         id=topic_id(state.topic),
         topic=state.topic,
         through=state.through,
@@ -46,7 +46,7 @@ def lag_seconds(delivery: Delivery, now: Instant) -> float:
     return max(0.0, (now - delivery.behind_since).total_seconds())
 
 
-def subscription(delivery: Delivery, waiting: Waiting, now: Instant) -> shapes.Subscription:
+def subscription(delivery: Delivery, waiting: Backlog, now: Instant) -> shapes.SubscriptionInfo:
     """Tell of a subscription.
 
     Args:
@@ -54,7 +54,7 @@ def subscription(delivery: Delivery, waiting: Waiting, now: Instant) -> shapes.S
         waiting: What of the log it has not got.
         now: The current instant.
     """
-    return shapes.Subscription(
+    return shapes.SubscriptionInfo(
         id=delivery.id,
         topic=delivery.subscription.topic,
         host=delivery.host,
@@ -68,7 +68,9 @@ def subscription(delivery: Delivery, waiting: Waiting, now: Instant) -> shapes.S
     )
 
 
-def dead_letter(delivery: Delivery, waiting: Waiting, through: Instant | None) -> shapes.DeadLetter:
+def dead_letter(
+    delivery: Delivery, waiting: Backlog, through: Instant | None
+) -> shapes.DeadLetterInfo:
     """Tell of a subscription that was given up.
 
     Args:
@@ -76,7 +78,7 @@ def dead_letter(delivery: Delivery, waiting: Waiting, through: Instant | None) -
         waiting: What of the log it has not got.
         through: The instant that the log reaches.
     """
-    return shapes.DeadLetter(
+    return shapes.DeadLetterInfo(
         id=delivery.id,
         topic=delivery.subscription.topic,
         host=delivery.host,
@@ -88,11 +90,11 @@ def dead_letter(delivery: Delivery, waiting: Waiting, through: Instant | None) -
     )
 
 
-def _last_failure(delivery: Delivery) -> shapes.Failure | None:
+def _last_failure(delivery: Delivery) -> shapes.FailureInfo | None:
     failure = delivery.last_failure
     if failure is None:
         return None
-    return shapes.Failure(
+    return shapes.FailureInfo(
         at=failure.at, status=failure.status, reason=failure.reason, excerpt=_text(failure.excerpt)
     )
 

@@ -15,18 +15,23 @@ from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.mqtt.names import Broker
 from rsnotify_hub.change_memory import topic_list as listing
-from rsnotify_hub.change_memory.pages import NotKnown, Page, make_page, up_of
+from rsnotify_hub.change_memory.pages import (
+    ChangeMemoryPage,
+    UnknownChanges,
+    capability_list_links,
+    make_page,
+)
 from rsnotify_hub.change_memory.questions import (
     MOST_TOPICS,
     USUAL_CHANGES,
     USUAL_TOPICS,
-    Question,
+    ChangeMemoryQuestion,
     read_limit,
     read_question,
 )
-from rsnotify_hub.log.fragments import read_kept
+from rsnotify_hub.log.fragments import read_stored
 from rsnotify_hub.log.store import LogState
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 
 #: How many pages are made at once: each is held in memory, and takes time of the processor.
 _AT_ONCE = 2
@@ -34,7 +39,7 @@ _AT_ONCE = 2
 _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
 
 
-class ChangeMemory:
+class HubChangeMemory:
     """The handler of `GET /topics`.
 
     Args:
@@ -43,7 +48,7 @@ class ChangeMemory:
         broker: The MQTT broker that others reach, if there is one.
     """
 
-    def __init__(self, topics: Topics, url: str, broker: Broker | None = None) -> None:
+    def __init__(self, topics: TopicLogs, url: str, broker: Broker | None = None) -> None:
         self._broker = broker
         self._topics = topics
         self._url = url
@@ -81,7 +86,7 @@ class ChangeMemory:
         body = msgspec.json.encode(answer)
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
-    async def _page(self, question: Question, state: LogState) -> bytes:
+    async def _page(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
         async with self._room:
             entries = await self._topics.changes(question.topic, since=question.since)
             if not entries:
@@ -91,26 +96,30 @@ class ChangeMemory:
                 page = await asyncio.to_thread(
                     make_page, fragments, since=question.since, limit=question.limit
                 )
-            except NotKnown as error:
+            except UnknownChanges as error:
                 raise self._gone(question, error) from None
             return await asyncio.to_thread(write_document, self._document(page, question))
 
-    async def _end(self, question: Question, state: LogState) -> bytes:
+    async def _end(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
         """Write the page after the last: empty until something changes."""
         since = question.since
         if since is None or (not state.kept and since < state.through):
-            raise self._gone(question, NotKnown(since, state.through))
+            raise self._gone(question, UnknownChanges(since, state.through))
         last = await self._topics.read(question.topic, after=state.position - 1)
-        up = up_of(await asyncio.to_thread(read_kept, last[-1].fragment.body)) if last else ()
-        return write_document(self._document(Page(since, since, (), up), question))
+        up = (
+            capability_list_links(await asyncio.to_thread(read_stored, last[-1].fragment.body))
+            if last
+            else ()
+        )
+        return write_document(self._document(ChangeMemoryPage(since, since, (), up), question))
 
-    def _gone(self, question: Question, error: NotKnown) -> web.HTTPGone:
+    def _gone(self, question: ChangeMemoryQuestion, error: UnknownChanges) -> web.HTTPGone:
         text = str(error)
         if error.begins is not None:
             text += f" {format_datetime(error.begins)}: {self._changes(question, error.begins)}"
         return web.HTTPGone(text=text + "\n")
 
-    def _document(self, page: Page, question: Question) -> Document:
+    def _document(self, page: ChangeMemoryPage, question: ChangeMemoryQuestion) -> Document:
         more = page.until > page.since
         following = Link(Rel.NEXT, self._changes(question, page.until))
         return Document(
@@ -121,7 +130,7 @@ class ChangeMemory:
             links=page.up + ((following,) if more else ()),
         )
 
-    def _changes(self, question: Question, since: Instant) -> str:
+    def _changes(self, question: ChangeMemoryQuestion, since: Instant) -> str:
         limit = {} if question.limit == USUAL_CHANGES else {"limit": question.limit}
         return self._link(topic=question.topic, since=format_datetime(since), **limit)
 
@@ -129,7 +138,7 @@ class ChangeMemory:
         return f"{self._url}?{urlencode(query, safe=':')}"
 
 
-def _tag(state: LogState, question: Question) -> str:
+def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
     """Return what tells one answer from another, without reading the log for it."""
     log = (state.first, state.position, state.through, state.received)
     return blake2b(repr((log, question)).encode(), digest_size=12).hexdigest()

@@ -22,10 +22,10 @@ from rsnotify.format.coverage import Change, key, notification_coverage
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_hub.log.fragments import Fragment, read_kept
+from rsnotify_hub.log.fragments import Fragment, read_stored
 
 
-class NotKnown(RsnotifyError):
+class UnknownChanges(RsnotifyError):
     """The log does not have what changed since an instant.
 
     Args:
@@ -49,7 +49,7 @@ class NotKnown(RsnotifyError):
         return f"{missing}; get them from the Source, then ask for what changed since"
 
 
-class Page(Struct, frozen=True):
+class ChangeMemoryPage(Struct, frozen=True):
     """A page.
 
     Args:
@@ -65,7 +65,9 @@ class Page(Struct, frozen=True):
     up: tuple[Link, ...]
 
 
-def make_page(fragments: Sequence[Fragment], *, since: Instant | None, limit: int) -> Page:
+def make_page(
+    fragments: Sequence[Fragment], *, since: Instant | None, limit: int
+) -> ChangeMemoryPage:
     """Make the page of what changed since an instant.
 
     Args:
@@ -80,8 +82,8 @@ def make_page(fragments: Sequence[Fragment], *, since: Instant | None, limit: in
     since = ordered[0].begins if since is None else since
     chain, until = _chain(ordered, since)
     if not chain:
-        raise NotKnown(since, ordered[0].begins)
-    documents = [read_kept(fragment.body) for fragment in chain]
+        raise UnknownChanges(since, ordered[0].begins)
+    documents = [read_stored(fragment.body) for fragment in chain]
     changes = _joined(
         [
             _later(document, fragment, since)
@@ -91,11 +93,11 @@ def make_page(fragments: Sequence[Fragment], *, since: Instant | None, limit: in
     count = _cut([change.at for change in changes], since, limit)
     if count < len(changes):
         until = changes[count - 1].at
-    return Page(
+    return ChangeMemoryPage(
         since=since,
         until=max(since, until),
         entries=tuple(_entry(change) for change in changes[:count]),
-        up=up_of(documents[-1]),
+        up=capability_list_links(documents[-1]),
     )
 
 
@@ -151,6 +153,6 @@ def _entry(change: Change) -> Resource:
     return replace(change.resource, datetime=change.at)
 
 
-def up_of(document: Document) -> tuple[Link, ...]:
+def capability_list_links(document: Document) -> tuple[Link, ...]:
     """Return the links to the Capability List."""
     return tuple(link for link in document.links if link.rel == Rel.UP)

@@ -16,7 +16,7 @@ USUAL_CHANGES, MOST_CHANGES = 1_000, 10_000
 USUAL_TOPICS, MOST_TOPICS = 100, 1_000
 
 
-class Question(Struct, frozen=True):
+class ChangeMemoryQuestion(Struct, frozen=True):
     """Which changes of a topic are asked for.
 
     Args:
@@ -30,14 +30,14 @@ class Question(Struct, frozen=True):
     limit: int
 
 
-def read_question(query: Mapping[str, str]) -> Question:
+def read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
     """Read the query of a page of changes.
 
     Raises:
         Refusal: Something in it makes no sense.
     """
     since = query.get("since")
-    return Question(
+    return ChangeMemoryQuestion(
         topic=query["topic"],
         since=None if since is None else _instant(since),
         limit=read_limit(query, usual=USUAL_CHANGES, most=MOST_CHANGES),

@@ -12,7 +12,7 @@ from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_hub.access.json_web_tokens import is_key
-from rsnotify_hub.access.topic_prefixes import may_lead_elsewhere
+from rsnotify_hub.access.topic_prefixes import has_dot_segments
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.urls import check_url
@@ -48,7 +48,7 @@ def check_prefixes(path: Path, prefixes: Sequence[str]) -> None:
             check_url(prefix, "a topic")
         except Refusal as refusal:
             raise WrongSetting(where, refusal.reason) from None
-        if may_lead_elsewhere(prefix):
+        if has_dot_segments(prefix):
             raise WrongSetting(where, "a topic has a segment of dots; write where it leads")
 
 

@@ -21,7 +21,7 @@ _Algorithm = Literal[
 ]  # fmt: skip
 
 
-class Publisher(Struct, frozen=True, forbid_unknown_fields=True):
+class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
     """A Source, or several, that may publish.
 
     Args:
@@ -38,7 +38,7 @@ class Publisher(Struct, frozen=True, forbid_unknown_fields=True):
         return f"Publisher(topics={self.topics})"
 
 
-class Admin(Struct, frozen=True, forbid_unknown_fields=True):
+class AdminGrant(Struct, frozen=True, forbid_unknown_fields=True):
     """Somebody who may see and change everything.
 
     Args:
@@ -52,7 +52,7 @@ class Admin(Struct, frozen=True, forbid_unknown_fields=True):
         return "Admin()"
 
 
-class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class HubConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings.
 
     Args:
@@ -135,8 +135,8 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     data: _Text = "rsnotify-hub"
     public_url: str | None = None
     allow_private_addresses: bool = False
-    publishers: tuple[Publisher, ...] = ()
-    admins: tuple[Admin, ...] = ()
+    publishers: tuple[PublisherGrant, ...] = ()
+    admins: tuple[AdminGrant, ...] = ()
     open_topics: tuple[str, ...] = ()
     tokens_file: str | None = None
     jwt_algorithms: tuple[_Algorithm, ...] = ()
@@ -200,7 +200,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return f"Configuration(host={self.host!r}, port={self.port}, data={self.data!r})"
 
 
-def login_of(configuration: Configuration) -> BrokerLogin:
+def login_of(configuration: HubConfiguration) -> BrokerLogin:
     """Return who the hub is to its broker."""
     return BrokerLogin(
         user=configuration.mqtt_user,

@@ -11,12 +11,12 @@ import msgspec
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import Path
 from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
-from rsnotify_hub.config.layers import Layer
+from rsnotify_hub.config.layers import SettingsLayer
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def convert(layers: Sequence[Layer], kind: type[T]) -> T:
+def convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
     """Lay settings over each other, the last on top.
 
     Raises:
@@ -31,7 +31,7 @@ def convert(layers: Sequence[Layer], kind: type[T]) -> T:
 
 
 @contextmanager
-def blaming(layers: Sequence[Layer]) -> Iterator[None]:
+def blaming(layers: Sequence[SettingsLayer]) -> Iterator[None]:
     """Tell what is wrong with the place where it stands.
 
     Raises:
@@ -44,7 +44,7 @@ def blaming(layers: Sequence[Layer]) -> Iterator[None]:
         raise ConfigurationError(f"{place}: {wrong.name}: {wrong.reason}") from None
 
 
-def _place(layers: Sequence[Layer], path: Path) -> str:
+def _place(layers: Sequence[SettingsLayer], path: Path) -> str:
     for layer in reversed(layers):
         if path[0] in layer.settings:
             return layer.place(path)

@@ -23,7 +23,7 @@ FORMER_PREFIX = "RSNOTIFY_"
 _NEAR = 0.85
 
 
-class Layer(Protocol):
+class SettingsLayer(Protocol):
     """Some settings of one origin.
 
     Attributes:
@@ -37,7 +37,7 @@ class Layer(Protocol):
         ...
 
 
-class File:
+class FileLayer:
     """A .toml or .json file.
 
     Args:
@@ -60,7 +60,7 @@ class File:
         return self._path if line is None else f"{self._path}, line {line}"
 
 
-class Environment:
+class EnvironmentLayer:
     """Variables of the environment: `RSNOTIFY_HUB_LOG_BYTES` is the setting `log_bytes`.
 
     Args:
@@ -111,7 +111,7 @@ def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
     return found
 
 
-class Options:
+class OptionLayer:
     """What a program or the command line sets.
 
     Args:

@@ -19,16 +19,23 @@ from rsnotify_hub.config.checks import (
     check_prefixes,
     check_public_url,
 )
-from rsnotify_hub.config.configuration import Admin, Configuration, Publisher, login_of
+from rsnotify_hub.config.configuration import AdminGrant, HubConfiguration, PublisherGrant, login_of
 from rsnotify_hub.config.conversion import blaming, convert
-from rsnotify_hub.config.layers import PREFIX, Environment, File, Layer, Options, misspelt
+from rsnotify_hub.config.layers import (
+    PREFIX,
+    EnvironmentLayer,
+    FileLayer,
+    OptionLayer,
+    SettingsLayer,
+    misspelt,
+)
 
 
-class Tokens(Struct, frozen=True, forbid_unknown_fields=True):
+class TokensFile(Struct, frozen=True, forbid_unknown_fields=True):
     """What stands in a `tokens_file`."""
 
-    publishers: tuple[Publisher, ...] = ()
-    admins: tuple[Admin, ...] = ()
+    publishers: tuple[PublisherGrant, ...] = ()
+    admins: tuple[AdminGrant, ...] = ()
 
 
 class ConfigurationSource:
@@ -48,16 +55,16 @@ class ConfigurationSource:
         self._environ = environ
         self._options = options
 
-    def load(self) -> Configuration:
+    def load(self) -> HubConfiguration:
         """Read everything.
 
         Raises:
             ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
         """
-        types = get_type_hints(Configuration, include_extras=True)
-        layers: list[Layer] = [File(self._path)] if self._path else []
-        layers += [Environment(self._environ, types), Options(self._options)]
-        configuration = convert(layers, Configuration)
+        types = get_type_hints(HubConfiguration, include_extras=True)
+        layers: list[SettingsLayer] = [FileLayer(self._path)] if self._path else []
+        layers += [EnvironmentLayer(self._environ, types), OptionLayer(self._options)]
+        configuration = convert(layers, HubConfiguration)
         with blaming(layers):
             _check_grants(configuration)
             check_origins("websocket_origins", configuration.websocket_origins)
@@ -80,8 +87,8 @@ class ConfigurationSource:
 
         Those that an option replaces are left out.
         """
-        types = get_type_hints(Configuration, include_extras=True)
-        found = Environment(self._environ, types).former
+        types = get_type_hints(HubConfiguration, include_extras=True)
+        found = EnvironmentLayer(self._environ, types).former
         given = {
             PREFIX + name.upper() for name, value in self._options.items() if value is not None
         }
@@ -91,9 +98,9 @@ class ConfigurationSource:
 
     def misspelt(self) -> dict[str, str]:
         """Return variables that nearly are settings, and those they nearly are."""
-        return misspelt(self._environ, Configuration.__struct_fields__)
+        return misspelt(self._environ, HubConfiguration.__struct_fields__)
 
-    def files(self, configuration: Configuration) -> list[str]:
+    def files(self, configuration: HubConfiguration) -> list[str]:
         """Return the files that were read."""
         named = (self._path, configuration.tokens_file, configuration.jwt_key_file)
         return [path for path in named if path is not None]
@@ -101,7 +108,7 @@ class ConfigurationSource:
 
 def load_configuration(
     path: str | None, *, environ: Mapping[str, str] | None = None, **options: Any
-) -> Configuration:
+) -> HubConfiguration:
     """Read the settings once: `ConfigurationSource.load`.
 
     Raises:
@@ -110,11 +117,11 @@ def load_configuration(
     return ConfigurationSource(path, environ or {}, options).load()
 
 
-def _with_files(configuration: Configuration) -> Configuration:
+def _with_files(configuration: HubConfiguration) -> HubConfiguration:
     """Put in what other files hold."""
     if configuration.tokens_file is not None:
-        layers = [File(configuration.tokens_file)]
-        tokens = convert(layers, Tokens)
+        layers = [FileLayer(configuration.tokens_file)]
+        tokens = convert(layers, TokensFile)
         with blaming(layers):
             _check_grants(tokens)
         configuration = replace(
@@ -131,7 +138,7 @@ def _with_files(configuration: Configuration) -> Configuration:
     return configuration
 
 
-def _check_grants(settings: Configuration | Tokens) -> None:
+def _check_grants(settings: HubConfiguration | TokensFile) -> None:
     check_digests("publishers", [each.token_sha256 for each in settings.publishers])
     check_digests("admins", [each.token_sha256 for each in settings.admins])
     for number, publisher in enumerate(settings.publishers):

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
-from rsnotify_hub.filtering.fragment_filter import leave
-from rsnotify_hub.filtering.topic_selection import Stream
+from rsnotify_hub.filtering.fragment_filter import filter_fragment
+from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.store import LogEntry
 
 #: Up to so many bytes are looked at at once; more in a thread, so that the others do not wait.
 _AT_ONCE = 16 * 1024
@@ -29,11 +29,11 @@ _OLD_SECONDS = 10
 _Left = dict[int, Fragment]
 
 
-class Sieve:
+class FilterCache:
     """Leaves out what is not asked for."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[Stream, int], Fragment] = OrderedDict()
+        self._kept: OrderedDict[tuple[TopicSelection, int], Fragment] = OrderedDict()
         self._size = 0
         self._spent = 0.0
         self._spent_at = monotonic()
@@ -41,8 +41,8 @@ class Sieve:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="hub-selecting")
 
     async def left(
-        self, stream: Stream, entries: Sequence[Entry], *, old: bool = False
-    ) -> list[Entry]:
+        self, stream: TopicSelection, entries: Sequence[LogEntry], *, old: bool = False
+    ) -> list[LogEntry]:
         """Return what is left of each fragment of a part of a log.
 
         Args:
@@ -64,7 +64,7 @@ class Sieve:
         for position, fragment in found.items():
             self._keep((stream, position), fragment)
         left = known | found
-        return [Entry(entry.position, left[entry.position]) for entry in entries]
+        return [LogEntry(entry.position, left[entry.position]) for entry in entries]
 
     def _affords(self, size: int) -> bool:
         now = monotonic()
@@ -75,11 +75,11 @@ class Sieve:
         self._spent += size
         return True
 
-    def _known(self, stream: Stream, entries: Sequence[Entry]) -> _Left:
+    def _known(self, stream: TopicSelection, entries: Sequence[LogEntry]) -> _Left:
         keys = [(stream, entry.position) for entry in entries]
         return {key[1]: self._kept[key] for key in keys if key in self._kept}
 
-    def _keep(self, key: tuple[Stream, int], fragment: Fragment) -> None:
+    def _keep(self, key: tuple[TopicSelection, int], fragment: Fragment) -> None:
         if key not in self._kept:
             self._kept[key] = fragment
             self._size += len(fragment.body) + _HEAD
@@ -92,5 +92,5 @@ class Sieve:
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 
-def _leave(stream: Stream, entries: Sequence[Entry]) -> _Left:
-    return {each.position: leave(each.fragment, stream.select) for each in entries}
+def _leave(stream: TopicSelection, entries: Sequence[LogEntry]) -> _Left:
+    return {each.position: filter_fragment(each.fragment, stream.select) for each in entries}

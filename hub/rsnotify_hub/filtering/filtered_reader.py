@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 
-from rsnotify_hub.filtering.filter_cache import Sieve
-from rsnotify_hub.filtering.fragment_filter import Joiner
-from rsnotify_hub.filtering.topic_selection import Stream
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.fragment_filter import EmptyIntervalJoiner
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 
 #: How long is waited between two fragments without entries, in seconds.
 QUIET_SECONDS = 1.0
 
 
-class Cutting:
+class FilteredReader:
     """What is left of a log for one stream, from a position on.
 
     Args:
@@ -31,13 +31,15 @@ class Cutting:
         position: All up to here was handed out.
     """
 
-    def __init__(self, stream: Stream, topics: Topics, sieve: Sieve, position: int) -> None:
+    def __init__(
+        self, stream: TopicSelection, topics: TopicLogs, sieve: FilterCache, position: int
+    ) -> None:
         self.position = position
         self._stream = stream
         self._topics = topics
         self._sieve = sieve
         self._seen = position
-        self._joiner = Joiner()
+        self._joiner = EmptyIntervalJoiner()
         self._quiet_until = 0.0
 
     @property
@@ -56,7 +58,7 @@ class Cutting:
         """How long something is held back, at most."""
         return self._quiet_until - asyncio.get_running_loop().time()
 
-    async def next(self) -> list[Entry]:
+    async def next(self) -> list[LogEntry]:
         """Return what is to be sent now, of one page; nothing, perhaps.
 
         Raises:

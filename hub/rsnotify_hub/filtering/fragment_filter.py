@@ -23,14 +23,14 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.writer import write_document
 from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, read_kept
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, read_stored
+from rsnotify_hub.log.store import LogEntry
 
 #: Documents up to this many bytes are kept read, for the other selections of their topic.
 _SMALL = 16_384
 
 
-def leave(fragment: Fragment, select: PushSelection) -> Fragment:
+def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
     """Return what a selection leaves of a fragment."""
     if fragment.whole or fragment.heartbeat:
         return fragment
@@ -43,7 +43,7 @@ def leave(fragment: Fragment, select: PushSelection) -> Fragment:
     return _written(fragment, replace(document, resources=kept, attributes=()))
 
 
-def join(entries: Iterable[Entry]) -> list[Entry]:
+def join_empty(entries: Iterable[LogEntry]) -> list[LogEntry]:
     """Join what is empty with what comes after it.
 
     Args:
@@ -53,11 +53,11 @@ def join(entries: Iterable[Entry]) -> list[Entry]:
         The same, but that an interval in which nothing is left begins no fragment of its own,
         unless it is the last, or what comes after it does not meet it or is large.
     """
-    joiner = Joiner()
+    joiner = EmptyIntervalJoiner()
     return [*joiner.add(entries), *joiner.flush()]
 
 
-class Joiner:
+class EmptyIntervalJoiner:
     """Joins what is empty with what comes after it, as it comes."""
 
     def __init__(self) -> None:
@@ -68,11 +68,11 @@ class Joiner:
         """Whether something empty waits for what comes after it."""
         return self._run is not None
 
-    def add(self, entries: Iterable[Entry]) -> list[Entry]:
+    def add(self, entries: Iterable[LogEntry]) -> list[LogEntry]:
         """Take what comes next; return what needs wait for nothing."""
         return [joined for entry in entries for joined in self._add(entry)]
 
-    def _add(self, entry: Entry) -> list[Entry]:
+    def _add(self, entry: LogEntry) -> list[LogEntry]:
         fragment, run = entry.fragment, self._run
         if fragment.heartbeat and fragment.from_ is not None:
             grown = run.grown(entry) if run is not None else None
@@ -85,7 +85,7 @@ class Joiner:
         self._run = None
         return [joined]
 
-    def flush(self) -> list[Entry]:
+    def flush(self) -> list[LogEntry]:
         """Return what waits, if anything does."""
         run, self._run = self._run, None
         return [run.entry()] if run is not None else []
@@ -99,30 +99,30 @@ class _Run(Struct, frozen=True):
         begin: Where the first begins.
     """
 
-    last: Entry
+    last: LogEntry
     begin: Instant
 
-    def grown(self, entry: Entry) -> _Run | None:
+    def grown(self, entry: LogEntry) -> _Run | None:
         """Add another one; None where it does not meet this."""
         return _Run(entry, self.begin) if self._meets(entry.fragment) else None
 
-    def joined(self, entry: Entry) -> Entry | None:
+    def joined(self, entry: LogEntry) -> LogEntry | None:
         """Return what comes next with this before it; None where that cannot be."""
         fragment = entry.fragment
         if len(fragment.body) > _SMALL or not self._meets(fragment):
             return None
         widened = _widened(fragment, self.begin)
-        return None if widened is None else Entry(entry.position, widened)
+        return None if widened is None else LogEntry(entry.position, widened)
 
     def _meets(self, fragment: Fragment) -> bool:
         if fragment.from_ is None or fragment.whole:
             return False
         return self.begin <= fragment.from_ <= self.last.fragment.until <= fragment.until
 
-    def entry(self) -> Entry:
+    def entry(self) -> LogEntry:
         """Return all of them as one."""
         widened = _widened(self.last.fragment, self.begin)
-        return self.last if widened is None else Entry(self.last.position, widened)
+        return self.last if widened is None else LogEntry(self.last.position, widened)
 
 
 # Many come back at once and need the same.
@@ -157,6 +157,6 @@ def _read(body: bytes) -> Document:
     return _read_small(body) if len(body) <= _SMALL else _read_large(body)
 
 
-_read_small = lru_cache(maxsize=64)(read_kept)
+_read_small = lru_cache(maxsize=64)(read_stored)
 # One after another, so that each is read once for all selections of its topic.
-_read_large = lru_cache(maxsize=1)(read_kept)
+_read_large = lru_cache(maxsize=1)(read_stored)

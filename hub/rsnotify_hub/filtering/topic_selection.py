@@ -8,7 +8,7 @@ from msgspec import Struct
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 
 
-class Stream(Struct, frozen=True):
+class TopicSelection(Struct, frozen=True):
     """A topic's log, or what a selection leaves of it.
 
     Args:
@@ -26,11 +26,13 @@ class Stream(Struct, frozen=True):
         return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
 
 
-def stream_of(key: str) -> Stream:
+def selection_of_key(key: str) -> TopicSelection:
     """Return the stream of a key.
 
     Raises:
         msgspec.DecodeError: There is none.
     """
     topic, _, text = key.partition(" ")
-    return Stream(topic, msgspec.json.decode(text, type=PushSelection) if text else EVERYTHING)
+    return TopicSelection(
+        topic, msgspec.json.decode(text, type=PushSelection) if text else EVERYTHING
+    )

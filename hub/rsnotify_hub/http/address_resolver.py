@@ -58,7 +58,7 @@ class _Threads:
 _threads = _Threads(THREADS)
 
 
-class Lookups(AbstractResolver):
+class AddressResolver(AbstractResolver):
     """Looks up names as the system does, in threads of its own."""
 
     async def resolve(

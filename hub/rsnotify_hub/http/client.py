@@ -16,7 +16,7 @@ from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 from rsnotify.runtime.addresses import refusal
-from rsnotify_hub.http.address_resolver import Lookups
+from rsnotify_hub.http.address_resolver import AddressResolver
 
 USER_AGENT = "rsnotify-hub"
 
@@ -73,7 +73,7 @@ class _Connector(aiohttp.TCPConnector):
         per_host: int,
     ) -> None:
         super().__init__(
-            resolver=Lookups(),
+            resolver=AddressResolver(),
             socket_factory=socket_factory,
             limit=connections,
             limit_per_host=per_host,
@@ -109,7 +109,7 @@ def open_client(
     )
 
 
-def exactly(url: str) -> URL:
+def exact_url(url: str) -> URL:
     """Return a URL that is requested as it was written, without normalising it."""
     return URL(url, encoded=True)
 

@@ -23,9 +23,9 @@ from aiohttp import StreamReader
 
 from rsnotify.runtime.open_files import allow_files
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.http.connection_limit import Seats
-from rsnotify_hub.http.timeouts import Wait, Watch
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.http.connection_limit import ConnectionLimit
+from rsnotify_hub.http.timeouts import AwaitedStep, TimeoutWatch
 from rsnotify_hub.statistics import Statistics
 
 #: A handler that reads a body with a limit of its own answers before the connection is cut off.
@@ -38,7 +38,7 @@ _OTHER_FILES = 1024
 _PROGRESS = 16 * 1024
 
 
-class Guard(asyncio.Protocol):
+class ConnectionGuard(asyncio.Protocol):
     """Stands between one connection's transport and the protocol that serves it.
 
     Args:
@@ -50,7 +50,7 @@ class Guard(asyncio.Protocol):
         "_address", "_answered", "_body", "_protocol", "_serve", "_transport", "_unsent", "_watch",
     )  # fmt: skip
 
-    def __init__(self, serve: Callable[[], asyncio.Protocol], watch: Watch) -> None:
+    def __init__(self, serve: Callable[[], asyncio.Protocol], watch: TimeoutWatch) -> None:
         self._serve = serve
         self._watch = watch
         self._protocol: asyncio.Protocol | None = None
@@ -73,7 +73,7 @@ class Guard(asyncio.Protocol):
         self._watch.seats.take(address)
         self._address = address
         self._protocol = self._serve()
-        self._watch.begin(self, Wait.HEAD)
+        self._watch.begin(self, AwaitedStep.HEAD)
         self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
@@ -82,8 +82,8 @@ class Guard(asyncio.Protocol):
             return
         if self._answered:
             self._answered = False
-            self._watch.end(self, Wait.IDLE)
-            self._watch.begin(self, Wait.HEAD)
+            self._watch.end(self, AwaitedStep.IDLE)
+            self._watch.begin(self, AwaitedStep.HEAD)
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
@@ -93,22 +93,22 @@ class Guard(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The client does not take what it is sent."""
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
-        self._watch.end(self, Wait.IDLE)
-        self._watch.begin(self, Wait.TAKE)
+        self._watch.end(self, AwaitedStep.IDLE)
+        self._watch.begin(self, AwaitedStep.TAKE)
         if self._protocol is not None:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
         """It does again."""
-        self._watch.end(self, Wait.TAKE)
+        self._watch.end(self, AwaitedStep.TAKE)
         if self._answered:
-            self._watch.begin(self, Wait.IDLE)
+            self._watch.begin(self, AwaitedStep.IDLE)
         if self._protocol is not None:
             self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give the seat back."""
-        self._watch.end(self, *Wait)
+        self._watch.end(self, *AwaitedStep)
         self._leave()
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
@@ -123,34 +123,34 @@ class Guard(asyncio.Protocol):
     def request_began(self, body: StreamReader) -> None:
         """Take note of a whole head."""
         self._answered = False
-        self._watch.end(self, Wait.HEAD, Wait.IDLE)
+        self._watch.end(self, AwaitedStep.HEAD, AwaitedStep.IDLE)
         self._body = body
         if not body.is_eof():
-            self._watch.begin(self, Wait.BODY)
+            self._watch.begin(self, AwaitedStep.BODY)
 
     def request_ended(self) -> None:
         """Take note of an answer."""
         self._answered = True
-        self._watch.end(self, Wait.BODY)
+        self._watch.end(self, AwaitedStep.BODY)
         if self._address is not None:
-            self._watch.begin(self, Wait.IDLE)
+            self._watch.begin(self, AwaitedStep.IDLE)
 
-    def still_waits(self, wait: Wait) -> bool:
+    def still_waits(self, wait: AwaitedStep) -> bool:
         """Tell whether what was waited for has not come after all."""
-        if wait is Wait.BODY:
+        if wait is AwaitedStep.BODY:
             return self._body is not None and not self._body.is_eof()
-        return wait is not Wait.TAKE or not self._takes_some()
+        return wait is not AwaitedStep.TAKE or not self._takes_some()
 
     def _takes_some(self) -> bool:
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
         taken, self._unsent = self._unsent - unsent, unsent
         if taken >= _PROGRESS:
-            self._watch.begin(self, Wait.TAKE)
+            self._watch.begin(self, AwaitedStep.TAKE)
         return taken >= _PROGRESS
 
     def cut_off(self) -> None:
         """End the connection at once, and free its seat for others."""
-        self._watch.end(self, *Wait)
+        self._watch.end(self, *AwaitedStep)
         self._leave()
         self._watch.refused()
         if self._transport is not None:
@@ -158,7 +158,7 @@ class Guard(asyncio.Protocol):
 
     def hand_over(self) -> Callable[[], None]:
         """Watch this connection no more; return what gives its seat back in the end."""
-        self._watch.end(self, *Wait)
+        self._watch.end(self, *AwaitedStep)
         address, self._address = self._address, None
         seats, left = self._watch.seats, address is None
 
@@ -171,7 +171,7 @@ class Guard(asyncio.Protocol):
         return leave
 
 
-def watch_of(configuration: Configuration, statistics: Statistics) -> Watch:
+def make_timeout_watch(configuration: HubConfiguration, statistics: Statistics) -> TimeoutWatch:
     """Make the watch of one server.
 
     Args:
@@ -180,26 +180,26 @@ def watch_of(configuration: Configuration, statistics: Statistics) -> Watch:
     """
     proxies = TrustedProxies(configuration.trusted_proxies, configuration.forwarded_header)
     files = allow_files(configuration.max_connections + _OTHER_FILES)
-    seats = Seats(
+    seats = ConnectionLimit(
         min(configuration.max_connections, max(1, files - _OTHER_FILES)),
         configuration.connections_per_client,
         exempt=lambda address: is_loopback(address) or proxies.trusts(address),
     )
     seconds = {
-        Wait.HEAD: configuration.header_seconds,
-        Wait.BODY: configuration.request_seconds + _GRACE_SECONDS,
-        Wait.TAKE: configuration.request_seconds,
-        Wait.IDLE: configuration.idle_seconds,
+        AwaitedStep.HEAD: configuration.header_seconds,
+        AwaitedStep.BODY: configuration.request_seconds + _GRACE_SECONDS,
+        AwaitedStep.TAKE: configuration.request_seconds,
+        AwaitedStep.IDLE: configuration.idle_seconds,
     }
-    return Watch(seconds, seats, lambda: statistics.refused.update(("connection",)))
+    return TimeoutWatch(seconds, seats, lambda: statistics.refused.update(("connection",)))
 
 
-def guard_of(transport: asyncio.BaseTransport | None) -> Guard | None:
+def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
     """Return the guard of a connection, if it has one."""
     if transport is None or transport.is_closing():
         return None
     protocol = transport.get_protocol()
-    return protocol if isinstance(protocol, Guard) else None
+    return protocol if isinstance(protocol, ConnectionGuard) else None
 
 
 def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
@@ -208,5 +208,5 @@ def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
     Returns:
         What the other protocol calls once the connection is lost.
     """
-    guard = guard_of(transport)
+    guard = find_guard(transport)
     return guard.hand_over() if guard is not None else lambda: None

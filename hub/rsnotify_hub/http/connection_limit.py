@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from rsnotify_hub.access.clients import bucket_of
+from rsnotify_hub.access.clients import client_network
 
 
-class Seats:
+class ConnectionLimit:
     """The places for connections.
 
     Args:
@@ -31,16 +31,16 @@ class Seats:
 
     def has_enough(self, address: str) -> bool:
         """Tell whether a client has all that it gets."""
-        return self._taken[bucket_of(address)] >= self._each and not self._exempt(address)
+        return self._taken[client_network(address)] >= self._each and not self._exempt(address)
 
     def take(self, address: str) -> None:
         """Take one for an address; the caller has looked whether there is one."""
-        self._taken[bucket_of(address)] += 1
+        self._taken[client_network(address)] += 1
         self.count += 1
 
     def leave(self, address: str) -> None:
         """Give one back."""
-        client = bucket_of(address)
+        client = client_network(address)
         self.count -= 1
         self._taken[client] -= 1
         if not self._taken[client]:

@@ -11,7 +11,7 @@ from aiohttp.typedefs import Middleware
 from rsnotify.errors import FetchError, StorageError
 from rsnotify_hub.access.clients import TrustedProxies
 from rsnotify_hub.access.gate import Gate
-from rsnotify_hub.http.connection_guard import guard_of
+from rsnotify_hub.http.connection_guard import find_guard
 from rsnotify_hub.refusals import RETRY_AFTER, Refusal, answer_to
 from rsnotify_hub.statistics import Statistics
 
@@ -40,7 +40,7 @@ async def add_safe_headers(request: web.Request, response: web.StreamResponse) -
 @web.middleware
 async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Tell the guard of the connection when a request begins and ends."""
-    guard = guard_of(request.transport)
+    guard = find_guard(request.transport)
     if guard is None:
         return await handler(request)
     guard.request_began(request.content)

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-from rsnotify_hub.http.connection_limit import Seats
+from rsnotify_hub.http.connection_limit import ConnectionLimit
 
 #: How often it is looked who waits for too long, in seconds, and that as a part of the shortest.
 _LOOK_SECONDS = 1.0
 _LOOK_PART = 0.25
 
 
-class Wait(Enum):
+class AwaitedStep(Enum):
     """What a connection waits for."""
 
     HEAD = auto()
@@ -23,10 +23,10 @@ class Wait(Enum):
     IDLE = auto()
 
 
-class Waiter(Protocol):
+class WatchedConnection(Protocol):
     """A connection that may wait."""
 
-    def still_waits(self, wait: Wait) -> bool:
+    def still_waits(self, wait: AwaitedStep) -> bool:
         """Tell whether what was waited for has not come after all."""
         ...
 
@@ -35,7 +35,7 @@ class Waiter(Protocol):
         ...
 
 
-class Watch:
+class TimeoutWatch:
     """Who waits for what, and since when.
 
     Args:
@@ -45,14 +45,16 @@ class Watch:
     """
 
     def __init__(
-        self, seconds: dict[Wait, float], seats: Seats, refused: Callable[[], None]
+        self, seconds: dict[AwaitedStep, float], seats: ConnectionLimit, refused: Callable[[], None]
     ) -> None:
         self.seats = seats
         self.refused = refused
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         # One order for each: who came first has waited longest, and nobody is sorted.
-        self._waiting: dict[Wait, dict[Waiter, float]] = {wait: {} for wait in Wait}
+        self._waiting: dict[AwaitedStep, dict[WatchedConnection, float]] = {
+            wait: {} for wait in AwaitedStep
+        }
         self._every = min(_LOOK_SECONDS, *(each * _LOOK_PART for each in seconds.values()))
         self._look_later()
 
@@ -60,12 +62,12 @@ class Watch:
         """Look no more."""
         self._timer.cancel()
 
-    def begin(self, waiter: Waiter, wait: Wait) -> None:
+    def begin(self, waiter: WatchedConnection, wait: AwaitedStep) -> None:
         """Take note that a connection waits."""
         self._waiting[wait].pop(waiter, None)
         self._waiting[wait][waiter] = self._loop.time() + self._seconds[wait]
 
-    def end(self, waiter: Waiter, *waits: Wait) -> None:
+    def end(self, waiter: WatchedConnection, *waits: AwaitedStep) -> None:
         """Take note that it does not."""
         for wait in waits:
             self._waiting[wait].pop(waiter, None)
@@ -80,7 +82,7 @@ class Watch:
 
     def _cut_off_longest(self) -> None:
         """Cut off who has sent nothing useful for the longest time, if anybody has not."""
-        for wait in (Wait.HEAD, Wait.IDLE):
+        for wait in (AwaitedStep.HEAD, AwaitedStep.IDLE):
             waiter = next(iter(self._waiting[wait]), None)
             if waiter is not None:
                 waiter.cut_off()

@@ -8,11 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.format.datetimes import MICROSECOND
-from rsnotify_hub.log.fragments import Fragment, covers, interval_of
+from rsnotify_hub.log.fragments import Fragment, covers, heartbeat_interval
 from rsnotify_hub.log.store import LogState
 
 
-class Plan(Struct, frozen=True):
+class AppendPlan(Struct, frozen=True):
     """What to append.
 
     Args:
@@ -24,7 +24,7 @@ class Plan(Struct, frozen=True):
     replacing: int | None
 
 
-def plan(state: LogState | None, fragments: Sequence[Fragment]) -> Plan:
+def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> AppendPlan:
     """Decide what of some fragments to append to a log.
 
     A heartbeat that reaches no further than the log is dropped; one at the end gives way to
@@ -51,9 +51,9 @@ def plan(state: LogState | None, fragments: Sequence[Fragment]) -> Plan:
             replacing = state.position
         kept.append(fragment)
         through = max(through, fragment.until) if through else fragment.until
-    return Plan(tuple(kept), replacing)
+    return AppendPlan(tuple(kept), replacing)
 
 
 def _gives_way(before: Fragment, fragment: Fragment) -> bool:
-    heartbeat = interval_of(before)
+    heartbeat = heartbeat_interval(before)
     return before.whole or (heartbeat is not None and covers(fragment, heartbeat))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.store import LogEntry
 
 
-class Channel(Protocol):
+class DeliveryChannel(Protocol):
     """A way out. It never refuses and never blocks: who cannot keep up, lags or is cut off."""
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Take what has just become durable, in the loop turn that learned of it.
 
         Args:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 
 from rsnotify.format.coverage import Key, key, notification_coverage
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.fragments import Fragment, read_kept
-from rsnotify_hub.log.store import Entry, LogState, Store
+from rsnotify_hub.log.fragments import Fragment, read_stored
+from rsnotify_hub.log.store import LogEntry, LogState, Store
 
 _Told = set[tuple[Instant, Key]]
 
@@ -37,7 +37,7 @@ async def contradicts(fragment: Fragment, topic: str, store: Store) -> bool:
     return await asyncio.to_thread(_lacks, fragment, entries)
 
 
-def _lacks(fragment: Fragment, entries: Sequence[Entry]) -> bool:
+def _lacks(fragment: Fragment, entries: Sequence[LogEntry]) -> bool:
     if all(entry.fragment.body == fragment.body for entry in entries):
         return False
     told = _changes([fragment])
@@ -51,6 +51,6 @@ def _changes(fragments: Iterable[Fragment]) -> _Told:
     told: _Told = set()
     for fragment in fragments:
         if not fragment.heartbeat:
-            coverage = notification_coverage(read_kept(fragment.body))
+            coverage = notification_coverage(read_stored(fragment.body))
             told.update((change.at, key(change)) for change in coverage.changes)
     return told

@@ -36,7 +36,7 @@ BRIDGED = (
 )
 
 
-class Cursors:
+class CursorWriter:
     """Writes cursors.
 
     Args:

@@ -77,15 +77,15 @@ def read_fragment(
         DocumentError: It is not a fragment, or one that would make a Destination wrong.
     """
     _check_encoding(body)
-    return describe(read_document(body, limits=limits), body, content_type)
+    return check_fragment(read_document(body, limits=limits), body, content_type)
 
 
-def read_kept(body: bytes) -> Document:
+def read_stored(body: bytes) -> Document:
     """Read a fragment again that a log has."""
     return read_document(body, limits=_KEPT)
 
 
-def describe(document: Document, body: bytes, content_type: str) -> Fragment:
+def check_fragment(document: Document, body: bytes, content_type: str) -> Fragment:
     """Check a document that was read from `body`, and say what it covers.
 
     Raises:
@@ -151,14 +151,14 @@ def covers(fragment: Fragment, interval: Interval) -> bool:
     return fragment.from_ <= interval.from_ and fragment.until >= interval.until
 
 
-def interval_of(fragment: Fragment) -> Interval | None:
+def heartbeat_interval(fragment: Fragment) -> Interval | None:
     """Return what a heartbeat covers; None for a fragment with entries."""
     if fragment.heartbeat and fragment.from_ is not None:
         return Interval(fragment.from_, fragment.until)
     return None
 
 
-def chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
+def count_chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
     """Count how many of the first fragments join into one without a hole or an overlap.
 
     Args:
@@ -175,8 +175,8 @@ def chained(fragments: Sequence[Fragment], *, max_bytes: int) -> int:
     return len(fragments)
 
 
-def merge(fragments: Sequence[Fragment]) -> bytes:
-    """Join fragments that `chained` counted: from the first's `from` until the last's `until`.
+def merge_fragments(fragments: Sequence[Fragment]) -> bytes:
+    """Join fragments that `count_chained` counted: from the first's `from` until the last's `until`.
 
     What the last says of the whole (its links and foreign attributes) holds for the result.
     """
@@ -187,7 +187,7 @@ def merge(fragments: Sequence[Fragment]) -> bytes:
 # Many subscribers lag by the same fragments, for instance when all answer equally slowly.
 @lru_cache(maxsize=16)
 def _merge(bodies: tuple[bytes, ...], from_: Instant | None, until: Instant) -> bytes:
-    documents = [read_kept(body) for body in bodies]
+    documents = [read_stored(body) for body in bodies]
     return write_document(
         Document(
             capability=capability_of(documents[-1]),

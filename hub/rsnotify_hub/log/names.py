@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 Range = tuple[str, str]
 
 
-class Names:
+class SortedNames:
     """Names in order.
 
     Args:

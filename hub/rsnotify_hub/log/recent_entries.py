@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.store import Entry, LogState
+from rsnotify_hub.log.store import LogEntry, LogState
 
 #: How much of each log stays in memory.
 RECENT_BYTES = 256 * 1024
 
 
-class Recent:
+class RecentEntries:
     """The last entries of a log: all after `floor`, which reached `through`.
 
     Args:
@@ -22,10 +22,10 @@ class Recent:
     def __init__(self, state: LogState | None) -> None:
         self.floor = state.position if state else 0
         self._through = state.through if state else None
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[LogEntry] = deque()
         self._size = 0
 
-    def extend(self, entries: Sequence[Entry], *, replacing: int | None, first: int) -> None:
+    def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
         """Take what was appended.
 
         Args:
@@ -48,7 +48,7 @@ class Recent:
             self.floor = oldest.position
             self._through = max(self._through or oldest.fragment.until, oldest.fragment.until)
 
-    def after(self, position: int, since: Instant | None) -> list[Entry] | None:
+    def after(self, position: int, since: Instant | None) -> list[LogEntry] | None:
         """Return all after a position and an instant; None when they reach back further."""
         reaches = since is not None and (self._through is None or since >= self._through)
         if position < self.floor and not reaches:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify_hub.log.fragments import Fragment, Interval
-from rsnotify_hub.log.store import Entry, LogState, Waiting
+from rsnotify_hub.log.store import Backlog, LogEntry, LogState
 
 _PAGE_ROWS = 256
 _PAGE_BYTES = 1_000_000
@@ -77,7 +77,7 @@ def _state(
 
 def read(
     database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
-) -> list[Entry]:
+) -> list[LogEntry]:
     """Read a page (`Store.read`)."""
     where, values = "", [topic, after]
     if since is not None:
@@ -94,7 +94,7 @@ def read(
     return _page(rows)
 
 
-def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) -> list[Entry]:
+def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) -> list[LogEntry]:
     """Read what a log has of the time after an instant (`Store.changes`)."""
     if since is None:
         return _select(database, "", topic)
@@ -108,15 +108,15 @@ def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) 
     return entries
 
 
-def _select(database: sqlite3.Connection, where: str, *values: str | int) -> list[Entry]:
+def _select(database: sqlite3.Connection, where: str, *values: str | int) -> list[LogEntry]:
     rows = database.execute(
         f"{_ENTRY} WHERE {_OF_TOPIC} {where} ORDER BY until, position LIMIT {_PAGE_ROWS}", values
     )
     return _page(rows)
 
 
-def _page(rows: Iterable[tuple[int, bytes, str, int | None, int, int, int, int]]) -> list[Entry]:
-    entries: list[Entry] = []
+def _page(rows: Iterable[tuple[int, bytes, str, int | None, int, int, int, int]]) -> list[LogEntry]:
+    entries: list[LogEntry] = []
     size = 0
     for row in rows:
         entries.append(_entry(*row))
@@ -135,7 +135,7 @@ def _entry(
     begins: int,
     heartbeat: int,
     whole: int,
-) -> Entry:
+) -> LogEntry:
     fragment = Fragment(
         body=body,
         content_type=content_type,
@@ -145,15 +145,15 @@ def _entry(
         heartbeat=bool(heartbeat),
         whole=bool(whole),
     )
-    return Entry(position, fragment)
+    return LogEntry(position, fragment)
 
 
-def waiting(database: sqlite3.Connection, topic: str, positions: Sequence[int]) -> list[Waiting]:
+def waiting(database: sqlite3.Connection, topic: str, positions: Sequence[int]) -> list[Backlog]:
     """Count what stands after each of some positions (`Store.waiting`).
 
     The stretches between them are counted from the last on, so that the log is passed once.
     """
-    found: dict[int, Waiting] = {}
+    found: dict[int, Backlog] = {}
     end, count = _LAST, 0
     for position in sorted(set(positions), reverse=True):
         count += database.execute(
@@ -165,6 +165,6 @@ def waiting(database: sqlite3.Connection, topic: str, positions: Sequence[int]) 
             " ORDER BY position LIMIT 1",
             (topic, position),
         ).fetchone()
-        found[position] = Waiting(count, None if first is None else from_microseconds(first[0]))
+        found[position] = Backlog(count, None if first is None else from_microseconds(first[0]))
         end = position
     return [found[position] for position in positions]

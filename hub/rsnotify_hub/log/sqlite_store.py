@@ -17,12 +17,12 @@ from rsnotify.format.datetimes import Instant, from_microseconds, to_microsecond
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.log import sqlite_reading
 from rsnotify_hub.log import sqlite_writing as sqlite_log
-from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, Cursors
+from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
 from rsnotify_hub.log.sqlite_database import connect, prepare
-from rsnotify_hub.log.sqlite_writing import Retention
-from rsnotify_hub.log.store import Appended, Entry, LogState, Waiting
+from rsnotify_hub.log.sqlite_writing import LogRetention
+from rsnotify_hub.log.store import Appended, Backlog, LogEntry, LogState
 from rsnotify_hub.subscriptions import Subscription
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class SqliteStore:
     def __init__(
         self,
         folder: Path,
-        retention: Retention,
+        retention: LogRetention,
         clock: Callable[[], Instant],
         *,
         connection: type[sqlite3.Connection] = sqlite3.Connection,
@@ -78,9 +78,9 @@ class SqliteStore:
                 raise ConfigurationError(f"cannot use the hub's data in {path}: {error}") from None
             stack.pop_all()
         self._writer = GroupCommit(writer)
-        self._cursors = Cursors(self._writer, SUBSCRIPTION)
-        self._troubles = Cursors(self._writer, TROUBLE)
-        self._bridged = Cursors(self._writer, BRIDGED)
+        self._cursors = CursorWriter(self._writer, SUBSCRIPTION)
+        self._troubles = CursorWriter(self._writer, TROUBLE)
+        self._bridged = CursorWriter(self._writer, BRIDGED)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="hub-reader")
 
     async def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
@@ -113,13 +113,13 @@ class SqliteStore:
             )
         )
 
-    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         """Read on in a log (`Store.read`)."""
         return await self._read(
             lambda database: sqlite_reading.read(database, topic, after=after, since=since)
         )
 
-    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
+    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         """Read what a log has of the time after an instant (`Store.changes`)."""
         return await self._read(
             lambda database: sqlite_reading.changes(database, topic, since=since)
@@ -132,7 +132,7 @@ class SqliteStore:
             lambda database: sqlite_log.trim(database, topic, now=now, retention=self._retention)
         )
 
-    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
+    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
         """Tell what stands after each of some positions (`Store.waiting`)."""
         return await self._read(lambda database: sqlite_reading.waiting(database, topic, positions))
 

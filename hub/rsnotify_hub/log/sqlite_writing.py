@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, to_microseconds
-from rsnotify_hub.log.fragments import Fragment, interval_of
+from rsnotify_hub.log.fragments import Fragment, heartbeat_interval
 from rsnotify_hub.log.sqlite_reading import states
 from rsnotify_hub.log.store import Appended, LogState
 
@@ -51,7 +51,7 @@ CREATE INDEX IF NOT EXISTS fragment_whole ON fragment (topic) WHERE whole;
 FROM_1_TO_2 = "ALTER TABLE fragment ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;"
 
 
-class Retention(Struct, frozen=True):
+class LogRetention(Struct, frozen=True):
     """How much of a log is kept.
 
     Args:
@@ -70,7 +70,7 @@ def append(
     *,
     replacing: int | None,
     now: Instant,
-    retention: Retention,
+    retention: LogRetention,
 ) -> Appended:
     """Append fragments, then trim (`Store.append`)."""
     number = _topic(database, topic, fragments[0].until, now)
@@ -139,7 +139,7 @@ def _insert(
             None if fragment.from_ is None else to_microseconds(fragment.from_),
             to_microseconds(fragment.until),
             to_microseconds(now),
-            interval_of(fragment) is not None,
+            heartbeat_interval(fragment) is not None,
             fragment.whole,
             fragment.content_type,
             fragment.body,
@@ -169,7 +169,7 @@ def _delete(database: sqlite3.Connection, topic: int, where: str, values: tuple[
 
 
 def trim(
-    database: sqlite3.Connection, topic: str, *, now: Instant, retention: Retention
+    database: sqlite3.Connection, topic: str, *, now: Instant, retention: LogRetention
 ) -> LogState | None:
     """Drop the oldest fragments until the log is as small and as young as it shall be.
 
@@ -185,7 +185,9 @@ def trim(
     return states(database, topic)[0]
 
 
-def _trim(database: sqlite3.Connection, number: int, *, now: Instant, retention: Retention) -> None:
+def _trim(
+    database: sqlite3.Connection, number: int, *, now: Instant, retention: LogRetention
+) -> None:
     size, last = database.execute(
         "SELECT size, position FROM topic WHERE id = ?", (number,)
     ).fetchone()

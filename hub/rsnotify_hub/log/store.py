@@ -17,7 +17,7 @@ from rsnotify_hub.log.fragments import Fragment, Interval
 from rsnotify_hub.subscriptions import Subscription
 
 
-class Entry(Struct, frozen=True):
+class LogEntry(Struct, frozen=True):
     """A fragment in a log.
 
     Args:
@@ -57,7 +57,7 @@ class LogState(Struct, frozen=True):
     whole: bool = False
 
 
-class Waiting(Struct, frozen=True):
+class Backlog(Struct, frozen=True):
     """What somebody has not got yet.
 
     Args:
@@ -109,7 +109,7 @@ class Store(Protocol):
             replacing: The position of the log's last fragment, when it gives way.
         """
 
-    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         """Read on in a log.
 
         Args:
@@ -121,7 +121,7 @@ class Store(Protocol):
             The next entries, as many as make a handy page; none at the log's end.
         """
 
-    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
+    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         """Read what a log has of the time after an instant.
 
         Args:
@@ -136,7 +136,7 @@ class Store(Protocol):
     async def trim(self, topic: str) -> LogState | None:
         """Trim a log that nobody appends to, by age. Return None if there is none."""
 
-    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
+    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
         """Tell what stands after each of some positions of a log, in their order."""
 
     async def forget(self, topic: str) -> None:

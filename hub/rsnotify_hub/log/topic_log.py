@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
-from rsnotify_hub.log.appending import Plan, plan
-from rsnotify_hub.log.channel import Channel
+from rsnotify_hub.log.appending import AppendPlan, plan_append
+from rsnotify_hub.log.channel import DeliveryChannel
 from rsnotify_hub.log.contradicting import contradicts, overlaps
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.recent_entries import Recent
-from rsnotify_hub.log.store import Entry, LogState, Store
+from rsnotify_hub.log.recent_entries import RecentEntries
+from rsnotify_hub.log.store import LogEntry, LogState, Store
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.topics")
@@ -40,12 +40,12 @@ class TopicLog:
         topic: str,
         state: LogState | None,
         store: Store,
-        channels: Sequence[Channel],
+        channels: Sequence[DeliveryChannel],
         statistics: Statistics,
     ) -> None:
         self._topic = topic
         self.state = state
-        self.recent = Recent(state)
+        self.recent = RecentEntries(state)
         self._store = store
         self._channels = channels
         self._statistics = statistics
@@ -71,7 +71,7 @@ class TopicLog:
         if self.writing is not None or self.state is None:
             return
         if state is None:
-            self.state, self.recent = None, Recent(None)
+            self.state, self.recent = None, RecentEntries(None)
         elif state.position == self.state.position:
             self.state = state
             self.recent.shrink(state.first)
@@ -114,7 +114,7 @@ class TopicLog:
     async def _delete(self) -> None:
         await self._store.forget(self._topic)
         self.state = None
-        self.recent = Recent(None)
+        self.recent = RecentEntries(None)
 
     async def _append(self, fragments: list[Fragment]) -> None:
         state = self.state
@@ -126,7 +126,7 @@ class TopicLog:
                 await self._check(fragment)
         state = self.state
         try:
-            added = await self._keep(plan(state, fragments))
+            added = await self._keep(plan_append(state, fragments))
         except Exception:
             self._doubtful = True
             raise
@@ -142,7 +142,7 @@ class TopicLog:
             )
             await self._delete()
 
-    async def _keep(self, planned: Plan) -> int:
+    async def _keep(self, planned: AppendPlan) -> int:
         """Append, and hand on. Return how many entries are new."""
         if not planned.fragments:
             return 0
@@ -150,7 +150,7 @@ class TopicLog:
             self._topic, planned.fragments, replacing=planned.replacing
         )
         entries = [
-            Entry(position, fragment)
+            LogEntry(position, fragment)
             for position, fragment in zip(appended.positions, planned.fragments, strict=True)
             if position is not None
         ]
@@ -162,13 +162,13 @@ class TopicLog:
         self._hand_on(entries)
         return len(entries)
 
-    async def _unknown(self, end: int) -> list[Entry]:
+    async def _unknown(self, end: int) -> list[LogEntry]:
         """Return all that the log got since its state was known.
 
         A commit that was told to have failed may have been kept: then the same fragment, sent
         again, is no news to the log, but still is to the channels.
         """
-        entries: list[Entry] = []
+        entries: list[LogEntry] = []
         after = self.state.position if self.state else 0
         while after < end:
             page = await self._store.read(self._topic, after=after)
@@ -178,7 +178,7 @@ class TopicLog:
             after = page[-1].position
         return entries
 
-    def _hand_on(self, entries: list[Entry]) -> None:
+    def _hand_on(self, entries: list[LogEntry]) -> None:
         if not entries:
             return
         self._statistics.accepted += len(entries)

@@ -14,15 +14,15 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.log.channel import Channel
+from rsnotify_hub.log.channel import DeliveryChannel
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.names import Names, Range
-from rsnotify_hub.log.store import Entry, LogState, Store, Waiting
+from rsnotify_hub.log.names import Range, SortedNames
+from rsnotify_hub.log.store import Backlog, LogEntry, LogState, Store
 from rsnotify_hub.log.topic_log import TopicLog
 from rsnotify_hub.statistics import Statistics
 
 
-class Topics:
+class TopicLogs:
     """Every log.
 
     Args:
@@ -32,13 +32,16 @@ class Topics:
     """
 
     def __init__(
-        self, store: Store, channels: Sequence[Channel], statistics: Statistics | None = None
+        self,
+        store: Store,
+        channels: Sequence[DeliveryChannel],
+        statistics: Statistics | None = None,
     ) -> None:
         self._store = store
         self._channels = channels
         self._statistics = statistics or Statistics()
         self._logs: dict[str, TopicLog] = {}
-        self._names: Names | None = None  # made when somebody counts
+        self._names: SortedNames | None = None  # made when somebody counts
 
     def start(self, states: Iterable[LogState]) -> None:
         """Take up the logs that the store kept: what `Store.logs` returned."""
@@ -85,7 +88,7 @@ class Topics:
     def count(self, ranges: Sequence[Range]) -> int:
         """Count the logs of the topics in ranges that do not overlap."""
         if self._names is None:
-            self._names = Names(self._logs)
+            self._names = SortedNames(self._logs)
         return self._names.count(ranges)
 
     def state(self, topic: str) -> LogState | None:
@@ -114,12 +117,12 @@ class Topics:
         """Count who hears of a topic, as far as the channels know."""
         return sum(channel.subscribers(topic) for channel in self._channels)
 
-    def recent(self, topic: str, *, after: int) -> list[Entry] | None:
+    def recent(self, topic: str, *, after: int) -> list[LogEntry] | None:
         """Return what stands after a position, if all of that is in memory; else None."""
         found = self._logs.get(topic)
         return found.recent.after(after, None) if found else None
 
-    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[Entry]:
+    async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
         """Read on in a log, from memory when that reaches back far enough (`Store.read`).
 
         Raises:
@@ -133,7 +136,7 @@ class Topics:
             return entries
         return await self._store.read(topic, after=after, since=since)
 
-    async def changes(self, topic: str, *, since: Instant | None) -> list[Entry]:
+    async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
         """Read what a log has of the time after an instant (`Store.changes`).
 
         Raises:
@@ -141,7 +144,7 @@ class Topics:
         """
         return await self._store.changes(topic, since=since)
 
-    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Waiting]:
+    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
         """Tell what stands after each of some positions of a log (`Store.waiting`).
 
         Raises:

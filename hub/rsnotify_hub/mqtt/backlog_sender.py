@@ -10,14 +10,14 @@ from rsnotify.errors import StorageError, Unavailable
 from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
 from rsnotify.runtime.mqtt.names import Broker
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.filtering.filter_cache import Sieve
-from rsnotify_hub.filtering.filtered_reader import Cutting
-from rsnotify_hub.filtering.topic_selection import Stream
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.filtered_reader import FilteredReader
+from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topic_logs import Topics
-from rsnotify_hub.mqtt.broker_cursors import Places
-from rsnotify_hub.mqtt.requested_selections import Asked
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
+from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 
 log = logging.getLogger("rsnotify.hub.mqtt")
@@ -26,7 +26,7 @@ log = logging.getLogger("rsnotify.hub.mqtt")
 _AT_ONCE = 64
 
 
-class Sending:
+class BacklogSender:
     """Sends each stream in the order of its log, many messages on their way at once.
 
     Args:
@@ -44,10 +44,10 @@ class Sending:
         self,
         connection: BrokerConnection,
         broker: Broker,
-        topics: Topics,
-        places: Places,
-        asked: Asked,
-        sieve: Sieve,
+        topics: TopicLogs,
+        places: BrokerCursors,
+        asked: RequestedSelections,
+        sieve: FilterCache,
         statistics: Statistics,
         retry: Retry,
     ) -> None:
@@ -61,10 +61,10 @@ class Sending:
         self._retry = retry
         self._random = Random()
         self._room = asyncio.Semaphore(_AT_ONCE)
-        self._tasks: dict[Stream, asyncio.Task[None]] = {}
-        self._ending: set[Stream] = set()
-        self._cuttings: dict[Stream, Cutting] = {}
-        self._timers: dict[Stream, asyncio.TimerHandle] = {}
+        self._tasks: dict[TopicSelection, asyncio.Task[None]] = {}
+        self._ending: set[TopicSelection] = set()
+        self._cuttings: dict[TopicSelection, FilteredReader] = {}
+        self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
 
     def wake_all(self) -> None:
         """Send what is lacking of all topics."""
@@ -76,7 +76,7 @@ class Sending:
         for stream in self._asked.of(topic):
             self._wake(stream)
 
-    def _wake(self, stream: Stream) -> None:
+    def _wake(self, stream: TopicSelection) -> None:
         if timer := self._timers.pop(stream, None):
             timer.cancel()
         if stream in self._tasks or stream in self._ending:
@@ -86,11 +86,11 @@ class Sending:
         else:
             self._wake_later(stream)
 
-    def _has_more(self, stream: Stream) -> bool:
+    def _has_more(self, stream: TopicSelection) -> bool:
         cutting = self._cuttings.get(stream)
         return cutting.has_more if cutting else self._places.lacks(self._topics, stream)
 
-    async def _send(self, stream: Stream) -> None:
+    async def _send(self, stream: TopicSelection) -> None:
         failures = 0
         try:
             while self._has_more(stream):
@@ -111,7 +111,7 @@ class Sending:
         finally:
             self._tasks.pop(stream, None)
 
-    def _wake_later(self, stream: Stream) -> None:
+    def _wake_later(self, stream: TopicSelection) -> None:
         cutting = self._cuttings.get(stream)
         if cutting is not None and cutting.holds:
             loop = asyncio.get_running_loop()
@@ -126,7 +126,7 @@ class Sending:
         log.log(level, "%s must wait on its way to the MQTT broker: %s", topic, error)
         await asyncio.sleep(self._retry.delay(failures, self._random))
 
-    async def _send_page(self, stream: Stream) -> None:
+    async def _send_page(self, stream: TopicSelection) -> None:
         entries, position = await self._read(stream)
         sent = [(entry, await self._begin(stream, entry)) for entry in entries]
         for entry, acknowledged in sent:
@@ -137,13 +137,13 @@ class Sending:
         if position > self._places.of(stream):
             self._places.move(stream, position)
 
-    async def _read(self, stream: Stream) -> tuple[list[Entry], int]:
+    async def _read(self, stream: TopicSelection) -> tuple[list[LogEntry], int]:
         """Return what is to be sent next, and where the broker is when it has that."""
         if stream.select:
             cutting = self._cuttings.get(stream)
             if cutting is None:
                 begin = self._places.of(stream)
-                cutting = Cutting(stream, self._topics, self._sieve, begin)
+                cutting = FilteredReader(stream, self._topics, self._sieve, begin)
                 self._cuttings[stream] = cutting
             entries = await cutting.next()
             return entries, cutting.position
@@ -152,11 +152,11 @@ class Sending:
         # Where there is none, it gave way to something that the log no longer has either.
         return entries, entries[-1].position if entries else end
 
-    def _name(self, stream: Stream) -> str:
+    def _name(self, stream: TopicSelection) -> str:
         part = self._broker.part(stream.topic, stream.select) if stream.select else None
         return part or self._broker.topic(stream.topic)
 
-    async def end(self, stream: Stream) -> None:
+    async def end(self, stream: TopicSelection) -> None:
         """Send a part no longer, and let the broker forget it.
 
         Whoever asks for it meanwhile is sent nothing before that, and needs `wake` afterwards.
@@ -170,7 +170,7 @@ class Sending:
         finally:
             self._ending.discard(stream)
 
-    async def _end(self, stream: Stream) -> None:
+    async def _end(self, stream: TopicSelection) -> None:
         # A task that is cancelled before it begins does not tidy up after itself.
         if task := self._tasks.pop(stream, None):
             task.cancel()
@@ -184,7 +184,7 @@ class Sending:
         )
         await empty
 
-    async def _begin(self, stream: Stream, entry: Entry) -> asyncio.Future[None]:
+    async def _begin(self, stream: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
         try:
             return await self._connection.publish(
                 self._name(stream),

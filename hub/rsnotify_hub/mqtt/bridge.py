@@ -21,17 +21,17 @@ from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import inbox, parse_broker
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.config.configuration import Configuration, login_of
-from rsnotify_hub.filtering.filter_cache import Sieve
-from rsnotify_hub.filtering.topic_selection import Stream
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.store import Entry, Store
-from rsnotify_hub.log.topic_logs import Topics
-from rsnotify_hub.metrics import Bridged
-from rsnotify_hub.mqtt.backlog_sender import Sending
-from rsnotify_hub.mqtt.broker_cursors import Places
-from rsnotify_hub.mqtt.inbox import Inbox
-from rsnotify_hub.mqtt.requested_selections import Asked
+from rsnotify_hub.config.configuration import HubConfiguration, login_of
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.store import LogEntry, Store
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.metrics import BrokerState
+from rsnotify_hub.mqtt.backlog_sender import BacklogSender
+from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
+from rsnotify_hub.mqtt.inbox import MqttInbox
+from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.statistics import Statistics
 
 log = logging.getLogger("rsnotify.hub.mqtt")
@@ -43,7 +43,7 @@ _MOST_WAIT = 30.0
 _HOUSEKEEPING_SECONDS = 60.0
 
 
-class Bridge:
+class MqttBridge:
     """Brings everything to a broker, and takes what Sources publish there; a `Channel`.
 
     Args:
@@ -57,29 +57,29 @@ class Bridge:
     def __init__(
         self,
         url: str,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         store: Store,
         statistics: Statistics,
-        sieve: Sieve,
+        sieve: FilterCache,
     ) -> None:
         self._broker = parse_broker(url)
         self._configuration = configuration
         self._statistics = statistics
-        self._places = Places(store, f"{self._broker.url}/{self._broker.name}")
+        self._places = BrokerCursors(store, f"{self._broker.url}/{self._broker.name}")
         self._retry = Retry(configuration.retry_seconds, _MOST_WAIT)
         self._random = Random()
         self._sieve = sieve
-        self._sending: Sending | None = None
+        self._sending: BacklogSender | None = None
         self._task: asyncio.Task[None] | None = None
         self._told = False
 
-    def reading(self, topics: Topics) -> Bridged:
+    def reading(self, topics: TopicLogs) -> BrokerState:
         """Tell how it stands."""
-        streams = (Stream(state.topic) for state in topics.states())
+        streams = (TopicSelection(state.topic) for state in topics.states())
         behind = sum(self._places.lacks(topics, stream) for stream in streams)
-        return Bridged(self._sending is not None, behind)
+        return BrokerState(self._sending is not None, behind)
 
-    async def start(self, topics: Topics, intake: Intake) -> None:
+    async def start(self, topics: TopicLogs, intake: FragmentIntake) -> None:
         """Begin.
 
         Args:
@@ -91,10 +91,10 @@ class Bridge:
         """
         await self._places.load(topics)
         most = self._configuration.max_selections
-        asked = Asked(self._broker.name, topics, self._places, most)
+        asked = RequestedSelections(self._broker.name, topics, self._places, most)
         self._task = asyncio.create_task(self._run(topics, asked, intake))
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Begin to send what was appended (`Channel.deliver`)."""
         if self._sending is not None:
             self._sending.wake(topic)
@@ -109,7 +109,9 @@ class Bridge:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self, topics: Topics, asked: Asked, intake: Intake) -> None:
+    async def _run(
+        self, topics: TopicLogs, asked: RequestedSelections, intake: FragmentIntake
+    ) -> None:
         failures = 0
         while True:
             try:
@@ -132,7 +134,9 @@ class Bridge:
         log.log(level, text, error)
         self._told = True
 
-    async def _connect(self, topics: Topics, asked: Asked, intake: Intake) -> None:
+    async def _connect(
+        self, topics: TopicLogs, asked: RequestedSelections, intake: FragmentIntake
+    ) -> None:
         settings = self._configuration
         arrived: asyncio.Queue[MqttMessage] = asyncio.Queue()
         async with connect(
@@ -148,7 +152,7 @@ class Bridge:
             url, spoken = self._broker.url, connection.version
             log.info("connected to the MQTT broker %s, in MQTT %s", url, spoken)
             self._told = False
-            sending = self._sending = Sending(
+            sending = self._sending = BacklogSender(
                 connection,
                 self._broker,
                 topics,
@@ -158,7 +162,7 @@ class Bridge:
                 self._statistics,
                 self._retry,
             )
-            found = Inbox(
+            found = MqttInbox(
                 settings.mqtt_channels,
                 inbox(self._broker.name),
                 topics,
@@ -179,7 +183,9 @@ class Bridge:
             finally:
                 await sending.close()
 
-    async def _listen(self, connection: BrokerConnection, inbox: Inbox, asked: Asked) -> None:
+    async def _listen(
+        self, connection: BrokerConnection, inbox: MqttInbox, asked: RequestedSelections
+    ) -> None:
         if inbox.pattern is not None:
             await connection.subscribe(inbox.pattern)
             log.info("taking what Sources publish as %s", inbox.pattern)
@@ -191,14 +197,16 @@ class Bridge:
                 # Brokers of before know no such name; then everybody gets everything.
                 log.info("no part of a topic can be asked for over MQTT: %s", error)
 
-    async def _keep_house(self, sending: Sending, asked: Asked) -> None:
+    async def _keep_house(self, sending: BacklogSender, asked: RequestedSelections) -> None:
         """Make no longer what nobody asks for."""
         while True:
             for stream in asked.lapsed():
                 await self._end(stream, sending, asked)
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
 
-    async def _end(self, stream: Stream, sending: Sending, asked: Asked) -> None:
+    async def _end(
+        self, stream: TopicSelection, sending: BacklogSender, asked: RequestedSelections
+    ) -> None:
         asked.drop(stream)
         try:
             await sending.end(stream)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rsnotify_hub.filtering.topic_selection import Stream, stream_of
+from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_key
 from rsnotify_hub.log.store import Store
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 
 #: Stands for the broker itself: no topic is called so.
 _KNOWN = ""
 
 
-class Places:
+class BrokerCursors:
     """The place of a broker in each log, by the key of the stream; kept in the store.
 
     A broker that was never seen begins with the newest of each topic. A topic that was not there
@@ -26,7 +26,7 @@ class Places:
         self._broker = broker
         self._positions: dict[str, int] = {}
 
-    async def load(self, topics: Topics) -> None:
+    async def load(self, topics: TopicLogs) -> None:
         """Take up what the store kept.
 
         Raises:
@@ -38,26 +38,26 @@ class Places:
             self._positions[_KNOWN] = 0
             await self._store.bridge(self._broker, self._positions)
 
-    def parts(self) -> list[Stream]:
+    def parts(self) -> list[TopicSelection]:
         """Return the parts of topics that the broker has a place in."""
-        streams = (stream_of(key) for key in self._positions if key)
+        streams = (selection_of_key(key) for key in self._positions if key)
         return [stream for stream in streams if stream.select]
 
-    def of(self, stream: Stream) -> int:
+    def of(self, stream: TopicSelection) -> int:
         """Return the position up to which the broker has a stream."""
         return self._positions.get(stream.key, 0)
 
-    def lacks(self, topics: Topics, stream: Stream) -> bool:
+    def lacks(self, topics: TopicLogs, stream: TopicSelection) -> bool:
         """Tell whether a log goes on beyond what the broker has."""
         return self.of(stream) < topics.position(stream.topic)
 
-    def move(self, stream: Stream, position: int) -> None:
+    def move(self, stream: TopicSelection, position: int) -> None:
         """Note that the broker has more."""
         key = stream.key
         self._positions[key] = position
         self._store.move_bridged(self._broker, key, position)
 
-    async def end(self, stream: Stream) -> None:
+    async def end(self, stream: TopicSelection) -> None:
         """Forget the place of a stream.
 
         Raises:

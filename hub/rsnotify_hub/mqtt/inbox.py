@@ -21,9 +21,9 @@ from rsnotify.errors import DocumentError, StorageError
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify_hub.access.topic_prefixes import is_granted
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topic_logs import Topics
-from rsnotify_hub.mqtt.requested_selections import Asked
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
@@ -41,7 +41,7 @@ FAULT = "fault"
 PAUSES = (0.1, 0.5, 2.0)
 
 
-class Inbox:
+class MqttInbox:
     """Takes what is published below a prefix of MQTT topics.
 
     Args:
@@ -59,10 +59,10 @@ class Inbox:
         self,
         channels: Sequence[str],
         prefix: str,
-        topics: Topics,
-        intake: Intake,
+        topics: TopicLogs,
+        intake: FragmentIntake,
         statistics: Statistics,
-        asked: Asked,
+        asked: RequestedSelections,
         wake: Callable[[str], None],
         *,
         most: int,

@@ -14,9 +14,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.names import asking, channel_name
 from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
-from rsnotify_hub.filtering.topic_selection import Stream
-from rsnotify_hub.log.topic_logs import Topics
-from rsnotify_hub.mqtt.broker_cursors import Places
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
 from rsnotify_hub.refusals import Code, Refusal
 
 log = logging.getLogger("rsnotify.hub.mqtt")
@@ -27,7 +27,7 @@ _SPARE = 0.375
 _LAPSED = float("-inf")
 
 
-class Asked:
+class RequestedSelections:
     """The parts that are made for a broker.
 
     Args:
@@ -37,12 +37,12 @@ class Asked:
         most: How many parts a topic may have.
     """
 
-    def __init__(self, prefix: str, topics: Topics, places: Places, most: int) -> None:
+    def __init__(self, prefix: str, topics: TopicLogs, places: BrokerCursors, most: int) -> None:
         self._prefix = asking(prefix)
         self._topics = topics
         self._places = places
         self._most = most
-        self._leases: dict[str, dict[Stream, float]] = {}
+        self._leases: dict[str, dict[TopicSelection, float]] = {}
         for stream in places.parts():
             self._renew(stream)
 
@@ -55,9 +55,9 @@ class Asked:
         """Tell whether a message is one that asks."""
         return message.topic.startswith(self._prefix)
 
-    def of(self, topic: str) -> list[Stream]:
+    def of(self, topic: str) -> list[TopicSelection]:
         """Return all that is made of a topic: the whole of it, and its parts."""
-        return [Stream(topic), *self._leases.get(topic, ())]
+        return [TopicSelection(topic), *self._leases.get(topic, ())]
 
     def take(self, message: MqttMessage) -> str:
         """Take a message that asks.
@@ -77,7 +77,7 @@ class Asked:
         state = self._topics.state(ask.topic)
         if state is None:
             raise Refusal(Code.BAD_REQUEST, "nothing was ever published on its topic")
-        stream = Stream(ask.topic, ask.select)
+        stream = TopicSelection(ask.topic, ask.select)
         parts = self._leases.get(ask.topic, {})
         if parts.get(stream, _LAPSED) < _now():
             self._make_room(parts)
@@ -87,7 +87,7 @@ class Asked:
         self._renew(stream)
         return ask.topic
 
-    def _make_room(self, parts: dict[Stream, float]) -> None:
+    def _make_room(self, parts: dict[TopicSelection, float]) -> None:
         """Let the part give way that nobody seems to want any more, if none is free."""
         now = _now()
         live = [stream for stream, ends in parts.items() if ends >= now]
@@ -100,10 +100,10 @@ class Asked:
             raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
         parts[oldest] = _LAPSED
 
-    def _renew(self, stream: Stream) -> None:
+    def _renew(self, stream: TopicSelection) -> None:
         self._leases.setdefault(stream.topic, {})[stream] = _now() + LEASE
 
-    def lapsed(self) -> list[Stream]:
+    def lapsed(self) -> list[TopicSelection]:
         """Return the parts that nobody has asked for for too long."""
         now = _now()
         return [
@@ -113,14 +113,14 @@ class Asked:
             if ends < now
         ]
 
-    def drop(self, stream: Stream) -> None:
+    def drop(self, stream: TopicSelection) -> None:
         """Make a part no longer."""
         parts = self._leases[stream.topic]
         del parts[stream]
         if not parts:
             del self._leases[stream.topic]
 
-    def put_back(self, stream: Stream) -> None:
+    def put_back(self, stream: TopicSelection) -> None:
         """Take up a part that was dropped too early; if nobody has asked for it, it has lapsed."""
         self._leases.setdefault(stream.topic, {}).setdefault(stream, _LAPSED)
 

@@ -12,12 +12,12 @@ from aiohttp import web
 
 from rsnotify.selection.push_selection import EVERYTHING
 from rsnotify_hub.access.clients import is_loopback
-from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.filtering.topic_selection import Stream
-from rsnotify_hub.http.connection_limit import Seats
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.access.limits import RateLimits
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.http.connection_limit import ConnectionLimit
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.urls import check_url
@@ -72,13 +72,13 @@ class WebSockets:
 
     def __init__(
         self,
-        intake: Intake,
-        topics: Topics,
+        intake: FragmentIntake,
+        topics: TopicLogs,
         channel: WebSocketChannel,
         selections: Selections,
-        limits: Limits,
+        limits: RateLimits,
         statistics: Statistics,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         *,
         public_url: str,
     ) -> None:
@@ -90,7 +90,7 @@ class WebSockets:
         self._statistics = statistics
         self._configuration = configuration
         self._origins = Origins(public_url, configuration.websocket_origins)
-        self._seats = Seats(
+        self._seats = ConnectionLimit(
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
         self._keeper = Keeper(configuration.websocket_ping_seconds)
@@ -176,7 +176,9 @@ class WebSockets:
         since, select = since_of(frame), select_of(frame)
         address, group = request.remote or "", None
         if select:
-            group = self._selections.enter(Stream(frame.topic, select), self._topics, address)
+            group = self._selections.enter(
+                TopicSelection(frame.topic, select), self._topics, address
+            )
         subscriber = (
             Subscriber(connection, frame.topic, self._channel, self._refuse_more)
             if group is None

@@ -15,12 +15,12 @@ from collections import Counter
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.filtering.filter_cache import Sieve
-from rsnotify_hub.filtering.filtered_reader import Cutting
-from rsnotify_hub.filtering.fragment_filter import join
-from rsnotify_hub.filtering.topic_selection import Stream
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.filtered_reader import FilteredReader
+from rsnotify_hub.filtering.fragment_filter import join_empty
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.websocket.subscribers import WebSocketChannel
 
 log = logging.getLogger("rsnotify.hub.websocket")
@@ -40,7 +40,7 @@ class Group:
     """
 
     def __init__(
-        self, stream: Stream, topics: Topics, sieve: Sieve, live: WebSocketChannel
+        self, stream: TopicSelection, topics: TopicLogs, sieve: FilterCache, live: WebSocketChannel
     ) -> None:
         self.stream = stream
         self._clients: Counter[str] = Counter()
@@ -48,7 +48,7 @@ class Group:
         self._topics = topics
         self._sieve = sieve
         self._live = live
-        self._cutting = Cutting(stream, topics, sieve, topics.position(stream.topic))
+        self._cutting = FilteredReader(stream, topics, sieve, topics.position(stream.topic))
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._moved = asyncio.Event()
@@ -77,7 +77,7 @@ class Group:
         """Tell whether its members are still to be sent what stands up to a position."""
         return self.end < position
 
-    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
         """Return what is left of the log, up to the place of the group (`Feed.read`).
 
         Raises:
@@ -87,7 +87,7 @@ class Group:
             await self._moved.wait()
         entries = await self._topics.read(self.stream.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
-        return join(await self._sieve.left(self.stream, wanted, old=True))
+        return join_empty(await self._sieve.left(self.stream, wanted, old=True))
 
     def wake(self) -> None:
         """Send what has come."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from rsnotify.errors import DocumentError
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.frames import Accepted, Publishing, encode, instant
@@ -88,7 +88,7 @@ class Inbox:
 async def take_fragments(
     inbox: Inbox,
     topic: str,
-    topics: Topics,
+    topics: TopicLogs,
     read: Callable[[bytes], Awaitable[Fragment]],
     check: Callable[[], None],
 ) -> None:
@@ -126,7 +126,7 @@ async def take_fragments(
 async def _take(
     inbox: Inbox,
     topic: str,
-    topics: Topics,
+    topics: TopicLogs,
     read: Callable[[bytes], Awaitable[Fragment]],
     check: Callable[[], None],
     acknowledgements: _Acknowledgements,

@@ -8,8 +8,8 @@ from typing import Protocol
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.frames import (
@@ -59,8 +59,8 @@ class Feed(Protocol):
     def lags(self, position: int) -> bool:
         """Tell whether those who are live are still to be sent what stands up to a position."""
 
-    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
-        """Read on, as far as `end` (`Topics.read`); where that is not beyond, let it move first.
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
+        """Read on, as far as `end` (`TopicLogs.read`); where that is not beyond, let it move first.
 
         Raises:
             StorageError: The store cannot be read.
@@ -75,7 +75,7 @@ class Whole:
         topic: Whose.
     """
 
-    def __init__(self, topics: Topics, topic: str) -> None:
+    def __init__(self, topics: TopicLogs, topic: str) -> None:
         self._topics = topics
         self._topic = topic
 
@@ -88,15 +88,15 @@ class Whole:
         """Say no: what is in the log was sent."""
         return False
 
-    async def read(self, *, after: int, since: Instant | None) -> list[Entry]:
-        """Read on (`Topics.read`)."""
+    async def read(self, *, after: int, since: Instant | None) -> list[LogEntry]:
+        """Read on (`TopicLogs.read`)."""
         return await self._topics.read(self._topic, after=after, since=since)
 
 
 async def replay(
     subscriber: Subscriber,
     since: Instant | None,
-    topics: Topics,
+    topics: TopicLogs,
     feed: Feed,
     select: PushSelection,
     channel: WebSocketChannel,
@@ -137,7 +137,11 @@ async def replay(
 
 
 def _greet(
-    topic: str, since: Instant | None, select: PushSelection, connection: Connection, topics: Topics
+    topic: str,
+    since: Instant | None,
+    select: PushSelection,
+    connection: Connection,
+    topics: TopicLogs,
 ) -> None:
     """Send `subscribed`, and `gap` if there is one."""
     state = topics.state(topic)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.filtering.filter_cache import Sieve
-from rsnotify_hub.filtering.topic_selection import Stream
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.access.clients import client_network, is_loopback
+from rsnotify_hub.filtering.filter_cache import FilterCache
+from rsnotify_hub.filtering.topic_selection import TopicSelection
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.websocket.connection import Connection
 from rsnotify_hub.websocket.group import Group
 from rsnotify_hub.websocket.subscribers import Subscriber, WebSocketChannel
@@ -27,13 +27,13 @@ class Selections:
         most: How many groups a topic may have.
     """
 
-    def __init__(self, live: WebSocketChannel, sieve: Sieve, most: int) -> None:
+    def __init__(self, live: WebSocketChannel, sieve: FilterCache, most: int) -> None:
         self._live = live
         self._sieve = sieve
         self._most = most
-        self._groups: dict[str, dict[Stream, Group]] = {}
+        self._groups: dict[str, dict[TopicSelection, Group]] = {}
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Begin to send what was appended (`Channel.deliver`)."""
         for group in self._groups.get(topic, {}).values():
             group.wake()
@@ -42,7 +42,7 @@ class Selections:
         """Return none: the channel that sends counts them (`Channel.subscribers`)."""
         return 0
 
-    def enter(self, stream: Stream, topics: Topics, address: str) -> Group | None:
+    def enter(self, stream: TopicSelection, topics: TopicLogs, address: str) -> Group | None:
         """Join a group.
 
         Args:
@@ -60,18 +60,18 @@ class Selections:
                 return None
             group = Group(stream, topics, self._sieve, self._live)
             self._groups.setdefault(stream.topic, {})[stream] = group
-        group.enter(bucket_of(address))
+        group.enter(client_network(address))
         return group
 
     def _has_room(self, groups: Iterable[Group], address: str) -> bool:
         holders = [group.holder for group in groups]
         # This machine's own may be a proxy, which brings many.
-        held = 0 if is_loopback(address) else holders.count(bucket_of(address))
+        held = 0 if is_loopback(address) else holders.count(client_network(address))
         return held < self._most - len(holders)
 
     def leave(self, group: Group, address: str) -> None:
         """Leave a group."""
-        group.leave(bucket_of(address))
+        group.leave(client_network(address))
         if group.holder is not None:
             return
         group.close()

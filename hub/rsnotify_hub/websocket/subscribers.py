@@ -15,8 +15,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websocket.audience import Audience
 from rsnotify_hub.websocket.connection import Connection
@@ -135,14 +135,14 @@ class WebSocketChannel:
         statistics: Where deliveries are counted.
     """
 
-    def __init__(self, configuration: Configuration, statistics: Statistics) -> None:
+    def __init__(self, configuration: HubConfiguration, statistics: Statistics) -> None:
         self._max_bytes = configuration.queue_bytes
         self._max_frames = configuration.queue_frames
         self._statistics = statistics
         self._audiences: dict[str, Audience[Subscriber]] = {}
         self._open: Counter[str] = Counter()
 
-    def deliver(self, key: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, key: str, entries: Sequence[LogEntry]) -> None:
         """Send to everybody who is live (`Channel.deliver`), on a topic or a part of it."""
         audience = self._audiences.get(key)
         if audience is None:

@@ -13,9 +13,9 @@ import msgspec
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.log.store import Entry, Store
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.log.store import LogEntry, Store
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
 from rsnotify_hub.subscriptions import Subscription, is_expired
 from rsnotify_hub.websub.asking import Questions
@@ -51,7 +51,7 @@ class WebSubChannel:
         store: Store,
         callbacks: Callbacks,
         questions: Questions,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         clock: Callable[[], Instant],
         statistics: Statistics,
         turns: Turns | None = None,
@@ -60,7 +60,7 @@ class WebSubChannel:
         self._ledger = Ledger(store, self.register)
         self._questions = questions
         self._clock = clock
-        self._topics: Topics | None = None
+        self._topics: TopicLogs | None = None
         self._sender = Sender(
             callbacks,
             configuration,
@@ -79,7 +79,7 @@ class WebSubChannel:
 
     def start(
         self,
-        topics: Topics,
+        topics: TopicLogs,
         subscriptions: Iterable[Subscription],
         troubles: Mapping[tuple[str, str], bytes],
     ) -> None:
@@ -238,7 +238,7 @@ class WebSubChannel:
         self._questions.tell(denial_url(topic, callback, reason=reason))
         return True
 
-    def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
         """Begin to deliver what was appended (`Channel.deliver`)."""
         for delivery in self.register.of(topic):
             self._sender.updated(delivery)

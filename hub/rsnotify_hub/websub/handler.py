@@ -9,10 +9,10 @@ from aiohttp import web
 from rsnotify.errors import DocumentError
 from rsnotify.format.links import parse_links
 from rsnotify.format.vocabulary import Rel
-from rsnotify_hub.access.limits import Limits
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.intake import Intake
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.access.limits import RateLimits
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.intake import FragmentIntake
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import check_url
 from rsnotify_hub.websub.continuing import go_on
@@ -39,12 +39,12 @@ class WebSub:
 
     def __init__(
         self,
-        intake: Intake,
-        topics: Topics,
+        intake: FragmentIntake,
+        topics: TopicLogs,
         pings: Pings,
         verification: Verification,
-        limits: Limits,
-        configuration: Configuration,
+        limits: RateLimits,
+        configuration: HubConfiguration,
     ) -> None:
         self._intake = intake
         self._topics = topics

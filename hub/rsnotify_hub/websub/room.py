@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rsnotify_hub.access.clients import bucket_of, is_loopback
-from rsnotify_hub.config.configuration import Configuration
+from rsnotify_hub.access.clients import client_network, is_loopback
+from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import Intent
 from rsnotify_hub.websub.register import Register
@@ -17,7 +17,7 @@ PENDING_SHARE = 200
 
 def client_of(address: str | None) -> str:
     """Return whose share of the room a request takes: nobody's, if it is from this machine."""
-    return "" if address is None or is_loopback(address) else bucket_of(address)
+    return "" if address is None or is_loopback(address) else client_network(address)
 
 
 #: What a request is counted as while it is pending: in all, and as its host's and its client's;
@@ -33,7 +33,7 @@ class Room:
         configuration: How many there may be.
     """
 
-    def __init__(self, register: Register, configuration: Configuration) -> None:
+    def __init__(self, register: Register, configuration: HubConfiguration) -> None:
         self._register = register
         self._in_all = configuration.max_subscriptions
         self._per_host = configuration.subscriptions_per_host

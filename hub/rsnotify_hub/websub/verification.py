@@ -18,8 +18,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.asking import Questions
@@ -61,9 +61,9 @@ class Verification:
     def __init__(
         self,
         channel: WebSubChannel,
-        topics: Topics,
+        topics: TopicLogs,
         questions: Questions,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         clock: Callable[[], Instant],
     ) -> None:
         self._channel = channel

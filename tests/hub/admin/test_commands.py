@@ -16,7 +16,7 @@ from rsnotify.runtime.processes import free_port
 from rsnotify_hub.admin import client as remote
 from rsnotify_hub.admin import schemas as shapes
 from rsnotify_hub.admin import tables
-from rsnotify_hub.admin.client import Remote
+from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
 from tests.hub.admin.conftest import Admin
@@ -103,7 +103,7 @@ async def test_what_cannot_be_is_one_sentence(run_hub: RunHub):
 async def test_another_server_is_not_taken_for_a_hub(callback: Callback, document: bytes):
     callback.document = document
     with pytest.raises(FetchError, match="not as the hub's admin API"):
-        await Remote(callback.url, None).ask("status")
+        await AdminClient(callback.url, None).ask("status")
 
 
 async def test_the_subcommands_are_part_of_rsnotify(hub: Client):
@@ -124,9 +124,9 @@ async def test_the_subcommands_are_part_of_rsnotify(hub: Client):
 async def test_a_token_that_was_made_is_an_admins_once_its_digest_is_configured(run_hub: RunHub):
     made = json.loads(CliRunner().invoke(commands, ["token", "--json"]).output)
     async with run_hub(admins=[{"token_sha256": made["token_sha256"]}]) as hub:
-        assert (await Remote(hub.url, made["token"]).ask("status")).admin is True
+        assert (await AdminClient(hub.url, made["token"]).ask("status")).admin is True
         with pytest.raises(FetchError, match="needs the token of an admin"):
-            await Remote(hub.url, made["token_sha256"]).ask("status")
+            await AdminClient(hub.url, made["token_sha256"]).ask("status")
 
 
 def test_an_existing_token_is_digested_and_not_shown():
@@ -141,19 +141,19 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
     for topic in topics:
         await hub.accepted(fragment(0, 1), topic=topic)
     for limit in (1, 2, 3, 5, 9):
-        page = await Remote(hub.url, None).collect("topics", limit=limit)
+        page = await AdminClient(hub.url, None).collect("topics", limit=limit)
         assert [row.topic for row in page.topics] == topics[:limit]
         assert page.total == 5
 
 
 async def test_a_hub_that_is_not_there_is_told():
     with pytest.raises(Unavailable):
-        await Remote(f"http://127.0.0.1:{free_port()}/", None).ask("status")
+        await AdminClient(f"http://127.0.0.1:{free_port()}/", None).ask("status")
 
 
 def test_a_table_tells_how_much_it_leaves_out():
-    failure = shapes.Failure(at=at(0), status=None, reason="timed out", excerpt="")
-    row = shapes.DeadLetter(
+    failure = shapes.FailureInfo(at=at(0), status=None, reason="timed out", excerpt="")
+    row = shapes.DeadLetterInfo(
         id="0123456789abcdef0123456789abcdef",
         topic=TOPIC,
         host="b.example",
@@ -163,7 +163,7 @@ def test_a_table_tells_how_much_it_leaves_out():
         fragments=3,
         last_failure=failure,
     )
-    head, line, more = tables.dead_letters(shapes.DeadLetters((row,), 8, "x"))
+    head, line, more = tables.dead_letters(shapes.DeadLetterList((row,), 8, "x"))
     assert head.index("UNTIL") == line.index("2026-01-01T00:00:02.000000Z")
     assert line.split()[3] == "-"
     assert more == "and 7 more (--limit)"

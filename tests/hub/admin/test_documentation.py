@@ -8,7 +8,7 @@ import pytest
 
 from rsnotify_hub.admin.command import commands
 from rsnotify_hub.admin.operations import OPERATIONS, PREFIX, Operation
-from rsnotify_hub.metrics import Readings, families
+from rsnotify_hub.metrics import HubReadings, families
 from rsnotify_hub.statistics import Statistics
 
 README = (Path(__file__).parents[3] / "hub/README.md").read_text()
@@ -25,7 +25,7 @@ def test_every_subcommand_is_documented(name: str):
 
 
 def test_every_metric_is_documented():
-    readings = Readings(
+    readings = HubReadings(
         version="1.2.3",
         statistics=Statistics(),
         logs=(),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from rsnotify_hub.metrics import LAG_BUCKETS, WORST, Metrics, Readings
+from rsnotify_hub.metrics import LAG_BUCKETS, WORST, HubReadings, Metrics
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websub.delivering.delivery import State
 from tests.hub.admin.conftest import Admin
@@ -34,8 +34,8 @@ def values(families: Sequence[Metric]) -> Values:
     return found
 
 
-def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -> Readings:
-    return Readings(
+def readings(lags: Sequence[float] = (), statistics: Statistics | None = None) -> HubReadings:
+    return HubReadings(
         version="1.2.3",
         statistics=statistics or Statistics(),
         logs=(),
@@ -58,7 +58,7 @@ def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) ->
 def test_who_asks_again_and_again_takes_a_tenth_of_the_time():
     now, looks = 0.0, 0
 
-    def look() -> Readings:
+    def look() -> HubReadings:
         nonlocal now, looks
         now, looks = now + 0.5, looks + 1
         return readings()

@@ -11,7 +11,7 @@ from aiohttp import web
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import validate
 
-from rsnotify_hub.admin.api import AdminApi, add_admin
+from rsnotify_hub.admin.api import AdminApi, add_admin_routes
 from rsnotify_hub.admin.openapi import describe
 from rsnotify_hub.admin.operations import OPERATIONS
 from rsnotify_hub.subscriptions import subscription_id
@@ -58,7 +58,7 @@ def test_its_operations_are_the_routes():
         raise AssertionError
 
     app = web.Application()
-    add_admin(app, nobody)
+    add_admin_routes(app, nobody)
     routes = {
         (route.method, re.sub(r"\{(\w+):[^}]*\}+", r"{\1}", route.resource.canonical))
         for route in app.router.routes()

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from rsnotify_hub.admin.topic_rates import WINDOW_SECONDS, Rates
+from rsnotify_hub.admin.topic_rates import WINDOW_SECONDS, TopicRates
 from rsnotify_hub.log.fragments import read_fragment
-from rsnotify_hub.log.store import Entry
+from rsnotify_hub.log.store import LogEntry
 from tests.hub.helpers import TOPIC, Clock, fragment
 
-ENTRY = Entry(1, read_fragment(fragment(0, 1)))
+ENTRY = LogEntry(1, read_fragment(fragment(0, 1)))
 
 
 @pytest.fixture
-def rates(clock: Clock) -> Rates:
-    return Rates(clock)
+def rates(clock: Clock) -> TopicRates:
+    return TopicRates(clock)
 
 
-def test_a_rate_is_what_came_in_the_last_ten_seconds(rates: Rates, clock: Clock):
+def test_a_rate_is_what_came_in_the_last_ten_seconds(rates: TopicRates, clock: Clock):
     for _ in range(WINDOW_SECONDS):
         rates.deliver(TOPIC, [ENTRY, ENTRY])
         rates.deliver(TOPIC, [ENTRY])
@@ -25,7 +25,7 @@ def test_a_rate_is_what_came_in_the_last_ten_seconds(rates: Rates, clock: Clock)
     assert rates.rate("https://other.example/") == 0.0
 
 
-def test_topics_that_have_become_quiet_are_forgotten(rates: Rates, clock: Clock):
+def test_topics_that_have_become_quiet_are_forgotten(rates: TopicRates, clock: Clock):
     for number in range(100):
         rates.deliver(f"https://a.example/{number}", [ENTRY])
     clock.advance(seconds=WINDOW_SECONDS // 2)
@@ -36,7 +36,7 @@ def test_topics_that_have_become_quiet_are_forgotten(rates: Rates, clock: Clock)
     assert rates.rate("https://a.example/7") == 0.1
 
 
-def test_a_rate_fades_when_nothing_comes(rates: Rates, clock: Clock):
+def test_a_rate_fades_when_nothing_comes(rates: TopicRates, clock: Clock):
     rates.deliver(TOPIC, [ENTRY] * 5)
     clock.advance(seconds=WINDOW_SECONDS - 1)
     rates.deliver(TOPIC, [ENTRY] * 5)

@@ -9,11 +9,11 @@ from rsnotify.runtime.mqtt.connection import ConnectionRefused
 from rsnotify.runtime.mqtt.names import PREFIX
 from rsnotify.runtime.mqtt.selection_requests import LEASE
 from rsnotify.selection.push_selection import PushSelection
-from rsnotify_hub.filtering.topic_selection import Stream
+from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.mqtt import bridge
 from rsnotify_hub.mqtt import requested_selections as asked
-from rsnotify_hub.mqtt.backlog_sender import Sending
-from rsnotify_hub.mqtt.requested_selections import Asked
+from rsnotify_hub.mqtt.backlog_sender import BacklogSender
+from rsnotify_hub.mqtt.requested_selections import RequestedSelections
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import TOPIC, LogWatch
 from tests.hub.mqtt.conftest import Listen
@@ -114,22 +114,22 @@ async def test_what_the_broker_did_not_forget_it_is_told_to_forget_again(
     monkeypatch: pytest.MonkeyPatch,
     error: type[Unavailable],
 ) -> None:
-    end, tries = Sending.end, []
+    end, tries = BacklogSender.end, []
 
-    async def fail_once(self: Sending, stream: Stream) -> None:
+    async def fail_once(self: BacklogSender, stream: TopicSelection) -> None:
         tries.append(stream)
         if len(tries) == 1:
             raise error("mqtt://broker.example", "not now")
         await end(self, stream)
 
-    monkeypatch.setattr(Sending, "end", fail_once)
+    monkeypatch.setattr(BacklogSender, "end", fail_once)
     async with run_asked() as hub, listen(NAME) as ear:
         await hub.accepted(named(0, maps_a=1))
         await ask(ear)
         assert (await ear.next()).payload
         time.seconds = LEASE + 1
         assert (await ear.next()).payload == b""
-        assert tries == [Stream(TOPIC, MAPS)] * 2
+        assert tries == [TopicSelection(TOPIC, MAPS)] * 2
         was_lost = any("the MQTT broker is away" in line for line in watch.lines)
         assert was_lost is (error is Unavailable), "a refusal ends no connection"
 
@@ -137,9 +137,9 @@ async def test_what_the_broker_did_not_forget_it_is_told_to_forget_again(
 async def test_a_part_that_ended_when_it_was_just_to_be_sent_can_be_asked_for_again(
     run_asked: RunHub, listen: Listen, time: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wake, drop, held = Sending.wake, Asked.drop, list[Sending]()
+    wake, drop, held = BacklogSender.wake, RequestedSelections.drop, list[BacklogSender]()
 
-    def drop_just_then(self: Asked, stream: Stream) -> None:
+    def drop_just_then(self: RequestedSelections, stream: TopicSelection) -> None:
         wake(held[0], stream.topic)
         drop(self, stream)
 
@@ -148,8 +148,8 @@ async def test_a_part_that_ended_when_it_was_just_to_be_sent_can_be_asked_for_ag
         await ask(ear)
         assert span((await ear.next()).payload) == (0, 1, [1])
         with monkeypatch.context() as patch:
-            patch.setattr(Sending, "wake", lambda self, topic: held.append(self))
-            patch.setattr(Asked, "drop", drop_just_then)
+            patch.setattr(BacklogSender, "wake", lambda self, topic: held.append(self))
+            patch.setattr(RequestedSelections, "drop", drop_just_then)
             await hub.accepted(named(1, maps_a=2))
             time.seconds = LEASE + 1
             assert (await ear.next()).payload == b""

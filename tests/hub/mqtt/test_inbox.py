@@ -11,9 +11,9 @@ import pytest
 from rsnotify.runtime.mqtt.connection import ConnectionRefused
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import channel_name
-from rsnotify_hub.intake import Intake
+from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.fragments import Fragment
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.mqtt import inbox as taking
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
@@ -73,15 +73,15 @@ async def test_what_is_published_while_the_hub_is_away_waits_at_the_broker(
 @pytest.fixture
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """What the hub stumbles over, as often as it stands there."""
-    read, over = Intake.read_content, list[bytes]()
+    read, over = FragmentIntake.read_content, list[bytes]()
 
-    async def stumble(self: Intake, body: bytes, content_type: str) -> Fragment:
+    async def stumble(self: FragmentIntake, body: bytes, content_type: str) -> Fragment:
         if body in over:
             over.remove(body)
             raise MemoryError
         return await read(self, body, content_type)
 
-    monkeypatch.setattr(Intake, "read_content", stumble)
+    monkeypatch.setattr(FragmentIntake, "read_content", stumble)
     monkeypatch.setattr(taking, "PAUSES", (0, 0.01, 0.02))
     return over
 
@@ -128,16 +128,16 @@ async def test_what_the_hub_always_stumbles_over_does_not_come_again_and_again(
 async def test_what_the_store_stumbles_over_ends_the_way_in_for_nobody(
     hub: Client, listen: Listen, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish = Topics.publish
+    publish = TopicLogs.publish
 
-    def stumble(self: Topics, topic: str, fragment_: Fragment) -> asyncio.Future[None]:
+    def stumble(self: TopicLogs, topic: str, fragment_: Fragment) -> asyncio.Future[None]:
         if fragment_.body != fragment(0, 1):
             return publish(self, topic, fragment_)
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         failed.set_exception(ValueError("a fault of ours"))
         return failed
 
-    monkeypatch.setattr(Topics, "publish", stumble)
+    monkeypatch.setattr(TopicLogs, "publish", stumble)
     async with listen() as ear:
         await say(ear, fragment(0, 1))
         await say(ear, fragment(1, 2))

@@ -15,7 +15,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
 from rsnotify.sync.retry import asked_wait
-from rsnotify_hub.http.client import exactly, reason_of
+from rsnotify_hub.http.client import exact_url, reason_of
 from rsnotify_hub.subscriptions import Subscription
 from rsnotify_hub.websub.delivering.answers import Answer
 from rsnotify_hub.websub.delivering.posting.connection import Connection
@@ -120,7 +120,7 @@ class Callbacks:
             The answer, with its body as the excerpt, cut one byte beyond the limit.
         """
         try:
-            async with self._client.get(exactly(url), allow_redirects=False) as response:
+            async with self._client.get(exact_url(url), allow_redirects=False) as response:
                 body = await _beginning(response, limit + 1) if limit else b""
                 retry_after = response.headers.get("Retry-After", "")
                 return self._answer(response.status, retry_after, body)

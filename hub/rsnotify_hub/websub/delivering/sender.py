@@ -23,8 +23,8 @@ from functools import partial
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired
 from rsnotify_hub.websub.delivering.answers import Answer, Verdict
@@ -62,7 +62,7 @@ class Sender:
     def __init__(
         self,
         callbacks: Callbacks,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         clock: Callable[[], Instant],
         statistics: Statistics,
         *,
@@ -80,11 +80,11 @@ class Sender:
         self._move = move
         self._note = note
         self._end = end
-        self._topics: Topics | None = None
+        self._topics: TopicLogs | None = None
         self._notifications: Notifications | None = None
         self._closed = False
 
-    def start(self, topics: Topics) -> None:
+    def start(self, topics: TopicLogs) -> None:
         """Take the logs to read from."""
         self._topics = topics
         self._notifications = Notifications(topics)

@@ -17,9 +17,9 @@ from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.topic_prefixes import is_granted
-from rsnotify_hub.config.configuration import Configuration
-from rsnotify_hub.log.store import Entry
-from rsnotify_hub.log.topic_logs import Topics
+from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.log.store import LogEntry
+from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.pinging.fetching import Fetched, TopicClient, Validators
@@ -47,9 +47,9 @@ class Pings:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: TopicLogs,
         client: aiohttp.ClientSession,
-        configuration: Configuration,
+        configuration: HubConfiguration,
         clock: Callable[[], Instant],
     ) -> None:
         self._topics = topics
@@ -149,7 +149,7 @@ class Pings:
         if len(self._versions) > _REMEMBERED:
             del self._versions[next(iter(self._versions))]
 
-    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[Entry]]:
+    async def _end_of_log(self, topic: str) -> tuple[Instant | None, list[LogEntry]]:
         """Return the instant where the log of changes ends, and the entries that reach it."""
         state = self._topics.state(topic)
         if state is None or state.whole:

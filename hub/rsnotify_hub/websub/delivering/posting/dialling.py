@@ -11,7 +11,7 @@ from functools import partial
 import aiohappyeyeballs
 from aiohttp.abc import ResolveResult
 
-from rsnotify_hub.http.address_resolver import Lookups
+from rsnotify_hub.http.address_resolver import AddressResolver
 from rsnotify_hub.http.client import guarded_socket
 from rsnotify_hub.websub.delivering.posting.connection import Connection, Keeper
 from rsnotify_hub.websub.delivering.posting.places import Origin
@@ -38,7 +38,7 @@ class Dialler:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._keeper = keeper
-        self._lookups = Lookups()
+        self._lookups = AddressResolver()
         self._make_socket = None if allow_private_addresses else guarded_socket
         self._tls = tls or ssl.create_default_context()
 
