@@ -74,7 +74,7 @@ async def opened_channel(
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over what the store in a folder keeps."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
-    configuration = load_configuration(None, **{**patient, **settings})
+    config = load_configuration(None, **{**patient, **settings}).websub
     retention = LogRetention(size=10**9, age=timedelta(days=365))
     async with AsyncExitStack() as stack:
         store = SqliteStore(folder, retention, clock)
@@ -88,20 +88,18 @@ async def opened_channel(
             client,
             poster,
             "http://hub.example/websub",
-            method=configuration.signature,
+            method=config.signature,
             clock=clock,
         )
         statistics = Statistics()
-        questions = Questions(callbacks, Retry(0.01), configuration.callback_seconds)
+        questions = Questions(callbacks, Retry(0.01), config.callback_seconds)
         stack.push_async_callback(questions.close)
-        channel = WebSubChannel(
-            store, callbacks, questions, configuration, clock, statistics, turns
-        )
+        channel = WebSubChannel(store, callbacks, questions, config, clock, statistics, turns)
         topics = TopicLogs(store, (channel,), statistics)
         topics.start(await store.logs())
         channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = Verification(channel, topics, questions, configuration, clock)
+        verification = Verification(channel, topics, questions, config, clock)
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

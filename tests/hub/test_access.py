@@ -281,7 +281,7 @@ async def test_a_token_is_replaced_while_the_hub_runs(
         await socket.send_json({"type": "publish", "topic": TOPIC})
         assert (await socket.receive_json(timeout=PATIENCE))["type"] == "publishing"
         write(path, settings_with(NEW))
-        await watch.line("read anew")
+        await watch.line("were reloaded")
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 403
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
         await socket.send_str(fragment(1, 2).decode())
@@ -332,7 +332,7 @@ async def test_a_broken_file_keeps_the_old_grants_and_is_told(
         assert "canary" not in line
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(path, settings_with(NEW))
-        await watch.line("read anew")
+        await watch.line("were reloaded")
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
 
 
@@ -343,7 +343,7 @@ async def test_a_file_without_tokens_lets_nobody_in(tmp_path: Path, clock: Clock
     async with hub_of(path, clock, tokens_file=str(tokens)) as hub:
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 202
         write(tokens, "")
-        await watch.line("read anew")
+        await watch.line("were reloaded")
         assert (await hub.publish(fragment(0, 1)))[0] == 401
         assert (await hub.publish(fragment(0, 1), **bearing(OLD)))[0] == 403
 

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify_hub.config.configuration import HubConfiguration, PublisherGrant
+from rsnotify_hub.config.configuration import (
+    SETTINGS,
+    AccessConfig,
+    HubConfiguration,
+    PublisherGrant,
+    ServerConfig,
+)
 from rsnotify_hub.config.layers import EnvironmentLayer
 from rsnotify_hub.config.loading import ConfigurationSource, load_configuration
 
@@ -23,7 +29,13 @@ ROOT = Path(__file__).parents[2]
 TOKEN = "x" * 16
 DIGEST = sha256(TOKEN.encode()).hexdigest()
 PUBLISHER = PublisherGrant(token_sha256=DIGEST, topics=("https://a.example/",))
-FIELDS = {field.name: field for field in msgspec.structs.fields(HubConfiguration)}
+FIELDS = {field.name: field for field in msgspec.structs.fields(SETTINGS)}
+
+
+def setting(configuration: HubConfiguration, name: str) -> Any:
+    """Return a setting by its name in a file, from whichever section has it."""
+    sections = msgspec.structs.asdict(configuration).values()
+    return next(getattr(section, name) for section in sections if hasattr(section, name))
 
 
 def file(folder: Path, text: str, name: str = "hub.toml") -> str:
@@ -34,9 +46,9 @@ def file(folder: Path, text: str, name: str = "hub.toml") -> str:
 
 def test_without_anything_the_defaults_hold():
     configuration = load_configuration(None)
-    assert (configuration.host, configuration.port) == ("127.0.0.1", 8080)
-    assert configuration.data == "rsnotify-hub"
-    assert not configuration.allow_private_addresses
+    assert (configuration.server.host, configuration.server.port) == ("127.0.0.1", 8080)
+    assert configuration.log.data == "rsnotify-hub"
+    assert not configuration.websub.allow_private_addresses
 
 
 def test_a_file_is_toml_or_json_and_options_win(tmp_path: Path):
@@ -47,7 +59,9 @@ def test_a_file_is_toml_or_json_and_options_win(tmp_path: Path):
     )
     for path in (file(tmp_path, as_json, "hub.json"), file(tmp_path, as_toml)):
         configuration = load_configuration(path, port=2, host=None)
-        assert configuration == HubConfiguration(port=2, publishers=(PUBLISHER,))
+        assert configuration == HubConfiguration(
+            server=ServerConfig(port=2), access=AccessConfig(publishers=(PUBLISHER,))
+        )
 
 
 def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: Path):
@@ -55,7 +69,8 @@ def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: 
     environ = {"RSNOTIFY_HUB_PORT": "2", "RSNOTIFY_HUB_LOG_BYTES": "2"}
     environ["RSNOTIFY_HUB_MAX_LINKS"] = ""
     configuration = load_configuration(path, environ=environ, port=3)
-    assert (configuration.port, configuration.log_bytes, configuration.max_links) == (3, 2, 1)
+    assert configuration.server.port == 3
+    assert (configuration.log.log_bytes, configuration.intake.max_links) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +90,14 @@ def test_the_environment_wins_over_the_file_and_options_win_over_both(tmp_path: 
 )
 def test_every_kind_of_setting_can_stand_in_the_environment(name: str, text: str, value: Any):
     configuration = load_configuration(None, environ={f"RSNOTIFY_HUB_{name.upper()}": text})
-    assert getattr(configuration, name) == (value if value is not None else (PUBLISHER,))
+    assert setting(configuration, name) == (value if value is not None else (PUBLISHER,))
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_setting_can_stand_in_the_environment(name: str):
     value = example().get(name, "the key")
     text = value if isinstance(value, str) else json.dumps(value)
-    types = get_type_hints(HubConfiguration, include_extras=True)
+    types = get_type_hints(SETTINGS, include_extras=True)
     found = EnvironmentLayer({f"RSNOTIFY_HUB_{name.upper()}": text}, types).settings
     assert set(found) == {name}
     assert msgspec.convert(found[name], types[name]) == msgspec.convert(value, types[name])
@@ -108,14 +123,14 @@ def test_a_variable_that_is_nearly_a_setting_is_told():
 def test_a_variable_by_its_former_name_is_read_and_told_with_the_present_one():
     environ = {"RSNOTIFY_LOG_BYTES": "1", "RSNOTIFY_PORT": "2"}
     source = ConfigurationSource(None, environ, {"port": 3})
-    assert (source.load().log_bytes, source.load().port) == (1, 3)
+    assert (source.load().log.log_bytes, source.load().server.port) == (1, 3)
     assert source.former() == {"RSNOTIFY_LOG_BYTES": "RSNOTIFY_HUB_LOG_BYTES"}
 
 
 def test_the_present_name_of_a_variable_wins_over_the_former():
     environ = {"RSNOTIFY_PORT": "2", "RSNOTIFY_HUB_PORT": "3"}
     source = ConfigurationSource(None, environ, {})
-    assert source.load().port == 3
+    assert source.load().server.port == 3
     assert source.former() == {"RSNOTIFY_PORT": "RSNOTIFY_HUB_PORT"}
 
 
@@ -218,8 +233,8 @@ def test_a_tokens_file_adds_to_what_there_is(tmp_path: Path):
     tokens = file(tmp_path, f'[[admins]]\ntoken_sha256 = "{other}"', "tokens.toml")
     publishers = [{"token": TOKEN, "topics": ["https://a.example/"]}]
     configuration = load_configuration(None, tokens_file=tokens, publishers=publishers)
-    assert configuration.publishers == (PUBLISHER,)
-    assert [admin.token_sha256 for admin in configuration.admins] == [other]
+    assert configuration.access.publishers == (PUBLISHER,)
+    assert [admin.token_sha256 for admin in configuration.access.admins] == [other]
 
 
 def test_a_wrong_tokens_file_is_told_with_its_line(tmp_path: Path):

@@ -197,7 +197,11 @@ ANSWER = b"x" * 20_000_000
 async def flooding() -> AsyncIterator[tuple[str, Statistics, asyncio.Event]]:
     configuration = load_configuration(None, **{**SHORT, "header_seconds": 60})
     statistics = Statistics()
-    watch = make_timeout_watch(configuration, statistics)
+    watch = make_timeout_watch(
+        configuration.server,
+        request_seconds=configuration.intake.request_seconds,
+        statistics=statistics,
+    )
     lost = asyncio.Event()
     server = await asyncio.get_running_loop().create_server(
         lambda: ConnectionGuard(lambda: Flood(lost), watch), "127.0.0.1", 0
@@ -248,18 +252,18 @@ async def test_a_connection_that_says_something_keeps_its_place(run_hub: RunHub,
                     return
 
 
-def test_one_client_does_not_get_all_seats():
-    seats = ConnectionLimit(10, 2, exempt=lambda address: address == "192.0.2.9")
+def test_one_client_cannot_open_all_connections():
+    limit = ConnectionLimit(10, 2, exempt=lambda address: address == "192.0.2.9")
     for address in ("192.0.2.1", "192.0.2.1", "192.0.2.9", "192.0.2.9", "2001:db8::1"):
-        seats.take(address)
-    assert seats.has_enough("192.0.2.1")
-    assert seats.has_enough("::ffff:192.0.2.1")
-    assert not seats.has_enough("192.0.2.9")
-    seats.take("2001:db8::2")
-    assert seats.has_enough("2001:db8::3")
-    assert not seats.has_enough("2001:db8:0:1::1")
-    seats.leave("192.0.2.1")
-    assert not seats.has_enough("192.0.2.1")
+        limit.acquire(address)
+    assert limit.is_client_full("192.0.2.1")
+    assert limit.is_client_full("::ffff:192.0.2.1")
+    assert not limit.is_client_full("192.0.2.9")
+    limit.acquire("2001:db8::2")
+    assert limit.is_client_full("2001:db8::3")
+    assert not limit.is_client_full("2001:db8:0:1::1")
+    limit.release("192.0.2.1")
+    assert not limit.is_client_full("192.0.2.1")
 
 
 LONG = b"x" * 9000

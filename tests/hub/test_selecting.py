@@ -217,8 +217,8 @@ async def test_what_is_empty_is_told_of_while_more_and_more_comes(
 
         ends = 1
 
-        async def left(self, *args: Any, **options: Any) -> list[LogEntry]:
-            found = await super().left(*args, **options)
+        async def filtered(self, *args: Any, **options: Any) -> list[LogEntry]:
+            found = await super().filtered(*args, **options)
             self.ends += 1
             await topics.publish(TOPIC, made(document(self.ends - 1, self.ends)))
             return found
@@ -251,7 +251,7 @@ async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.Monke
     sieve = FilterCache()
     try:
         for _ in range(3):
-            found = await sieve.left(TopicSelection(TOPIC, MAPS), entries)
+            found = await sieve.filtered(TopicSelection(TOPIC, MAPS), entries)
             assert [entry.position for entry in found] == [1, 2]
     finally:
         sieve.close()

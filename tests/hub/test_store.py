@@ -262,7 +262,7 @@ async def test_what_stands_after_each_of_many_places_is_counted(tmp_path: Path, 
             await topics.publish(TOPIC, made(second, second + 1))
             await topics.publish(TOPIC + "2", made(second, second + 1))
         places = [listener.batches[0][0].position, 0, listener.batches[18][0].position, 99, 0]
-        assert await topics.waiting(TOPIC, places) == [
+        assert await topics.backlogs(TOPIC, places) == [
             Backlog(9, at(1)),
             Backlog(10, at(0)),
             Backlog(0, None),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rsnotify_hub.access.topic_prefixes import granted_ranges, is_granted
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.log.names import SortedNames
+from rsnotify_hub.log.topic_logs import SortedNames
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, Client, fragment
 

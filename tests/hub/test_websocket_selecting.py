@@ -102,7 +102,7 @@ async def test_what_is_replayed_is_chosen_as_well(hub: Client):
 async def test_who_asks_for_too_much_of_the_past_gets_all_of_it_and_the_part_from_then_on(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sieve, "_OLD_PER_SECOND", 0)
+    monkeypatch.setattr(sieve, "_OLD_BYTES_PER_SECOND", 0)
     for second in range(3):
         await hub.accepted(named(second, b=second + 1))
     socket, said = await listen(hub, MAPS, since=0)

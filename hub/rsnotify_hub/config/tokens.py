@@ -1,4 +1,4 @@
-"""Tokens among settings: in files only their digests, and in memory too."""
+"""Tokens in settings: files and memory hold only their digests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def digest(token: str) -> str:
 
 
 def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Find what must not stand in a file of settings, and say what to do instead."""
+    """Yield the path of each secret that must not be in a settings file, and what to do instead."""
     for name, tables in settings.items():
         for number, table in enumerate(tables if isinstance(tables, list) else []):
             if isinstance(table, dict) and "token" in table:
@@ -39,11 +39,11 @@ def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def with_digests(value: Any, place: str) -> Any:
-    """Put the digest where tables of an array have a token.
+    """Return a setting with each token in an array of tables replaced by its digest.
 
     Args:
         value: The setting.
-        place: Where it stands, to begin a sentence with.
+        place: Its place, as the beginning of a sentence.
 
     Raises:
         ConfigurationError: A token is too short.

@@ -1,4 +1,4 @@
-"""The store on one SQLite database (WAL, every commit flushed), the embedded default."""
+"""The default store: one SQLite database in WAL mode that flushes every commit."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class SqliteStore:
     """A `Store` in a folder, for one hub process at a time.
 
     Args:
-        folder: Where it lives; made if absent. Only its owner may read what is made.
+        folder: The folder; created if absent. Only its owner may read new files.
         retention: How much of each log is kept.
-        clock: Tells the current instant.
-        connection: The class of connections to the database; another may fail on purpose.
+        clock: Returns the current instant.
+        connection: The class of connections to the database; tests use one that fails.
 
     Raises:
         ConfigurationError: The folder cannot be used, or another hub uses it.
@@ -114,27 +114,29 @@ class SqliteStore:
         )
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Read on in a log (`Store.read`)."""
+        """Read a page of a log (`Store.read`)."""
         return await self._read(
             lambda database: sqlite_reading.read(database, topic, after=after, since=since)
         )
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        """Read what a log has of the time after an instant (`Store.changes`)."""
+        """Read a page after an instant (`Store.changes`)."""
         return await self._read(
             lambda database: sqlite_reading.changes(database, topic, since=since)
         )
 
     async def trim(self, topic: str) -> LogState | None:
-        """Trim a log that nobody appends to (`Store.trim`)."""
+        """Trim a log (`Store.trim`)."""
         now = self._clock()
         return await self._writer.submit(
             lambda database: sqlite_log.trim(database, topic, now=now, retention=self._retention)
         )
 
-    async def waiting(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        """Tell what stands after each of some positions (`Store.waiting`)."""
-        return await self._read(lambda database: sqlite_reading.waiting(database, topic, positions))
+    async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
+        """Return the backlog after each of some positions (`Store.backlogs`)."""
+        return await self._read(
+            lambda database: sqlite_reading.backlogs(database, topic, positions)
+        )
 
     async def forget(self, topic: str) -> None:
         """Delete a log (`Store.forget`)."""
@@ -150,13 +152,19 @@ class SqliteStore:
         )
         return [
             Subscription(
-                topic, callback, secret, from_microseconds(expires), position, bool(held), client
+                topic,
+                callback,
+                secret,
+                from_microseconds(expires),
+                position,
+                bool(suspended),
+                client,
             )
-            for topic, callback, secret, expires, position, held, client in rows
+            for topic, callback, secret, expires, position, suspended, client in rows
         ]
 
     async def save(self, subscription: Subscription) -> None:
-        """Keep a new or changed subscription."""
+        """Store a new or changed subscription."""
         self._cursors.forget(subscription.topic, subscription.callback)
         await self._execute(
             "INSERT OR REPLACE INTO subscription"
@@ -172,23 +180,23 @@ class SqliteStore:
         )
 
     async def delete(self, topic: str, callback: str) -> None:
-        """Forget a subscription."""
+        """Delete a subscription."""
         self._troubles.forget(topic, callback)
 
-        def forget(database: sqlite3.Connection) -> None:
+        def delete(database: sqlite3.Connection) -> None:
             for table in ("subscription", "trouble"):
                 database.execute(
                     f"DELETE FROM {table} WHERE topic = ? AND callback = ?", (topic, callback)
                 )
 
-        await self._writer.submit(forget)
+        await self._writer.submit(delete)
 
     def queued(self) -> int:
-        """Count the writes that wait for the next transaction."""
+        """Return the number of writes that wait for the next transaction."""
         return self._writer.queued()
 
     async def check(self) -> None:
-        """Write something, to see that the store can."""
+        """Check that the store can write (`Store.check`)."""
         await self._execute(
             "INSERT INTO checked VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET times = times + 1"
         )
@@ -197,11 +205,11 @@ class SqliteStore:
         await self._writer.submit(lambda database: database.execute(sql, values))
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Note how far a subscription was delivered (`Store.move_cursor`)."""
+        """Move the cursor of a subscription (`Store.move_cursor`)."""
         self._cursors.move(topic, callback, position)
 
     async def troubles(self) -> dict[tuple[str, str], bytes]:
-        """Return how deliveries fail (`Store.troubles`)."""
+        """Return the states of failing deliveries (`Store.troubles`)."""
         sql = "SELECT topic, callback, state FROM trouble WHERE state IS NOT NULL"
         rows = await self._read(lambda database: database.execute(sql).fetchall())
         return {(topic, callback): state for topic, callback, state in rows}
@@ -211,23 +219,23 @@ class SqliteStore:
         self._troubles.move(topic, callback, state)
 
     async def bridged(self, broker: str) -> dict[str, int]:
-        """Return how far a broker has each topic (`Store.bridged`)."""
+        """Return the cursors of a broker (`Store.bridged`)."""
         sql = "SELECT topic, position FROM bridged WHERE broker = ?"
         return await self._read(lambda database: dict(database.execute(sql, (broker,)).fetchall()))
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        """Keep how far a broker has some topics (`Store.bridge`)."""
+        """Store cursors of a broker (`Store.bridge`)."""
         rows = [(position, broker, topic) for topic, position in positions.items()]
         await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
 
     async def unbridge(self, broker: str, topic: str) -> None:
-        """Forget how far a broker has a topic (`Store.unbridge`)."""
+        """Delete a cursor of a broker (`Store.unbridge`)."""
         self._bridged.forget(broker, topic)
         sql = "DELETE FROM bridged WHERE broker = ? AND topic = ?"
         await self._writer.submit(lambda database: database.execute(sql, (broker, topic)))
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        """Note how far a broker has a topic (`Store.move_bridged`)."""
+        """Move a cursor of a broker (`Store.move_bridged`)."""
         self._bridged.move(broker, topic, position)
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from aiohttp import web
 from rsnotify.selection.push_selection import EVERYTHING
 from rsnotify_hub.access.clients import is_loopback
 from rsnotify_hub.access.limits import RateLimits
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.http.connection_limit import ConnectionLimit
 from rsnotify_hub.intake import FragmentIntake
@@ -78,7 +78,7 @@ class WebSockets:
         selections: Selections,
         limits: RateLimits,
         statistics: Statistics,
-        configuration: HubConfiguration,
+        configuration: WebSocketConfig,
         *,
         public_url: str,
     ) -> None:
@@ -88,9 +88,8 @@ class WebSockets:
         self._selections = selections
         self._limits = limits
         self._statistics = statistics
-        self._configuration = configuration
         self._origins = Origins(public_url, configuration.websocket_origins)
-        self._seats = ConnectionLimit(
+        self._limit = ConnectionLimit(
             configuration.max_websockets, configuration.websockets_per_client, is_loopback
         )
         self._keeper = Keeper(configuration.websocket_ping_seconds)
@@ -124,26 +123,26 @@ class WebSockets:
             self._statistics.refused[Code.FORBIDDEN] += 1
             raise web.HTTPForbidden(text="pages of this origin may not open a WebSocket here\n")
         self._limits.connections.check(request.remote)
-        if self._seats.full or self._seats.has_enough(request.remote or ""):
+        if self._limit.is_full or self._limit.is_client_full(request.remote or ""):
             raise Refusal(Code.TOO_MANY, "too many WebSockets are open; come back later")
 
     def _connect(
         self, request: web.Request, transport: asyncio.Transport, done: Callable[[], None]
     ) -> Connection:
         address = request.remote or ""
-        self._seats.take(address)
+        self._limit.acquire(address)
 
         def gone(connection: Connection) -> None:
             done()
-            self._seats.leave(address)
+            self._limit.release(address)
             self._keeper.remove(connection)
 
-        max_bytes = self._configuration.max_fragment_bytes
+        max_bytes = self._intake.max_bytes
         connection = Connection(transport, max_bytes=max_bytes, gone=gone)
         connection.listener = _Newcomer(
             partial(self._first, connection, request),
             partial(self.refuse, connection, Refusal(Code.BAD_REQUEST, _NOTHING_CAME)),
-            self._configuration.request_seconds,
+            self._intake.request_seconds,
         )
         self._keeper.add(connection)
         return connection
@@ -164,7 +163,7 @@ class WebSockets:
             self.refuse(connection, refusal)
 
     def _publish(self, connection: Connection, request: web.Request, frame: Publish) -> None:
-        permission = self._intake.check_publisher(request, frame.topic)
+        permission = self._intake.gate.check_publisher(request, frame.topic)
         connection.allow_large()
         connection.listener = inbox = Inbox(connection)
         read, check = self._intake.read, permission.check

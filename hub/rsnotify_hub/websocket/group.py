@@ -87,7 +87,7 @@ class Group:
             await self._moved.wait()
         entries = await self._topics.read(self.stream.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
-        return join_empty(await self._sieve.left(self.stream, wanted, old=True))
+        return join_empty(await self._sieve.filtered(self.stream, wanted, old=True))
 
     def wake(self) -> None:
         """Send what has come."""

@@ -15,7 +15,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websocket.audience import Audience
@@ -135,7 +135,7 @@ class WebSocketChannel:
         statistics: Where deliveries are counted.
     """
 
-    def __init__(self, configuration: HubConfiguration, statistics: Statistics) -> None:
+    def __init__(self, configuration: WebSocketConfig, statistics: Statistics) -> None:
         self._max_bytes = configuration.queue_bytes
         self._max_frames = configuration.queue_frames
         self._statistics = statistics

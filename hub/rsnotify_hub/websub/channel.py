@@ -13,7 +13,7 @@ import msgspec
 
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.store import LogEntry, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
@@ -51,7 +51,7 @@ class WebSubChannel:
         store: Store,
         callbacks: Callbacks,
         questions: Questions,
-        configuration: HubConfiguration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
         statistics: Statistics,
         turns: Turns | None = None,

@@ -10,7 +10,6 @@ from rsnotify.errors import DocumentError
 from rsnotify.format.links import parse_links
 from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.access.limits import RateLimits
-from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
@@ -34,7 +33,6 @@ class WebSub:
         pings: Fetches channels.
         verification: Verifies subscribers.
         limits: How often one client may ask.
-        configuration: The limits.
     """
 
     def __init__(
@@ -44,14 +42,12 @@ class WebSub:
         pings: Pings,
         verification: Verification,
         limits: RateLimits,
-        configuration: HubConfiguration,
     ) -> None:
         self._intake = intake
         self._topics = topics
         self._pings = pings
         self._verification = verification
         self._limits = limits
-        self._configuration = configuration
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 once what was asked for is durable, or, to a subscriber, is checked next."""
@@ -73,8 +69,8 @@ class WebSub:
         if len(topics) != 1:
             raise Refusal(Code.BAD_REQUEST, 'it needs one Link with rel="self", the topic')
         topic = check_url(topics[0], 'the Link with rel="self"')
-        permission = self._intake.check_publisher(request, topic)
-        body = await self._body(request, self._configuration.max_fragment_bytes)
+        permission = self._intake.gate.check_publisher(request, topic)
+        body = await self._body(request, self._intake.max_bytes)
         try:
             content = await self._intake.read_content(body, content_type)
             permission.check()  # others may have come meanwhile
@@ -91,7 +87,7 @@ class WebSub:
 
     async def _ping(self, request: web.Request, ping: Ping) -> None:
         for topic in ping.topics:
-            self._intake.check_ping(request, topic)
+            self._intake.gate.check_ping(request, topic)
             if self._pings.is_open(topic):  # little to ask for, and much to fetch
                 self._limits.pings.check(request.remote)
         await asyncio.gather(*(self._pings.fetch(topic) for topic in ping.topics))
@@ -103,7 +99,8 @@ class WebSub:
         if full is not None:
             raise Refusal(Code.TOO_MANY, full)
         unknown = self._topics.state(intent.topic) is None
-        if intent.mode == "subscribe" and unknown and not self._intake.is_served(intent.topic):
+        served = self._intake.gate.grants.is_served(intent.topic)
+        if intent.mode == "subscribe" and unknown and not served:
             self._verification.deny(intent, client, "this hub does not serve the topic")
         else:
             self._verification.verify(intent, client)
@@ -112,7 +109,7 @@ class WebSub:
         _check_size(request.content_length or 0, most)
         await go_on(request)
         try:
-            async with asyncio.timeout(self._configuration.request_seconds):
+            async with asyncio.timeout(self._intake.request_seconds):
                 body = await request.read()
         except TimeoutError:
             raise web.HTTPRequestTimeout(text="the body did not arrive in time\n") from None

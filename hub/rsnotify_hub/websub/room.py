@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rsnotify_hub.access.clients import client_network, is_loopback
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import Intent
 from rsnotify_hub.websub.register import Register
@@ -33,7 +33,7 @@ class Room:
         configuration: How many there may be.
     """
 
-    def __init__(self, register: Register, configuration: HubConfiguration) -> None:
+    def __init__(self, register: Register, configuration: WebSubConfig) -> None:
         self._register = register
         self._in_all = configuration.max_subscriptions
         self._per_host = configuration.subscriptions_per_host

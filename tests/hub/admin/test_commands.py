@@ -13,9 +13,8 @@ from typer.testing import CliRunner, Result
 
 from rsnotify.errors import FetchError, RsnotifyError, Unavailable
 from rsnotify.runtime.processes import free_port
-from rsnotify_hub.admin import client as remote
-from rsnotify_hub.admin import schemas as shapes
-from rsnotify_hub.admin import tables
+from rsnotify_hub.admin import client as admin_client
+from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
@@ -136,7 +135,7 @@ def test_an_existing_token_is_digested_and_not_shown():
 
 
 async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(remote, "MAX_ROWS", 2)
+    monkeypatch.setattr(admin_client, "MAX_ROWS", 2)
     topics = [f"{TOPIC}/{number}" for number in range(5)]
     for topic in topics:
         await hub.accepted(fragment(0, 1), topic=topic)
@@ -152,8 +151,8 @@ async def test_a_hub_that_is_not_there_is_told():
 
 
 def test_a_table_tells_how_much_it_leaves_out():
-    failure = shapes.FailureInfo(at=at(0), status=None, reason="timed out", excerpt="")
-    row = shapes.DeadLetterInfo(
+    failure = schemas.FailureInfo(at=at(0), status=None, reason="timed out", excerpt="")
+    row = schemas.DeadLetterInfo(
         id="0123456789abcdef0123456789abcdef",
         topic=TOPIC,
         host="b.example",
@@ -163,7 +162,7 @@ def test_a_table_tells_how_much_it_leaves_out():
         fragments=3,
         last_failure=failure,
     )
-    head, line, more = tables.dead_letters(shapes.DeadLetterList((row,), 8, "x"))
+    head, line, more = tables.dead_letters(schemas.DeadLetterList((row,), 8, "x"))
     assert head.index("UNTIL") == line.index("2026-01-01T00:00:02.000000Z")
     assert line.split()[3] == "-"
     assert more == "and 7 more (--limit)"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, page_of
-from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
+from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.subscriptions import Subscription

@@ -23,7 +23,7 @@ from functools import partial
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.subscriptions import is_expired
@@ -62,7 +62,7 @@ class Sender:
     def __init__(
         self,
         callbacks: Callbacks,
-        configuration: HubConfiguration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
         statistics: Statistics,
         *,

@@ -8,7 +8,7 @@ topic that anybody may ping rests a while between two fetches; pings wait for it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -17,7 +17,7 @@ from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.topic_prefixes import is_granted
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
@@ -41,31 +41,34 @@ class Pings:
     Args:
         topics: The logs.
         client: The guarded HTTP client.
-        configuration: How large documents may be, and which topics anybody may ping how often.
-        clock: Tells the current instant.
+        websub: How often a topic may be fetched, and how large it may be.
+        intake: The limits of what is published.
+        open_topics: Topics, or prefixes of topics, that anybody may ping.
+        clock: Returns the current instant.
     """
 
     def __init__(
         self,
         topics: TopicLogs,
         client: aiohttp.ClientSession,
-        configuration: HubConfiguration,
+        websub: WebSubConfig,
+        intake: IntakeConfig,
+        *,
+        open_topics: Sequence[str],
         clock: Callable[[], Instant],
     ) -> None:
         self._topics = topics
         self._clock = clock
-        self._open_topics = configuration.open_topics
-        self._max_open_topics = configuration.max_open_topics
-        self._rest = configuration.ping_seconds
+        self._open_topics = open_topics
+        self._max_open_topics = websub.max_open_topics
+        self._rest = websub.ping_seconds
         self._client = TopicClient(
             client,
-            max_bytes=configuration.max_channel_bytes,
-            seconds=configuration.callback_seconds,
+            max_bytes=websub.max_channel_bytes,
+            seconds=websub.callback_seconds,
         )
-        limits = DocumentLimits(
-            document_bytes=configuration.max_channel_bytes, links=configuration.max_links
-        )
-        self._reader = Reader(limits, configuration.max_fragment_bytes)
+        limits = DocumentLimits(document_bytes=websub.max_channel_bytes, links=intake.max_links)
+        self._reader = Reader(limits, intake.max_fragment_bytes)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}
