@@ -45,7 +45,6 @@ _SHUTDOWN_SECONDS = 5.0
 
 
 def utc_now() -> datetime:
-    """Return the current instant."""
     return datetime.now(UTC)
 
 

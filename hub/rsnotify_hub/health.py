@@ -40,7 +40,6 @@ class Readiness:
         checking.result()
 
     async def close(self) -> None:
-        """Wait for a check that is under way."""
         if self._checking is not None:
             await asyncio.wait([self._checking])
 

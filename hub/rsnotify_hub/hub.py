@@ -194,7 +194,6 @@ class HubService:
         await self._callbacks.close()
 
     def _readings(self) -> HubReadings:
-        """Return the present values of all metrics."""
         now, deliveries = self._clock(), self._callbacks.all()
         return HubReadings(
             version=_VERSION,

@@ -22,7 +22,6 @@ class JsonLogFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line without its line break."""
         fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         line = {
             "time": format_datetime(datetime.fromtimestamp(record.created, UTC)),
@@ -52,6 +51,5 @@ class RequestTextFilter(logging.Filter):
 
 
 def use_json_logs(root: logging.Logger) -> None:
-    """Format everything that is logged as JSON."""
     for handler in root.handlers:
         handler.setFormatter(JsonLogFormatter())

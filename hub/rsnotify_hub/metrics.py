@@ -83,7 +83,6 @@ class HubReadings(Struct, frozen=True, kw_only=True):
 
 
 def metric_families(readings: HubReadings) -> Iterator[Metric]:
-    """Yield every family of metrics of a hub."""
     yield InfoMetricFamily(_PREFIX[:-1], "The hub", value={"version": readings.version})
     yield from _accepted(readings.statistics)
     yield from _delivered(readings.statistics)
@@ -200,11 +199,9 @@ class Metrics(Collector):
         ProcessCollector(registry=self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family (`prometheus_client.registry.Collector`)."""
         return metric_families(self._read())
 
     def answer(self) -> web.Response:
-        """Answer `GET /metrics`."""
         begin = self._timer()
         if begin >= self._stale:
             self._body = generate_latest(self._registry)

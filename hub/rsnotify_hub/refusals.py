@@ -47,7 +47,6 @@ class Refusal(RsnotifyError):
         super().__init__(code, reason)
 
     def __str__(self) -> str:
-        """Return the reason."""
         return self.reason
 
 

@@ -24,7 +24,6 @@ def client_network(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address is a loopback address."""
     ip = _ip_of(address)
     return ip is not None and ip.is_loopback
 
@@ -52,7 +51,6 @@ class TrustedProxies:
         self._header = header
 
     def trusts(self, address: str) -> bool:
-        """Return whether an address is a trusted proxy's."""
         ip = _ip_of(address)
         return ip is not None and any(ip in network for network in self._networks)
 

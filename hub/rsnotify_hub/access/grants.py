@@ -30,7 +30,6 @@ class Grant(Struct, frozen=True):
     until: float = inf
 
     def covers(self, topic: str) -> bool:
-        """Return whether it may publish on a topic."""
         return self.everything or _covers(self.topics, topic)
 
 

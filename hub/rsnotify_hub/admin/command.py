@@ -53,7 +53,6 @@ def _client(url: str, token: str | None) -> AdminClient:
 def _show(
     call: Coroutine[Any, Any, Any], table: Callable[[Any], Iterable[str]], json: bool
 ) -> None:
-    """Run a call, and print the answer."""
     import asyncio
 
     answer = asyncio.run(call)

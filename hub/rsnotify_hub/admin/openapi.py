@@ -136,7 +136,6 @@ def _schemas() -> dict[str, Any]:
 
 
 def _with_descriptions(schema: dict[str, Any], schema_class: type) -> dict[str, Any]:
-    """Add the descriptions of a class to its schema."""
     schema["description"] = _first_sentence(schema_class)
     if "properties" in schema:
         for name, text in _field_descriptions(schema_class).items():

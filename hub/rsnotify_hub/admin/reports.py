@@ -63,7 +63,6 @@ class Reports:
         self._started = clock()
 
     async def status(self) -> schemas.StatusInfo:
-        """Return the state of the hub as a whole."""
         states = self._topics.states()
         counts = Counter(each.state for each in self._callbacks.all())
         return schemas.StatusInfo(
@@ -131,7 +130,6 @@ class Reports:
         return tuple(views.subscription(each, backlogs[each.id], now) for each in deliveries)
 
     async def failures(self) -> schemas.FailureList:
-        """Return the last failures, newest first."""
         rows = (views.failure(*each) for each in reversed(self._callbacks.recent_failures))
         return schemas.FailureList(tuple(rows))
 

@@ -35,7 +35,6 @@ def status(value: schemas.StatusInfo) -> Iterator[str]:
 
 
 def topics(page: schemas.TopicList) -> Iterator[str]:
-    """Yield a line for each topic."""
     rows = [
         (
             each.id,
@@ -53,7 +52,6 @@ def topics(page: schemas.TopicList) -> Iterator[str]:
 
 
 def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
-    """Yield a line for each subscription."""
     rows = [
         (
             each.id,
@@ -72,7 +70,6 @@ def subscriptions(page: schemas.SubscriptionList) -> Iterator[str]:
 
 
 def failures(found: schemas.FailureList) -> Iterator[str]:
-    """Yield a line for each failure."""
     rows = [
         (format_datetime(each.at), each.id, each.host, each.topic, each.reason, _excerpt(each))
         for each in found.failures
@@ -82,7 +79,6 @@ def failures(found: schemas.FailureList) -> Iterator[str]:
 
 
 def dead_letters(page: schemas.DeadLetterList) -> Iterator[str]:
-    """Yield a line for each dead letter."""
     rows = [
         (
             each.id,
@@ -118,7 +114,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> I
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

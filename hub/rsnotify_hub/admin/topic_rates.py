@@ -24,7 +24,6 @@ class TopicRates:
         self._counts: dict[str, deque[list[int]]] = {}
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Count entries (`DeliveryChannel.deliver`)."""
         second = self._second()
         self._forget(before=second - WINDOW_SECONDS)
         counts = self._counts.pop(topic, None) or deque(maxlen=WINDOW_SECONDS + 1)
@@ -35,11 +34,9 @@ class TopicRates:
             counts.append([second, len(entries)])
 
     def subscribers(self, topic: str) -> int:
-        """Return 0 (`DeliveryChannel.subscribers`)."""
         return 0
 
     def rate(self, topic: str) -> float:
-        """Return the fragments per second of a topic over the last ten seconds."""
         since = self._second() - WINDOW_SECONDS
         counts = self._counts.get(topic, ())
         return sum(count for second, count in counts if second > since) / WINDOW_SECONDS
@@ -49,7 +46,6 @@ class TopicRates:
         return len(self._counts)
 
     def _forget(self, *, before: int) -> None:
-        """Forget topics without recent changes."""
         while self._counts:
             topic, counts = next(iter(self._counts.items()))
             if counts[-1][0] > before:

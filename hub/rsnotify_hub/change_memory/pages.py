@@ -39,7 +39,6 @@ class UnknownChanges(RsnotifyError):
         super().__init__(since, begins)
 
     def __str__(self) -> str:
-        """Return which changes are not known, and what to do."""
         missing = "nothing is kept"
         if self.begins is not None and self.since is not None:
             missing = (
@@ -147,12 +146,10 @@ def _cut(instants: Sequence[Instant], since: Instant, limit: int) -> int:
 
 
 def _entry(change: Change) -> Resource:
-    """Return the entry of a change with its own datetime."""
     if change.resource.changed_at is not None:
         return change.resource
     return replace(change.resource, datetime=change.at)
 
 
 def capability_list_links(document: Document) -> tuple[Link, ...]:
-    """Return the links to the Capability List."""
     return tuple(link for link in document.links if link.rel == Rel.UP)

@@ -51,11 +51,10 @@ def read_cursor(after: str | None) -> tuple[Instant, str] | None:
     try:
         return parse_datetime(received), topic
     except ValueError:
-        raise Refusal(Code.BAD_REQUEST, "after: it is not what a page had as its next") from None
+        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
 
 
 def cursor_after(state: LogState) -> str:
-    """Return the cursor of the page after a topic."""
     return f"{format_datetime(state.received)} {state.topic}"
 
 

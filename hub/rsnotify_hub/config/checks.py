@@ -45,11 +45,10 @@ def check_prefixes(path: Path, prefixes: Sequence[str]) -> None:
         except Refusal as refusal:
             raise WrongSetting(where, refusal.reason) from None
         if has_dot_segments(prefix):
-            raise WrongSetting(where, "a topic has a segment of dots; write where it leads")
+            raise WrongSetting(where, "a topic must not have dot segments; write the resolved path")
 
 
 def check_networks(name: str, networks: Sequence[str]) -> None:
-    """Check that texts are addresses or networks."""
     for number, network in enumerate(networks):
         try:
             ip_network(network)
@@ -58,7 +57,6 @@ def check_networks(name: str, networks: Sequence[str]) -> None:
 
 
 def check_origins(name: str, origins: Sequence[str]) -> None:
-    """Check that texts are origins of web pages."""
     for number, origin in enumerate(origins):
         try:
             usable = urlsplit(check_url(origin, "it")).path in ("", "/")
@@ -70,7 +68,6 @@ def check_origins(name: str, origins: Sequence[str]) -> None:
 
 
 def check_public_url(url: str | None) -> None:
-    """Check that the hub's URL can be used in a Link header."""
     try:
         check_url(url or "http://localhost/", "it")
     except Refusal as refusal:
@@ -138,7 +135,7 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         except ConfigurationError as error:
             raise WrongSetting((name,), str(error)) from None
         if not prefix.endswith("/"):
-            reason = "a hub has many channels: let the path end in /, or leave it out"
+            reason = "a hub has many channels: end the path with /, or leave it out"
             raise WrongSetting((name,), reason)
     try:
         mqtt.login.check()

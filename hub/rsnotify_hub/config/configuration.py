@@ -40,7 +40,6 @@ class PublisherGrant(Struct, frozen=True, forbid_unknown_fields=True):
     topics: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """Return a text without the digest, for logs."""
         return f"PublisherGrant(topics={self.topics})"
 
 
@@ -54,7 +53,6 @@ class AdminGrant(Struct, frozen=True, forbid_unknown_fields=True):
     token_sha256: _Sha256
 
     def __repr__(self) -> str:
-        """Return a text without the digest, for logs."""
         return "AdminGrant()"
 
 
@@ -115,7 +113,6 @@ class AccessConfig(Struct, frozen=True, kw_only=True):
     jwt_issuer: str | None = None
 
     def __repr__(self) -> str:
-        """Return a text without the key, for logs."""
         return f"AccessConfig(publishers={self.publishers}, admins={self.admins})"
 
 
@@ -264,7 +261,6 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
 
     @property
     def login(self) -> BrokerLogin:
-        """The hub's identity at its broker."""
         return BrokerLogin(
             user=self.user,
             password=self.password,
@@ -274,7 +270,6 @@ class MqttConfig(Struct, frozen=True, kw_only=True, rename=lambda name: f"mqtt_{
         )
 
     def __repr__(self) -> str:
-        """Return a text without the password, for logs."""
         return f"MqttConfig(channels={self.channels})"
 
 

@@ -98,7 +98,6 @@ class ConfigurationSource:
         return misspelt(self._environ, SETTINGS.__struct_fields__)
 
     def files(self, configuration: HubConfiguration) -> list[str]:
-        """Return the files that were read."""
         access = configuration.access
         named = (self._path, access.tokens_file, access.jwt_key_file)
         return [path for path in named if path is not None]

@@ -13,15 +13,16 @@ from rsnotify.runtime.config.line_numbers import Path
 MIN_TOKEN = 16
 
 _NO_TOKEN = (
-    "a token does not stand in a file; put its SHA-256 there, as token_sha256 "
+    "a token must not be in a file; write its SHA-256, as token_sha256 "
     "(`rsnotify hub token` makes both)"
 )
-_NO_SECRET = "a secret does not stand here; put it into a file of its own, as jwt_key_file"
-_NO_PASSWORD = "a password does not stand here; put it into a file, named by mqtt_password_file"
+_NO_SECRET = "a secret must not be here; put it into a file of its own, named by jwt_key_file"
+_NO_PASSWORD = (
+    "a password must not be here; put it into a file of its own, named by mqtt_password_file"
+)
 
 
 def digest(token: str) -> str:
-    """Return the SHA-256 of a token, in hex."""
     return sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 

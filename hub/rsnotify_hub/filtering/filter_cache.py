@@ -88,7 +88,6 @@ class FilterCache:
             self._size -= len(oldest.body) + _OVERHEAD
 
     def close(self) -> None:
-        """Stop the thread."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
 

@@ -120,7 +120,6 @@ class _EmptyInterval(Struct, frozen=True):
         return self.begin <= fragment.from_ <= self.last.fragment.until <= fragment.until
 
     def entry(self) -> LogEntry:
-        """Return all of them as one entry."""
         widened = _widened(self.last.fragment, self.begin)
         return self.last if widened is None else LogEntry(self.last.position, widened)
 

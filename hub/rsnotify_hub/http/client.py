@@ -49,7 +49,6 @@ class _BoundedResponses(ResponseHandler):
     """
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Queue a response."""
         if len(self._buffer) < MAX_RESPONSES:
             super().feed_data(data, size)
         elif self.transport is not None:

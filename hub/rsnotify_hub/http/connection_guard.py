@@ -87,7 +87,6 @@ class ConnectionGuard(asyncio.Protocol):
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Pass the end of the stream on."""
         return self._protocol.eof_received() if self._protocol is not None else None
 
     def pause_writing(self) -> None:
@@ -107,7 +106,6 @@ class ConnectionGuard(asyncio.Protocol):
             self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection as closed."""
         self._watch.end(self, *AwaitedStep)
         self._release()
         if self._protocol is not None:
@@ -129,14 +127,12 @@ class ConnectionGuard(asyncio.Protocol):
             self._watch.begin(self, AwaitedStep.BODY)
 
     def request_ended(self) -> None:
-        """Note that a request was answered."""
         self._answered = True
         self._watch.end(self, AwaitedStep.BODY)
         if self._address is not None:
             self._watch.begin(self, AwaitedStep.IDLE)
 
     def still_waits(self, step: AwaitedStep) -> bool:
-        """Return whether the step has not happened after all."""
         if step is AwaitedStep.BODY:
             return self._body is not None and not self._body.is_eof()
         return step is not AwaitedStep.DRAIN or not self._drains()
@@ -149,7 +145,6 @@ class ConnectionGuard(asyncio.Protocol):
         return sent >= _PROGRESS
 
     def cut_off(self) -> None:
-        """Close the connection at once, and free its place for others."""
         self._watch.end(self, *AwaitedStep)
         self._release()
         self._watch.refused()
@@ -198,7 +193,6 @@ def make_timeout_watch(
 
 
 def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
-    """Return the guard of a connection, if it has one."""
     if transport is None or transport.is_closing():
         return None
     protocol = transport.get_protocol()

@@ -29,7 +29,6 @@ class ConnectionLimit:
 
     @property
     def is_full(self) -> bool:
-        """Whether no client may open another connection."""
         return self.count >= self._total
 
     def is_client_full(self, address: str) -> bool:
@@ -42,7 +41,6 @@ class ConnectionLimit:
         self.count += 1
 
     def release(self, address: str) -> None:
-        """Count a connection as closed."""
         client = client_network(address)
         self.count -= 1
         self._open[client] -= 1

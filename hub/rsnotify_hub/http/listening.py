@@ -36,7 +36,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     if ip_address(host).is_unspecified:
         host = socket.gethostname()
@@ -64,11 +63,9 @@ class ProtocolSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The URL of the socket."""
         return url_of(self._listener)
 
     async def start(self) -> None:
-        """Begin to accept connections."""
         await super().start()
         self._server = await asyncio.get_running_loop().create_server(
             self._protocols, sock=self._listener, backlog=self._backlog

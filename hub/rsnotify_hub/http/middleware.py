@@ -68,7 +68,7 @@ async def without_encoding(request: web.Request, handler: Handler) -> web.Stream
     """Refuse bodies that are encoded, since they grow when decoded (RFC 9110 §8.4)."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise web.HTTPUnsupportedMediaType(
-            text="the hub takes no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
+            text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
         )
     return await handler(request)
 

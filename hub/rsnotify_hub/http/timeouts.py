@@ -66,16 +66,13 @@ class TimeoutWatch:
         self._schedule_check()
 
     def close(self) -> None:
-        """Stop checking."""
         self._timer.cancel()
 
     def begin(self, connection: WatchedConnection, step: AwaitedStep) -> None:
-        """Start the timeout of a step."""
         self._deadlines[step].pop(connection, None)
         self._deadlines[step][connection] = self._loop.time() + self._seconds[step]
 
     def end(self, connection: WatchedConnection, *steps: AwaitedStep) -> None:
-        """Stop the timeouts of some steps."""
         for step in steps:
             self._deadlines[step].pop(connection, None)
 

@@ -89,7 +89,6 @@ class CursorWriter:
         self._flush_in(RETRY_DELAY)
 
     async def close(self) -> None:
-        """Write the last cursors."""
         await self._writer.idle()
         if self._flush is not None:
             self._flush.cancel()

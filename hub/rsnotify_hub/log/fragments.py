@@ -81,7 +81,6 @@ def read_fragment(
 
 
 def read_stored(body: bytes) -> Document:
-    """Parse a fragment from a log."""
     return read_document(body, limits=_NO_LIMITS)
 
 
@@ -145,7 +144,6 @@ class Interval(Struct, frozen=True):
 
 
 def covers(fragment: Fragment, interval: Interval) -> bool:
-    """Return whether a fragment covers the interval of a heartbeat."""
     if fragment.from_ is None:
         return False
     return fragment.from_ <= interval.from_ and fragment.until >= interval.until

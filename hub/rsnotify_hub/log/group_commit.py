@@ -54,7 +54,6 @@ class GroupCommit:
         return future
 
     def queued(self) -> int:
-        """Return the number of operations that wait for the next transaction."""
         return len(self._waiting)
 
     def _begin(self) -> None:
@@ -110,11 +109,9 @@ class GroupCommit:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Wait until all submitted operations are done or have failed."""
         await self._idle.wait()
 
     async def close(self) -> None:
-        """Finish all submitted operations, then close the database."""
         await self.idle()
         self._thread.shutdown()
         self._database.close()

@@ -17,7 +17,6 @@ _OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
 
 
 def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
-    """Return the state of every log, or of one."""
     if topic is None:
         return _states(database, "")
     return _states(database, "WHERE uri = ?", topic)
@@ -78,7 +77,6 @@ def _state(
 def read(
     database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
 ) -> list[LogEntry]:
-    """Read a page (`Store.read`)."""
     where, values = "", [topic, after]
     if since is not None:
         # The index on until finds the first position; the log need not be in the order of until.

@@ -90,17 +90,14 @@ class SqliteStore:
             raise StorageError(f"cannot read the hub's data: {error}") from None
 
     async def logs(self) -> list[LogState]:
-        """Return the state of every log."""
         return await self._read(sqlite_reading.states)
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return the state of some logs (`Store.newest`)."""
         return await self._read(lambda database: sqlite_reading.newest(database, after, limit))
 
     async def append(
         self, topic: str, fragments: Sequence[Fragment], *, replacing: int | None
     ) -> Appended:
-        """Append to a log (`Store.append`)."""
         now = self._clock()
         return await self._writer.submit(
             lambda database: sqlite_log.append(
@@ -114,36 +111,30 @@ class SqliteStore:
         )
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Read a page of a log (`Store.read`)."""
         return await self._read(
             lambda database: sqlite_reading.read(database, topic, after=after, since=since)
         )
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        """Read a page after an instant (`Store.changes`)."""
         return await self._read(
             lambda database: sqlite_reading.changes(database, topic, since=since)
         )
 
     async def trim(self, topic: str) -> LogState | None:
-        """Trim a log (`Store.trim`)."""
         now = self._clock()
         return await self._writer.submit(
             lambda database: sqlite_log.trim(database, topic, now=now, retention=self._retention)
         )
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        """Return the backlog after each of some positions (`Store.backlogs`)."""
         return await self._read(
             lambda database: sqlite_reading.backlogs(database, topic, positions)
         )
 
     async def forget(self, topic: str) -> None:
-        """Delete a log (`Store.forget`)."""
         await self._writer.submit(lambda database: sqlite_log.forget(database, topic))
 
     async def subscriptions(self) -> list[Subscription]:
-        """Return every subscription."""
         rows = await self._read(
             lambda database: database.execute(
                 "SELECT topic, callback, secret, expires, position, suspended, client"
@@ -164,7 +155,6 @@ class SqliteStore:
         ]
 
     async def save(self, subscription: Subscription) -> None:
-        """Store a new or changed subscription."""
         self._cursors.forget(subscription.topic, subscription.callback)
         await self._execute(
             "INSERT OR REPLACE INTO subscription"
@@ -180,7 +170,6 @@ class SqliteStore:
         )
 
     async def delete(self, topic: str, callback: str) -> None:
-        """Delete a subscription."""
         self._troubles.forget(topic, callback)
 
         def delete(database: sqlite3.Connection) -> None:
@@ -192,11 +181,9 @@ class SqliteStore:
         await self._writer.submit(delete)
 
     def queued(self) -> int:
-        """Return the number of writes that wait for the next transaction."""
         return self._writer.queued()
 
     async def check(self) -> None:
-        """Check that the store can write (`Store.check`)."""
         await self._execute(
             "INSERT INTO checked VALUES (1, 1) ON CONFLICT (id) DO UPDATE SET times = times + 1"
         )
@@ -205,37 +192,30 @@ class SqliteStore:
         await self._writer.submit(lambda database: database.execute(sql, values))
 
     def move_cursor(self, topic: str, callback: str, position: int) -> None:
-        """Move the cursor of a subscription (`Store.move_cursor`)."""
         self._cursors.move(topic, callback, position)
 
     async def troubles(self) -> dict[tuple[str, str], bytes]:
-        """Return the states of failing deliveries (`Store.troubles`)."""
         sql = "SELECT topic, callback, state FROM trouble WHERE state IS NOT NULL"
         rows = await self._read(lambda database: database.execute(sql).fetchall())
         return {(topic, callback): state for topic, callback, state in rows}
 
     def note_trouble(self, topic: str, callback: str, state: bytes | None) -> None:
-        """Store how deliveries to a subscription fail (`Store.note_trouble`)."""
         self._troubles.move(topic, callback, state)
 
     async def bridged(self, broker: str) -> dict[str, int]:
-        """Return the cursors of a broker (`Store.bridged`)."""
         sql = "SELECT topic, position FROM bridged WHERE broker = ?"
         return await self._read(lambda database: dict(database.execute(sql, (broker,)).fetchall()))
 
     async def bridge(self, broker: str, positions: Mapping[str, int]) -> None:
-        """Store cursors of a broker (`Store.bridge`)."""
         rows = [(position, broker, topic) for topic, position in positions.items()]
         await self._writer.submit(lambda database: database.executemany(BRIDGED, rows))
 
     async def unbridge(self, broker: str, topic: str) -> None:
-        """Delete a cursor of a broker (`Store.unbridge`)."""
         self._bridged.forget(broker, topic)
         sql = "DELETE FROM bridged WHERE broker = ? AND topic = ?"
         await self._writer.submit(lambda database: database.execute(sql, (broker, topic)))
 
     def move_bridged(self, broker: str, topic: str, position: int) -> None:
-        """Move a cursor of a broker (`Store.move_bridged`)."""
         self._bridged.move(broker, topic, position)
 
     async def close(self) -> None:

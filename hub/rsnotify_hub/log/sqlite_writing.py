@@ -72,7 +72,6 @@ def append(
     now: Instant,
     retention: LogRetention,
 ) -> Appended:
-    """Append fragments, then trim (`Store.append`)."""
     number = _topic(database, topic, fragments[0].until, now)
     if replacing is not None:
         _delete(database, number, "position = ?", (replacing,))

@@ -71,7 +71,6 @@ class TopicLog:
         self.writing: asyncio.Task[None] | None = None
 
     def publish(self, fragment: Fragment) -> asyncio.Future[None]:
-        """Append a fragment (`TopicLogs.publish`)."""
         return self._submit(fragment)
 
     def delete(self) -> asyncio.Future[None]:

@@ -34,15 +34,12 @@ class SortedNames:
         self._names = sorted(names)
 
     def add(self, name: str) -> None:
-        """Add a name that is not present."""
         insort(self._names, name)
 
     def remove(self, name: str) -> None:
-        """Remove a name that is present."""
         del self._names[bisect_left(self._names, name)]
 
     def count(self, ranges: Sequence[Range]) -> int:
-        """Return the number of names in ranges that do not overlap."""
         return sum(
             bisect_left(self._names, end) - bisect_left(self._names, begin) for begin, end in ranges
         )
@@ -112,7 +109,6 @@ class TopicLogs:
         return topic in self._logs
 
     def count(self, ranges: Sequence[Range]) -> int:
-        """Return the number of topics in ranges that do not overlap."""
         if self._names is None:
             self._names = SortedNames(self._logs)
         return self._names.count(ranges)
@@ -123,7 +119,6 @@ class TopicLogs:
         return found.state if found else None
 
     def states(self) -> list[LogState]:
-        """Return the state of every log."""
         return [found.state for found in self._logs.values() if found.state]
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:

@@ -67,7 +67,6 @@ class BacklogSender:
         self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
 
     def wake_all(self) -> None:
-        """Send the backlog of all topics."""
         for state in self._topics.states():
             self.wake(state.topic)
 
@@ -214,7 +213,6 @@ class BacklogSender:
         return True
 
     async def close(self) -> None:
-        """Stop sending."""
         for timer in self._timers.values():
             timer.cancel()
         tasks = list(self._tasks.values())

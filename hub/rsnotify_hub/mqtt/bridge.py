@@ -79,7 +79,6 @@ class MqttBridge:
         self._warned = False
 
     def state(self, topics: TopicLogs) -> BrokerState:
-        """Return the state of the broker for the metrics."""
         selections = (TopicSelection(state.topic) for state in topics.states())
         behind = sum(self._cursors.is_behind(topics, selection) for selection in selections)
         return BrokerState(self._sender is not None, behind)
@@ -101,7 +100,6 @@ class MqttBridge:
         self._task = asyncio.create_task(self._run(topics, requested, intake))
 
     def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
-        """Begin to send what was appended (`DeliveryChannel.deliver`)."""
         if self._sender is not None:
             self._sender.wake(topic)
 
@@ -134,9 +132,9 @@ class MqttBridge:
     def _report(self, error: RsnotifyError) -> None:
         level = logging.INFO if self._warned else logging.WARNING
         if isinstance(error, StorageError):
-            text = "what Sources publish over MQTT waits at the broker: %s"
+            text = "the hub cannot store what Sources publish over MQTT; it waits at the broker: %s"
         else:
-            text = "the MQTT broker is away, what is published waits in the log: %s"
+            text = "the MQTT broker is away; fragments wait in the log: %s"
         log.log(level, text, error)
         self._warned = True
 

@@ -48,11 +48,9 @@ class BrokerCursors:
         return self._positions.get(selection.key, 0)
 
     def is_behind(self, topics: TopicLogs, selection: TopicSelection) -> bool:
-        """Return whether the log has entries after the broker's cursor."""
         return self.position(selection) < topics.position(selection.topic)
 
     def move(self, selection: TopicSelection, position: int) -> None:
-        """Move the cursor of a selection."""
         key = selection.key
         self._positions[key] = position
         self._store.move_bridged(self._broker, key, position)

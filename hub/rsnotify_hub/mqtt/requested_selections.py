@@ -52,7 +52,6 @@ class RequestedSelections:
         return self._prefix + "+" if self._limit else None
 
     def is_request(self, message: MqttMessage) -> bool:
-        """Return whether a message requests a part of a topic."""
         return message.topic.startswith(self._prefix)
 
     def of_topic(self, topic: str) -> list[TopicSelection]:
@@ -106,7 +105,6 @@ class RequestedSelections:
         self._leases.setdefault(selection.topic, {})[selection] = _now() + LEASE
 
     def expired(self) -> list[TopicSelection]:
-        """Return the parts whose lease has ended."""
         now = _now()
         return [
             selection
@@ -116,7 +114,6 @@ class RequestedSelections:
         ]
 
     def remove(self, selection: TopicSelection) -> None:
-        """Remove a part."""
         parts = self._leases[selection.topic]
         del parts[selection]
         if not parts:
