@@ -12,12 +12,7 @@ SECONDS = 5.0
 
 
 class Readiness:
-    """Checks that the store can be written.
-
-    Args:
-        store: The store.
-        seconds: The timeout.
-    """
+    """Checks that the store can be written."""
 
     def __init__(self, store: Store, *, seconds: float = SECONDS) -> None:
         self._store = store

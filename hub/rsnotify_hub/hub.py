@@ -62,16 +62,6 @@ _CLEAN_UP_SECONDS = 60
 class HubService:
     """A hub without its HTTP server. Created by `open_hub`.
 
-    Args:
-        configuration: The settings.
-        store: The store.
-        client: The guarded HTTP client.
-        requests: Sends the requests to callbacks.
-        gate: Decides who may do what.
-        limits: The rate limits of clients.
-        public_url: The hub's URL for others, ending in `/`.
-        clock: Returns the current instant.
-
     Attributes:
         store: The store.
         gate: Decides who may do what.

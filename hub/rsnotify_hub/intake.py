@@ -20,11 +20,6 @@ _MAX_INLINE_BYTES = 64 * 1024
 class FragmentIntake:
     """Reads and checks fragments.
 
-    Args:
-        gate: Decides who may publish.
-        config: The limits.
-        clock: Returns the current instant.
-
     Attributes:
         gate: Decides who may publish.
         max_bytes: The largest fragment.

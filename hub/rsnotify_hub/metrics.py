@@ -181,12 +181,7 @@ def _counter(name: str, about: str, value: float) -> Metric:
 
 
 class Metrics(Collector):
-    """The metrics of one hub, and of its process.
-
-    Args:
-        read: Returns the present values.
-        timer: Returns the time in seconds.
-    """
+    """The metrics of one hub, and of its process."""
 
     def __init__(
         self, read: Callable[[], HubReadings], timer: Callable[[], float] = perf_counter

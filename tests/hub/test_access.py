@@ -53,26 +53,26 @@ DAY = 86_400
         ("Forwarded", "for=192.0.2.1, for=_hidden", "_hidden"),
     ],
 )
-def test_a_trusted_proxy_says_for_whom_it_acts(header: str, value: str, client: str):
+def test_the_client_named_by_a_trusted_proxy_is_used(header: str, value: str, client: str):
     proxies = TrustedProxies(["10.0.0.0/8"], header)
     assert proxies.client("10.0.0.1", [(header.lower(), value)]) == client
 
 
-def test_nobody_else_is_believed():
+def test_a_forwarding_header_of_others_is_ignored():
     proxies = TrustedProxies(["10.0.0.0/8"], "X-Forwarded-For")
     assert proxies.client("192.0.2.9", [("X-Forwarded-For", "192.0.2.1")]) == "192.0.2.9"
     assert proxies.client("10.0.0.1", [("Forwarded", "for=192.0.2.1")]) == "10.0.0.1"
 
 
 @given(st.lists(st.sampled_from(["10.0.0.2", "192.0.2.1", "evil", "", '"', "[", "for=x", ";"])))
-def test_what_a_client_claims_never_takes_the_place_of_what_the_proxy_says(claims: list[str]):
+def test_a_client_cannot_override_the_address_from_the_proxy(claims: list[str]):
     for header, said in (("X-Forwarded-For", "192.0.2.5"), ("Forwarded", "for=192.0.2.5")):
         proxies = TrustedProxies(["10.0.0.0/8"], header)
         fields = [(header, ", ".join(claims)), (header, said)]
         assert proxies.client("10.0.0.1", fields) == "192.0.2.5"
 
 
-def test_a_client_of_ipv6_has_a_whole_network():
+def test_an_ipv6_network_counts_as_one_client():
     assert (
         client_network("2001:db8::1") == client_network("2001:db8::ffff:1%eth0") == "2001:db8::/64"
     )
@@ -100,7 +100,7 @@ def passed(limiter: RateLimiter, address: str | None, tries: int) -> int:
     return count
 
 
-def test_a_client_may_do_so_much_at_once_and_then_so_much_a_second():
+def test_a_client_may_burst_and_then_keep_to_the_rate():
     now = Time()
     limiter = RateLimiter(2, "tries", now=now)
     assert passed(limiter, "192.0.2.1", 100) == 20
@@ -109,12 +109,12 @@ def test_a_client_may_do_so_much_at_once_and_then_so_much_a_second():
     assert passed(limiter, "192.0.2.2", 100) == 20
 
 
-def test_what_this_machine_sends_is_not_limited():
+def test_requests_of_this_machine_are_not_limited():
     assert passed(RateLimiter(1, "tries"), "127.0.0.1", 100) == 100
     assert passed(RateLimiter(1, "tries"), "::1", 100) == 100
 
 
-def test_no_number_of_clients_takes_more_memory():
+def test_memory_is_bounded_for_any_number_of_clients():
     now = Time()
     limiter = RateLimiter(1, "tries", now=now, clients=10)
     assert passed(limiter, "192.0.2.1", 11) == 10
@@ -143,7 +143,7 @@ async def test_a_client_behind_a_proxy_is_limited_and_the_others_are_not(run_hub
         assert (await hub.publish(body, **{**bad, "X_Forwarded_For": "192.0.2.2"}))[0] == 403
 
 
-async def test_a_right_token_passes_though_wrong_ones_came_from_its_address(run_hub: RunHub):
+async def test_a_right_token_passes_after_wrong_ones_from_the_same_address(run_hub: RunHub):
     settings: dict[str, Any] = {
         "trusted_proxies": ["127.0.0.1"],
         "publishers": [{"token": "t" * 16, "topics": [TOPIC]}],
@@ -167,7 +167,7 @@ def verifier(**changes: Any) -> JsonWebTokens:
     return JsonWebTokens(**{**given, **changes})
 
 
-def test_a_web_token_says_what_it_grants():
+def test_a_web_token_grants_what_its_claim_lists():
     claims = verifier().claims(token())
     assert claims is not None
     assert (claims.publish, claims.admin) == (("https://source.example/data/",), True)
@@ -190,7 +190,7 @@ def test_a_web_token_says_what_it_grants():
         {"rsnotify": []},
     ],
 )
-def test_a_web_token_that_is_not_right_grants_nothing(wrong: dict[str, Any]):
+def test_an_invalid_web_token_grants_nothing(wrong: dict[str, Any]):
     assert verifier().claims(token(**wrong)) is None
 
 
@@ -200,7 +200,7 @@ def test_a_web_token_without_our_claim_grants_nothing():
     assert (claims.publish, claims.admin) == ((), False)
 
 
-def test_a_web_token_has_the_issuer_that_is_wanted():
+def test_a_web_token_of_another_issuer_grants_nothing():
     mine = verifier(issuer="https://issuer.example/")
     assert mine.claims(token(iss="https://issuer.example/")) is not None
     assert mine.claims(token(iss="https://other.example/")) is None
@@ -208,11 +208,11 @@ def test_a_web_token_has_the_issuer_that_is_wanted():
 
 
 @given(st.text(max_size=60))
-def test_what_is_no_web_token_grants_nothing(text: str):
+def test_a_malformed_web_token_grants_nothing(text: str):
     assert verifier().claims(text) is None
 
 
-async def test_a_public_key_is_enough_to_take_web_tokens(run_hub: RunHub, tmp_path: Path):
+async def test_a_public_key_verifies_web_tokens(run_hub: RunHub, tmp_path: Path):
     private = ec.generate_private_key(ec.SECP256R1())
     pem = private.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -321,7 +321,7 @@ async def test_a_file_that_changes_just_after_it_was_read_is_read_again(
             pass
 
 
-async def test_a_broken_file_keeps_the_old_grants_and_is_told(
+async def test_a_broken_file_keeps_the_old_grants_and_is_logged(
     tmp_path: Path, clock: Clock, watch: LogWatch
 ):
     path = tmp_path / "hub.toml"
@@ -336,7 +336,9 @@ async def test_a_broken_file_keeps_the_old_grants_and_is_told(
         assert (await hub.publish(fragment(0, 1), **bearing(NEW)))[0] == 202
 
 
-async def test_a_file_without_tokens_lets_nobody_in(tmp_path: Path, clock: Clock, watch: LogWatch):
+async def test_removing_all_tokens_does_not_open_the_hub(
+    tmp_path: Path, clock: Clock, watch: LogWatch
+):
     path, tokens = tmp_path / "hub.toml", tmp_path / "tokens.toml"
     path.write_text("max_links = 7")
     tokens.write_text(settings_with(OLD))
@@ -349,7 +351,7 @@ async def test_a_file_without_tokens_lets_nobody_in(tmp_path: Path, clock: Clock
 
 
 @pytest.mark.parametrize("where", [{"host": "0.0.0.0"}, {"public_url": "https://hub.example/"}])
-async def test_a_hub_in_the_open_does_not_start_without_grants(
+async def test_a_hub_that_others_can_reach_does_not_start_without_grants(
     run_hub: RunHub, where: dict[str, str]
 ):
     with pytest.raises(ConfigurationError, match="nobody may publish on it: name publishers"):

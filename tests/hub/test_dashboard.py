@@ -71,9 +71,7 @@ async def test_a_change_shows_within_a_second_of_its_publication(page: Page, hub
     assert page.problems == []
 
 
-async def test_it_survives_a_restart_and_shows_what_came_meanwhile_once(
-    browser: Browser, run_hub: RunHub
-):
+async def test_after_a_restart_it_shows_missed_changes_once(browser: Browser, run_hub: RunHub):
     port = free_port()
     async with run_hub(port=port) as hub:
         tab = browser.open(hub.url)
@@ -91,7 +89,7 @@ async def test_it_survives_a_restart_and_shows_what_came_meanwhile_once(
         await tab.__aexit__(None, None, None)
 
 
-async def test_nothing_that_a_stranger_wrote_is_run(page: Page, hub: Client, callback: Callback):
+async def test_no_text_of_a_client_is_executed(page: Page, hub: Client, callback: Callback):
     evil = [
         "javascript:alert(1)",
         "JaVaScRiPt:alert(1)//https://a.example/",
@@ -191,7 +189,7 @@ async def test_an_admin_signs_in_for_one_tab_only(
             assert await other.text("#access") == "Sign in"
 
 
-async def test_one_topic_is_looked_at_alone_by_keyboard_too(page: Page, hub: Client):
+async def test_one_topic_can_be_selected_by_keyboard_too(page: Page, hub: Client):
     other = TOPIC + "2"
     await hub.accepted(fragment(0, 1))
     await hub.accepted(fragment(1, 2), topic=other)
@@ -224,7 +222,7 @@ async def test_many_topics_leave_the_subscriptions_in_sight(page: Page, hub: Cli
     assert page.problems == []
 
 
-async def test_a_screen_reader_is_told_what_is_what(page: Page, hub: Client):
+async def test_every_control_has_an_accessible_name(page: Page, hub: Client):
     await hub.accepted(fragment(0, 1))
     await page.until(shows(1))
     spoken = await page.spoken()

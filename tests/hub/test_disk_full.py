@@ -47,7 +47,7 @@ async def changes_known(hub: Client) -> list[float]:
     return found
 
 
-async def test_a_full_disk_acknowledges_nothing_serves_readers_and_heals(
+async def test_a_hub_with_a_full_disk_acknowledges_nothing_serves_readers_and_recovers(
     tmp_path: Path, callback: Callback
 ):
     async with hub_process(tmp_path, "--config", str(quick_retries(tmp_path))) as (hub, process):

@@ -154,7 +154,7 @@ async def aftermath(folder: Path) -> None:
         assert subscription.position in (0, 3)
 
 
-async def test_a_life_without_failures(tmp_path: Path):
+async def test_a_run_without_failures(tmp_path: Path):
     await life(tmp_path, Disk())
     await aftermath(tmp_path)
 
@@ -174,27 +174,27 @@ async def calls_of_a_life(folder: Path) -> list[str]:
     return disk.asked
 
 
-async def test_whatever_call_fails_nothing_is_lost_and_the_hub_goes_on(folder: Path):
+async def test_nothing_is_lost_whichever_call_fails(folder: Path):
     for number in range(len(await calls_of_a_life(folder))):
         await life(folder / str(number), Disk([number]))
         await aftermath(folder / str(number))
 
 
-async def test_whatever_fails_and_cannot_be_rolled_back_is_rolled_back_later(folder: Path):
+async def test_a_failed_rollback_is_repeated_later(folder: Path):
     for number, asked in enumerate(await calls_of_a_life(folder)):
         if asked.startswith(("INSERT", "DELETE", "COMMIT")):
             await life(folder / str(number), Disk([number, number + 1]))
             await aftermath(folder / str(number))
 
 
-async def test_what_was_kept_though_told_to_have_failed_is_handed_on(folder: Path):
+async def test_a_commit_that_was_reported_as_failed_is_delivered(folder: Path):
     for number, asked in enumerate(await calls_of_a_life(folder)):
         if asked == "COMMIT":
             await life(folder / str(number), Disk([number], late=True))
             await aftermath(folder / str(number))
 
 
-async def test_a_log_that_was_deleted_though_told_not_to_be_hinders_nobody(tmp_path: Path):
+async def test_a_deletion_that_was_reported_as_failed_does_no_harm(tmp_path: Path):
     async with hub(tmp_path, disk := Disk(late=True)) as (_, topics, listener):
         await topics.publish(PAGE, content("one"))
         disk.failing = {len(disk.asked) + 5}
@@ -207,7 +207,7 @@ async def test_a_log_that_was_deleted_though_told_not_to_be_hinders_nobody(tmp_p
         assert [each.body for each in listener.fragments][-1] == b"one"
 
 
-async def test_what_is_published_at_once_is_acknowledged_or_refused_each_by_itself(folder: Path):
+async def test_concurrent_publications_fail_independently(folder: Path):
     disk = Disk()
     await publish_at_once(folder / "counted", disk)
     for number in range(len(disk.asked)):
@@ -262,7 +262,7 @@ async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyP
     assert len(writer.submitted) == 2
 
 
-async def test_cursors_that_could_not_be_written_are_written_later(
+async def test_cursors_are_written_again_after_a_failure(
     tmp_path: Path, watch: LogWatch, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cursors, "CURSOR_DELAY", 0)

@@ -42,7 +42,7 @@ async def acknowledged(source: aiohttp.ClientWebSocketResponse) -> float:
     return last
 
 
-async def test_what_was_acknowledged_outlives_kill_9(tmp_path: Path):
+async def test_acknowledged_fragments_survive_kill_9(tmp_path: Path):
     total = 0
     for _ in range(3):
         async with hub_process(tmp_path) as (hub, process):
@@ -66,7 +66,7 @@ def kept(topics: Rows) -> int:
     return sum(row["kept"] for row in topics)
 
 
-async def test_subscriptions_and_cursors_outlive_kill_9(tmp_path: Path, callback: Callback):
+async def test_subscriptions_and_cursors_survive_kill_9(tmp_path: Path, callback: Callback):
     async with hub_process(tmp_path) as (hub, process):
         await hub.subscribe(callback, secret="s")
         for second in range(3):
@@ -95,7 +95,7 @@ async def moved(hub: Client, data: Path, position: int) -> None:
     database.close()
 
 
-async def test_a_hub_that_is_told_to_stop_says_goodbye(tmp_path: Path):
+async def test_a_stopping_hub_closes_its_websockets(tmp_path: Path):
     async with hub_process(tmp_path) as (hub, process):
         socket = await hub.listen()
         leaving = asyncio.create_task(socket.receive(timeout=PATIENCE))

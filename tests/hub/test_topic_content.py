@@ -141,7 +141,7 @@ async def test_unchanged_content_is_not_sent_twice(
     assert callback.deliveries.empty()
 
 
-async def test_content_that_comes_back_is_sent_again(
+async def test_content_that_returns_to_an_earlier_version_is_sent_again(
     hub: Client, callback: Callback, site: TopicServer
 ):
     await hub.subscribe(callback, topic=site.url)
@@ -161,7 +161,7 @@ async def test_content_that_did_not_change_is_not_even_transferred(hub: Client, 
     assert asked["If-Modified-Since"] == "Sat, 21 Nov 2026 12:00:00 GMT"
 
 
-async def test_what_was_posted_since_is_put_right_by_a_ping(
+async def test_a_ping_restores_the_content_after_a_post(
     hub: Client, callback: Callback, site: TopicServer
 ):
     site.headers["ETag"] = '"1"'
@@ -202,7 +202,7 @@ async def test_pings_during_a_fetch_share_the_next_one(
         assert len(site.requests) == 2
 
 
-async def test_an_open_topic_rests_between_two_fetches(
+async def test_an_open_topic_is_not_fetched_too_often(
     tmp_path: Path, clock: Clock, site: TopicServer
 ):
     async with pinging(tmp_path, clock, open_topics=[site.url], ping_seconds=3600) as fetch:
@@ -230,7 +230,7 @@ async def test_a_lagging_subscription_gets_only_the_newest_content(
     assert (await delivered(callback))[1] == b"last"
 
 
-async def test_few_redirects_are_followed(hub: Client, site: TopicServer):
+async def test_a_limited_number_of_redirects_is_followed(hub: Client, site: TopicServer):
     base = site.url.removesuffix("page")
     await ping(hub, base + "redirect/3")
     assert site.bodies_sent == 1
@@ -249,7 +249,7 @@ async def test_few_redirects_are_followed(hub: Client, site: TopicServer):
         "http://[::1",
     ],
 )
-async def test_a_redirect_to_what_is_no_url_is_not_followed(hub: Client, location: str):
+async def test_a_redirect_to_an_invalid_url_is_not_followed(hub: Client, location: str):
     async def get(request: web.Request) -> web.Response:
         return web.Response(status=302, headers={"Location": location})
 
@@ -333,9 +333,7 @@ async def test_anybody_may_ping_an_open_topic_but_not_publish_on_it(
     assert len(site.requests) == 1
 
 
-async def test_pings_make_no_more_open_topics_than_there_is_room_for(
-    run_hub: RunHub, site: TopicServer
-):
+async def test_pings_do_not_exceed_the_number_of_open_topics(run_hub: RunHub, site: TopicServer):
     async with run_hub(open_topics=[site.url], max_open_topics=2, ping_seconds=0) as hub:
         for query in ("?1", "?2"):
             await ping(hub, site.url + query)
@@ -344,7 +342,7 @@ async def test_pings_make_no_more_open_topics_than_there_is_room_for(
         await ping(hub, site.url + "?1")
 
 
-async def test_a_ping_whose_sender_left_is_served_all_the_same(
+async def test_a_ping_is_served_after_its_sender_left(
     hub: Client, callback: Callback, site: TopicServer
 ):
     await hub.subscribe(callback, topic=site.url)

@@ -20,10 +20,6 @@ _PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP", "Via")
 class Gate:
     """Checks requests against the grants.
 
-    Args:
-        grants: The grants.
-        failures: Limits requests of one client with a token that grants nothing.
-
     Attributes:
         grants: The grants, which are replaced when the settings change.
         topic_quota: Bounds the number of topics; None for no bound.

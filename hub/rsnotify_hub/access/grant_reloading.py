@@ -16,13 +16,7 @@ log = logging.getLogger("rsnotify.hub.access")
 
 
 class GrantReloader:
-    """Watches the settings files, and gives the gate new grants.
-
-    Args:
-        gate: The gate.
-        source: The places of the settings.
-        configuration: The settings at the start.
-    """
+    """Watches the settings files, and gives the gate new grants."""
 
     def __init__(
         self, gate: Gate, source: ConfigurationSource, configuration: HubConfiguration

@@ -66,9 +66,6 @@ class RateLimiter:
 class RateLimits:
     """The rate limits of one hub.
 
-    Args:
-        config: The rates.
-
     Attributes:
         subscriptions: Limits requests to subscribe and unsubscribe.
         pings: Limits pings of open topics.
@@ -84,12 +81,7 @@ class RateLimits:
 
 
 class TopicQuota:
-    """Bounds the number of topics among those that one token grants, since each has a log.
-
-    Args:
-        topics: The logs.
-        limit: The largest number.
-    """
+    """Bounds the number of topics among those that one token grants, since each has a log."""
 
     def __init__(self, topics: TopicLogs, limit: int) -> None:
         self._topics = topics

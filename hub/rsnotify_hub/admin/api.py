@@ -29,14 +29,7 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class AdminApi:
-    """Answers requests to the admin API.
-
-    Args:
-        service: Executes the operations.
-        gate: Decides who is an admin.
-        statistics: Counts refusals.
-        version: The version of the hub.
-    """
+    """Answers requests to the admin API."""
 
     def __init__(
         self, service: AdminService, gate: Gate, statistics: Statistics, *, version: str

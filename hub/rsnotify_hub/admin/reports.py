@@ -27,18 +27,7 @@ _NO_BACKLOG = Backlog(0, None)
 
 
 class Reports:
-    """Reads the state of the hub.
-
-    Args:
-        topics: The logs.
-        live: The subscribers over WebSocket.
-        websockets: All open WebSockets.
-        callbacks: The WebSub subscriptions.
-        statistics: Counts what the hub has done.
-        rates: How often topics change.
-        version: The version of the hub.
-        clock: Returns the current instant.
-    """
+    """Reads the state of the hub."""
 
     def __init__(
         self,

@@ -21,16 +21,7 @@ class UnknownId(RsnotifyError):
 
 
 class AdminService:
-    """Changes topics and subscriptions.
-
-    Args:
-        topics: The logs.
-        callbacks: The WebSub subscriptions.
-        reports: Reads the state of the hub.
-
-    Attributes:
-        reports: Reads the state of the hub.
-    """
+    """Changes topics and subscriptions."""
 
     def __init__(self, topics: TopicLogs, callbacks: WebSubChannel, reports: Reports) -> None:
         self.reports = reports

@@ -13,11 +13,7 @@ WINDOW_SECONDS = 10
 
 
 class TopicRates:
-    """Counts the fragments per second of topics that changed recently.
-
-    Args:
-        clock: Returns the current instant.
-    """
+    """Counts the fragments per second of topics that changed recently."""
 
     def __init__(self, clock: Callable[[], Instant]) -> None:
         self._clock = clock

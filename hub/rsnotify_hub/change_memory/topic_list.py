@@ -59,13 +59,7 @@ def cursor_after(state: LogState) -> str:
 
 
 def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
-    """Return the row of a topic.
-
-    Args:
-        state: The state of its log.
-        changes: The URL of its changes.
-        broker: The MQTT broker of Destinations, if there is one.
-    """
+    """Return the row of a topic."""
     return TopicRow(
         topic=state.topic,
         begins=format_datetime(state.begins),

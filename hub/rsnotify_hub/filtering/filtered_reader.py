@@ -21,12 +21,6 @@ QUIET_SECONDS = 1.0
 class FilteredReader:
     """Reads the filtered log of one selection from a position on.
 
-    Args:
-        selection: The selection.
-        topics: The logs.
-        filters: Filters fragments.
-        position: The position to begin after.
-
     Attributes:
         position: The position up to which everything was returned.
     """

@@ -39,12 +39,7 @@ _PROGRESS = 16 * 1024
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """Stands between the transport of one connection and the protocol that serves it.
-
-    Args:
-        serve: Returns that protocol.
-        watch: Enforces the timeouts.
-    """
+    """Stands between the transport of one connection and the protocol that serves it."""
 
     __slots__ = (
         "_address", "_answered", "_body", "_protocol", "_serve", "_transport", "_unsent", "_watch",

@@ -27,9 +27,6 @@ class GroupCommit:
 
     If one operation fails, for example because a text cannot be stored, each operation of the
     transaction is run in a transaction of its own.
-
-    Args:
-        database: A connection in autocommit mode, usable from another thread.
     """
 
     def __init__(self, database: sqlite3.Connection) -> None:

@@ -15,9 +15,6 @@ RECENT_BYTES = 256 * 1024
 class RecentEntries:
     """The last entries of a log.
 
-    Args:
-        state: The state of the log, of which nothing is in memory yet.
-
     Attributes:
         floor: The position before the first entry in memory.
     """

@@ -39,13 +39,6 @@ class DeliveryChannel(Protocol):
 class TopicLog:
     """The log of one topic. At most one task appends to it.
 
-    Args:
-        topic: The topic.
-        state: The state of the log; None if there is none yet.
-        store: The store.
-        channels: The delivery channels.
-        statistics: Counts what becomes durable.
-
     Attributes:
         state: The state of the log.
         recent: Its last entries.

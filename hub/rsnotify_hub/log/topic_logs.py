@@ -24,11 +24,7 @@ Range = tuple[str, str]
 
 
 class SortedNames:
-    """Names in order, so that those in a range are counted without reading each.
-
-    Args:
-        names: The first names.
-    """
+    """Names in order, so that those in a range are counted without reading each."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
@@ -46,13 +42,7 @@ class SortedNames:
 
 
 class TopicLogs:
-    """All logs.
-
-    Args:
-        store: The store.
-        channels: The delivery channels.
-        statistics: Counts what becomes durable.
-    """
+    """All logs."""
 
     def __init__(
         self,

@@ -27,18 +27,7 @@ _CONCURRENCY = 64
 
 
 class BacklogSender:
-    """Sends each selection in the order of its log, with many messages in flight.
-
-    Args:
-        connection: The connection.
-        broker: The broker.
-        topics: The logs.
-        cursors: The broker's cursors.
-        requested: The selections of each topic.
-        filters: Filters fragments.
-        statistics: Counts deliveries.
-        retry: The delays between retries.
-    """
+    """Sends each selection in the order of its log, with many messages in flight."""
 
     def __init__(
         self,

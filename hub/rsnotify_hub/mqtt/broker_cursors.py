@@ -15,10 +15,6 @@ class BrokerCursors:
 
     A new broker begins with the newest fragment of each topic. Topics that begin later begin with
     their first fragment, and a part of a topic with its newest.
-
-    Args:
-        store: The store.
-        broker: The name of the broker in the store.
     """
 
     def __init__(self, store: Store, broker: str) -> None:

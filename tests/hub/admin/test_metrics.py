@@ -55,7 +55,7 @@ def scraped(lags: Sequence[float] = (), statistics: Statistics | None = None) ->
     return values(read(body.decode()))
 
 
-def test_who_asks_again_and_again_takes_a_tenth_of_the_time():
+def test_frequent_requests_take_at_most_a_tenth_of_the_time():
     now, looks = 0.0, 0
 
     def look() -> HubReadings:
@@ -120,7 +120,7 @@ async def metrics(hub: Client) -> Values:
     return values(families)
 
 
-async def test_a_hub_tells_what_it_has_done(
+async def test_the_metrics_count_what_a_hub_has_done(
     hub: Client, admin: Admin, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
@@ -150,7 +150,7 @@ async def test_a_hub_tells_what_it_has_done(
     await listener.close()
 
 
-async def test_what_an_admin_holds_back_is_no_lag(
+async def test_a_suspended_subscription_does_not_count_as_lag(
     hub: Client, admin: Admin, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
@@ -168,7 +168,7 @@ async def series(hub: Client) -> set[tuple[str, tuple[str, ...]]]:
     return {(name, labels) for name, found in (await metrics(hub)).items() for labels in found}
 
 
-async def test_the_number_of_series_does_not_grow_with_strangers(
+async def test_the_number_of_series_is_independent_of_clients(
     hub: Client, admin: Admin, callback: Callback
 ):
     await hub.accepted(fragment(0, 1))

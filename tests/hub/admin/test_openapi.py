@@ -70,7 +70,7 @@ def test_its_operations_are_the_routes():
     assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
 
 
-def test_everything_in_it_is_explained():
+def test_every_schema_field_and_parameter_is_described():
     schemas = DESCRIPTION["components"]["schemas"]
     for name, schema in schemas.items():
         assert schema["description"].endswith((".", ":")), name
@@ -83,7 +83,7 @@ def test_everything_in_it_is_explained():
         ), path
 
 
-async def test_it_is_served_to_anybody(hub: Client):
+async def test_it_is_public(hub: Client):
     async with hub.session.get(hub.url + "admin/openapi.json") as response:
         assert response.content_type == "application/json"
         assert await response.json() == describe(version("rsnotify"))
@@ -116,7 +116,7 @@ async def test_every_operation_answers_as_described(
         check(value, described, status)
 
 
-async def test_every_described_problem_is_one(admin: Admin):
+async def test_every_described_error_occurs(admin: Admin):
     for method, path, described in operations():
         if "{id}" in path:
             real = path.removeprefix("/admin/").replace("{id}", "0123456789abcdef0123456789abcdef")

@@ -75,7 +75,7 @@ async def test_a_public_identifier_is_not_fetched(hub: Client, root: str):
         '<?xml-stylesheet href="{url}"?>',
     ],
 )
-async def test_what_points_elsewhere_is_passed_on_and_not_followed(
+async def test_references_in_a_document_are_passed_on_and_not_followed(
     hub: Client, callback: Callback, inner: str
 ):
     async with raw_server(obliging) as victim:
@@ -101,7 +101,7 @@ COSTLY = [
 ]
 
 
-async def test_what_is_costly_to_read_does_not_stop_the_hub(hub: Client):
+async def test_a_document_that_is_costly_to_parse_does_not_block_the_hub(hub: Client):
     other = TOPIC + "?other"
     socket = await hub.listen(topic=other)
     for second, body in enumerate(COSTLY):
@@ -112,7 +112,9 @@ async def test_what_is_costly_to_read_does_not_stop_the_hub(hub: Client):
         assert await socket.receive_str(timeout=PATIENCE) == sent.decode()
 
 
-async def test_a_topic_cannot_bring_what_a_publisher_could_not(run_hub: RunHub, callback: Callback):
+async def test_a_fetched_document_has_the_limits_of_a_published_one(
+    run_hub: RunHub, callback: Callback
+):
     async with raw_server(obliging) as victim, run_hub() as hub:
         for declarations in DECLARATIONS.values():
             callback.document = document(declarations, "urlset", SITEMAP, victim.url())

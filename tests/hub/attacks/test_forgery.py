@@ -49,7 +49,7 @@ async def guarded(run_hub: RunHub) -> AsyncIterator[Client]:
         yield hub
 
 
-async def test_no_topic_beside_what_is_granted_is_published_on(guarded: Client):
+async def test_no_topic_outside_the_grant_can_be_published_on(guarded: Client):
     token = {"Authorization": f"Bearer {TOKEN}"}
     for topic in HIJACKED:
         status, _ = await guarded.publish(fragment(0, 1), topic=topic, **token)
@@ -67,7 +67,7 @@ async def test_no_topic_beside_what_is_granted_is_published_on(guarded: Client):
         await socket.close()
 
 
-async def test_what_is_granted_is_published_on(guarded: Client):
+async def test_every_granted_topic_can_be_published_on(guarded: Client):
     token = {"Authorization": f"Bearer {TOKEN}"}
     assert await guarded.publish(fragment(0, 1), topic=GRANTED + "/b", **token) == (202, "")
 
@@ -86,7 +86,7 @@ async def test_two_topics_in_one_request_are_not_confused(guarded: Client):
         assert status in (400, 403), links
 
 
-async def test_nothing_but_the_token_is_the_token(guarded: Client):
+async def test_only_the_exact_token_is_accepted(guarded: Client):
     for authorization in (
         "Bearer",
         "Bearer ",
@@ -131,7 +131,9 @@ CONTENT_TYPES = [
 ]
 
 
-async def test_no_content_type_puts_a_header_into_a_delivery(hub: Client, callback: Callback):
+async def test_a_content_type_cannot_inject_a_header_into_a_delivery(
+    hub: Client, callback: Callback
+):
     head = [f"Host: {urlsplit(hub.url).netloc}"]
     for number, content_type in enumerate(CONTENT_TYPES):
         topic = f"{TOPIC}?{number}"
@@ -168,7 +170,7 @@ NO_URLS = [
 ]
 
 
-async def test_no_url_breaks_out_of_its_place(hub: Client, callback: Callback):
+async def test_a_url_cannot_inject_a_header(hub: Client, callback: Callback):
     for url in NO_URLS:
         for fields in (
             {"mode": "subscribe", "topic": url, "callback": callback.url},
@@ -180,7 +182,7 @@ async def test_no_url_breaks_out_of_its_place(hub: Client, callback: Callback):
     assert callback.requests == 0
 
 
-async def test_the_host_header_is_not_believed(hub: Client, callback: Callback):
+async def test_the_host_header_is_not_trusted(hub: Client, callback: Callback):
     """Links name the hub as it is configured, whatever a publisher calls it."""
     await hub.subscribe(callback)
     assert (await hub.publish(fragment(0, 1), Host="localhost:1"))[0] == 202
@@ -188,7 +190,7 @@ async def test_the_host_header_is_not_believed(hub: Client, callback: Callback):
     assert parse_links([headers["Link"]]) == [("self", TOPIC), ("hub", hub.url + "websub")]
 
 
-async def test_a_challenge_is_good_for_one_request(
+async def test_a_challenge_is_valid_for_one_request(
     hub: Client, callback: Callback, watch: LogWatch
 ):
     await hub.subscribe(callback, secret="the first secret")
@@ -205,7 +207,7 @@ async def test_a_challenge_is_good_for_one_request(
         assert "X-Hub-Signature" in headers
 
 
-async def test_challenges_have_nothing_in_common(hub: Client, callback: Callback):
+async def test_challenges_are_unpredictable(hub: Client, callback: Callback):
     """What is seen of many tells nothing of the next: 256 bits that are not counted up."""
     callback.confirms = False
     for number in range(50):
@@ -216,9 +218,7 @@ async def test_challenges_have_nothing_in_common(hub: Client, callback: Callback
     assert all(len(challenge) >= 43 for challenge in challenges)
 
 
-async def test_a_fragment_that_is_sent_again_is_not_passed_on_again(
-    hub: Client, callback: Callback
-):
+async def test_a_replayed_fragment_is_not_delivered_again(hub: Client, callback: Callback):
     await hub.subscribe(callback)
     for second in (1, 2):
         await hub.accepted(fragment(second - 1, second))
@@ -230,7 +230,7 @@ async def test_a_fragment_that_is_sent_again_is_not_passed_on_again(
     assert seconds_of((await callback.delivery())[1]) == [3]
 
 
-async def test_a_subscription_cannot_be_taken_over_by_its_topic_s_spelling(
+async def test_another_spelling_of_a_topic_cannot_replace_a_subscription(
     hub: Client, callback: Callback
 ):
     """Two spellings are two topics: nobody gets what was published on another."""
@@ -252,7 +252,7 @@ NOT_LOCAL = [
 ]
 
 
-async def test_a_stranger_s_page_may_not_use_a_local_hub_that_asks_for_no_token(hub: Client):
+async def test_a_page_of_another_site_may_not_use_a_local_hub_without_tokens(hub: Client):
     """A browser on this machine reaches the hub, whoever wrote the page that it shows."""
     form = {"hub.mode": "publish", "hub.url": TOPIC}
     redeliver = "admin/subscriptions/0123456789abcdef0123456789abcdef/redeliver"
@@ -271,7 +271,7 @@ async def test_a_stranger_s_page_may_not_use_a_local_hub_that_asks_for_no_token(
                 assert "Access-Control-Allow-Origin" not in response.headers
 
 
-async def test_nothing_that_a_stranger_writes_becomes_a_page(hub: Client):
+async def test_no_text_of_a_client_becomes_markup(hub: Client):
     """What is wrong is said as plain text, which no browser takes for anything else."""
     script = "<script>alert(1)</script>"
     for fields in ({"mode": script}, {"mode": "publish", "url": script}, {"mode": "subscribe"}):
@@ -285,7 +285,7 @@ async def test_nothing_that_a_stranger_writes_becomes_a_page(hub: Client):
             assert script not in await response.text() or response.content_type != "text/html"
 
 
-async def test_the_hub_confirms_nothing_to_itself(hub: Client, watch: LogWatch):
+async def test_the_hub_cannot_be_its_own_callback(hub: Client, watch: LogWatch):
     """A callback at the hub would be a way to make it talk to itself without end."""
     paths = ("", "websub", "ws", "topics", "healthz", "metrics", "admin/status", "nowhere")
     for number, path in enumerate(paths):
@@ -297,7 +297,7 @@ async def test_the_hub_confirms_nothing_to_itself(hub: Client, watch: LogWatch):
     assert await hub.subscriptions() == []
 
 
-async def test_what_a_callback_answers_stays_on_one_line_of_the_log(hub: Client, watch: LogWatch):
+async def test_the_answer_of_a_callback_is_logged_on_one_line(hub: Client, watch: LogWatch):
     async def nasty(head: bytes, reader: object, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 500 \x1b[31mred\x07\xff\r\nX: \x1b]0;\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()

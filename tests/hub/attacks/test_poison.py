@@ -101,7 +101,7 @@ POISONS: list[Answer] = [
 
 
 @pytest.mark.parametrize("poison", POISONS, ids=lambda poison: poison.__name__)
-async def test_a_poisoned_callback_holds_up_nobody(
+async def test_a_poisoned_callback_delays_no_other(
     run_hub: RunHub, callback: Callback, poison: Answer
 ):
     async with run_hub() as hub, raw_server(confirming(poison)) as poisoned:
@@ -134,7 +134,7 @@ async def subscribe_all(hub: Client, names: list[str], port: int) -> None:
     assert set(answers) == {(202, "")}
 
 
-async def test_verifications_that_hang_at_many_hosts_hold_up_nobody_s(
+async def test_verifications_that_hang_at_many_hosts_delay_no_other(
     run_hub: RunHub, callback: Callback, names: Names
 ):
     """No request ends here by itself: who is served is so by fairness only."""
@@ -146,7 +146,7 @@ async def test_verifications_that_hang_at_many_hosts_hold_up_nobody_s(
         await hub.subscribe(callback)
 
 
-async def test_deliveries_that_hang_at_many_hosts_hold_up_nobody_s(
+async def test_deliveries_that_hang_at_many_hosts_delay_no_other(
     run_hub: RunHub, callback: Callback, names: Names
 ):
     async with (

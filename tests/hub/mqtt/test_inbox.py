@@ -29,7 +29,7 @@ def inbox(channel: str) -> str:
     return channel_name(channel, "rsnotify-in/")
 
 
-async def publish(
+async def send(
     listener: BrokerListener, body: bytes, channel: str = TOPIC, name: str | None = None
 ) -> None:
     await listener.publish(name or inbox(channel), body, channel, XML)
@@ -48,7 +48,7 @@ async def test_a_fragment_published_over_mqtt_reaches_all_transports(
     socket = await hub.listen()
     await hub.subscribe(callback)
     async with listen() as listener:
-        await publish(listener, fragment(0, 1))
+        await send(listener, fragment(0, 1))
         message = await listener.next()
     assert (message.topic, message.payload) == (channel_name(TOPIC), fragment(0, 1))
     assert (await callback.delivery())[1] == fragment(0, 1)
@@ -62,10 +62,10 @@ async def test_fragments_published_while_the_hub_is_down_wait_at_the_broker(
     async with listen() as listener:
         async with run_hub(**settings):
             await watch.line(ACCEPTING)
-            await publish(listener, fragment(0, 1))
+            await send(listener, fragment(0, 1))
             await listener.next()
         for second in range(1, 6):
-            await publish(listener, fragment(second, second + 1))
+            await send(listener, fragment(second, second + 1))
         async with run_hub(**settings) as hub:
             assert await listener.until(fragment(5, 6))
             (row,) = await hub.topics(lambda rows: rows[0]["kept"] == 6)
@@ -99,8 +99,8 @@ async def test_a_message_is_retried_after_an_internal_error(
 ) -> None:
     failing += [fragment(0, 1)] * len(inbox_module.RETRY_SECONDS)
     async with listen() as listener:
-        await publish(listener, fragment(0, 1))
-        await publish(listener, fragment(1, 2))
+        await send(listener, fragment(0, 1))
+        await send(listener, fragment(1, 2))
         assert await listener.until(fragment(1, 2)) == [fragment(0, 1), fragment(1, 2)]
     assert sum("is tried again: MemoryError" in line for line in watch.lines) == 3
     assert (failing, await lost(hub)) == ([], 0)
@@ -114,13 +114,13 @@ async def test_a_message_that_always_fails_is_dropped_and_counted(
     async with listen() as listener:
         async with run_hub(**settings) as hub:
             await watch.line(ACCEPTING)
-            await publish(listener, fragment(0, 1))
-            await publish(listener, fragment(1, 2))
+            await send(listener, fragment(0, 1))
+            await send(listener, fragment(1, 2))
             assert (await listener.next()).payload == fragment(1, 2)
             await watch.line("could not be handled")
             assert (failing, await lost(hub)) == ([], 1)
         async with run_hub(**settings):  # to which it would come again
-            await publish(listener, fragment(2, 3))
+            await send(listener, fragment(2, 3))
             assert await listener.until(fragment(2, 3)) in (
                 [fragment(1, 2), fragment(2, 3)],
                 [fragment(2, 3)],
@@ -141,8 +141,8 @@ async def test_an_internal_error_while_storing_loses_only_that_message(
 
     monkeypatch.setattr(TopicLogs, "publish", fail)
     async with listen() as listener:
-        await publish(listener, fragment(0, 1))
-        await publish(listener, fragment(1, 2))
+        await send(listener, fragment(0, 1))
+        await send(listener, fragment(1, 2))
         assert (await listener.next()).payload == fragment(1, 2)
     await watch.line("could not be handled")
     assert await lost(hub) == 1
@@ -152,10 +152,10 @@ async def test_a_message_without_changes_is_refused_on_a_topic_with_changes(
     hub: Client, listen: Listen, watch: LogWatch
 ) -> None:
     async with listen() as listener:
-        await publish(listener, fragment(0, 1))
+        await send(listener, fragment(0, 1))
         await listener.next()
         await listener.publish(inbox(TOPIC), b"an error page", TOPIC, "text/plain")
-        await publish(listener, fragment(1, 2))
+        await send(listener, fragment(1, 2))
         assert (await listener.next()).payload == fragment(1, 2)
     await watch.line("refused a message over MQTT", "a Change Notification was expected")
 
@@ -173,8 +173,8 @@ async def test_an_invalid_fragment_is_refused_and_the_next_is_accepted(
 ) -> None:
     async with listen() as listener:
         for body in (b"<urlset", fragment(1, 0.5), b"\xff" * 100):
-            await publish(listener, body)
-        await publish(listener, fragment(0, 1))
+            await send(listener, body)
+        await send(listener, fragment(0, 1))
         assert (await listener.next()).payload == fragment(0, 1)
     refusals = [line for line in watch.lines if "refused a message over MQTT" in line]
     assert len(refusals) == 3
@@ -196,7 +196,7 @@ async def test_a_message_on_the_topic_of_another_channel_is_refused(
     hub: Client, listen: Listen, watch: LogWatch, channel: str, name: str | None, reason: str
 ) -> None:
     async with listen() as listener:
-        await publish(listener, fragment(0, 1), channel, name)
+        await send(listener, fragment(0, 1), channel, name)
         await watch.line("refused a message over MQTT", reason)
     assert await hub.topics() == []
 
@@ -207,7 +207,7 @@ async def test_a_message_with_qos_0_is_refused(
     async with listen() as listener:
         listener.connection._client.publish(inbox(TOPIC), fragment(0, 1), qos=0)
         await watch.line("refused a message over MQTT", "QoS 0")
-        await publish(listener, fragment(1, 2))
+        await send(listener, fragment(1, 2))
         assert (await listener.next()).payload == fragment(1, 2)
 
 
@@ -215,7 +215,7 @@ async def test_without_channels_the_hub_accepts_nothing_over_mqtt(
     run_hub: RunHub, mosquitto: Mosquitto, listen: Listen
 ) -> None:
     async with run_hub(mqtt_url=mosquitto.url) as hub, listen() as listener:
-        await publish(listener, fragment(0, 1))
+        await send(listener, fragment(0, 1))
         await hub.accepted(fragment(1, 2))
         assert await listener.until(fragment(1, 2)) == [fragment(1, 2)]
 
@@ -249,7 +249,7 @@ async def test_the_acl_of_the_broker_decides_which_source_may_publish_what(
         listen(broker=broker, login=BrokerLogin(user="subscriber", password="three")) as subscriber,
     ):
         await watch.line(ACCEPTING)
-        await publish(source, fragment(0, 1))
+        await send(source, fragment(0, 1))
         assert (await subscriber.next()).payload == fragment(0, 1)
         for listener, channel, name in (
             (source, "https://source.example/of-another", None),
@@ -258,8 +258,8 @@ async def test_the_acl_of_the_broker_decides_which_source_may_publish_what(
             (subscriber, TOPIC, channel_name(TOPIC)),
         ):
             with pytest.raises(ConnectionRefused):
-                await publish(listener, b"a lie", channel, name)
-        await publish(source, fragment(1, 2))
+                await send(listener, b"a lie", channel, name)
+        await send(source, fragment(1, 2))
         assert (await subscriber.next()).payload == fragment(1, 2)
         assert source.messages.empty(), "a Source reads nothing"
 
@@ -271,6 +271,6 @@ async def test_many_fragments_of_many_channels_are_all_accepted(
     async with listen() as listener, asyncio.TaskGroup() as tasks:
         for topic in topics:
             for second in range(10):
-                tasks.create_task(publish(listener, fragment(second, second + 1), topic))
+                tasks.create_task(send(listener, fragment(second, second + 1), topic))
     rows = await hub.topics(lambda rows: sum(row["kept"] for row in rows) == 200)
     assert {row["topic"] for row in rows} == set(topics)

@@ -33,19 +33,19 @@ async def test_every_operation_is_an_admins_only(guarded: Client):
         assert status == (404 if "{id}" in operation.path else 200), operation.name
 
 
-async def test_without_a_token_one_is_asked_for(guarded: Client):
+async def test_a_request_without_a_token_is_answered_with_a_challenge(guarded: Client):
     async with guarded.session.get(guarded.url + "admin/status") as response:
         assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-async def test_a_page_of_elsewhere_cannot_act_through_a_browser(hub: Client):
+async def test_a_page_of_another_site_cannot_act_through_a_browser(hub: Client):
     for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
         url = hub.url + "admin/topics/0123456789abcdef0123456789abcdef"
         async with hub.session.delete(url, headers=headers) as response:
             assert response.status == (421 if "Host" in headers else 401)
 
 
-async def test_a_wrong_question_is_told_what_is_wrong(admin: Admin):
+async def test_an_invalid_query_is_answered_with_the_reason(admin: Admin):
     for path, query, reason in (
         ("topics", {"limit": "0"}, "$.limit"),
         ("topics", {"limit": "1001"}, "$.limit"),
@@ -87,7 +87,7 @@ async def test_a_wrong_body_changes_nothing(hub: Client, admin: Admin, callback:
     assert callback.deliveries.empty()
 
 
-async def test_what_is_no_operation_is_answered_in_json_too(admin: Admin):
+async def test_an_unknown_operation_is_answered_in_json_too(admin: Admin):
     for method, path, expected in (
         ("GET", "nothing", 404),
         ("GET", "subscriptions/x/suspend", 404),
@@ -99,13 +99,15 @@ async def test_what_is_no_operation_is_answered_in_json_too(admin: Admin):
         assert (status, list(answer)) == (expected, ["error"]), path
 
 
-async def test_answers_are_kept_by_nobody(hub: Client):
+async def test_answers_are_not_cached(hub: Client):
     async with hub.session.get(hub.url + "admin/status") as response:
         assert response.headers["Cache-Control"] == "no-store"
         assert response.headers["X-Content-Type-Options"] == "nosniff"
 
 
-async def test_neither_callback_nor_secret_are_told(hub: Client, admin: Admin, callback: Callback):
+async def test_neither_callback_nor_secret_are_revealed(
+    hub: Client, admin: Admin, callback: Callback
+):
     callback.url += "/canary?key=canary"
     callback.answers = [500]
     await hub.subscribe(callback, secret="canary")

@@ -44,7 +44,7 @@ async def test_redelivery_goes_back_in_the_log(admin: Admin, callback: Callback,
     await admin.subscription(lambda row: row["behind"] == 0)
 
 
-async def test_redelivery_without_an_instant_tries_at_once_what_waits(
+async def test_redelivery_without_an_instant_delivers_the_backlog_at_once(
     run_hub: RunHub, callback: Callback
 ):
     async with run_hub(retry_seconds=3600, max_retry_seconds=3600) as hub:
@@ -60,7 +60,7 @@ async def test_redelivery_without_an_instant_tries_at_once_what_waits(
         await admin.subscription(lambda row: row["state"] == "active" and row["behind"] == 0)
 
 
-async def test_a_suspended_subscription_gets_all_once_it_is_resumed(
+async def test_a_resumed_subscription_receives_everything_it_missed(
     hub: Client, admin: Admin, callback: Callback, id: str
 ):
     status, row = await admin.ask("POST", f"subscriptions/{id}/suspend")
@@ -75,7 +75,7 @@ async def test_a_suspended_subscription_gets_all_once_it_is_resumed(
     assert seconds_of((await callback.delivery())[1]) == [4, 5]
 
 
-async def test_a_dropped_subscription_ends_and_its_callback_is_told(
+async def test_a_dropped_subscription_ends_and_its_callback_receives_the_reason(
     hub: Client, admin: Admin, callback: Callback, id: str
 ):
     assert await admin.ask("DELETE", f"subscriptions/{id}") == (204, None)
@@ -87,7 +87,7 @@ async def test_a_dropped_subscription_ends_and_its_callback_is_told(
     assert callback.deliveries.empty()
 
 
-async def test_what_an_admin_did_is_in_the_log_at_its_default_level(
+async def test_changes_by_an_admin_are_logged_at_the_default_level(
     admin: Admin, id: str, watch: LogWatch
 ):
     watch.setLevel(logging.WARNING)
@@ -98,7 +98,7 @@ async def test_what_an_admin_did_is_in_the_log_at_its_default_level(
     assert sum("an administrator" in line for line in watch.lines) == 1
 
 
-async def test_a_dropped_topic_is_forgotten_with_its_subscriptions(
+async def test_a_dropped_topic_is_deleted_with_its_subscriptions(
     hub: Client, admin: Admin, callback: Callback, id: str
 ):
     assert await admin.ask("DELETE", f"topics/{topic_id(TOPIC)}") == (204, None)
@@ -110,7 +110,7 @@ async def test_a_dropped_topic_is_forgotten_with_its_subscriptions(
     assert (row["kept"], row["subscriptions"]) == (1, 0)
 
 
-async def test_what_is_not_there_cannot_be_acted_on(admin: Admin):
+async def test_an_unknown_id_is_not_found(admin: Admin):
     for method, path in (
         ("POST", f"subscriptions/{NOWHERE}/redeliver"),
         ("POST", f"subscriptions/{NOWHERE}/suspend"),

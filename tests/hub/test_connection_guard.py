@@ -68,9 +68,7 @@ async def answers(hub: Client) -> None:
     [b"", b"GET", HEAD, HEAD + b"X: y\r\n" * 20, b"\r\n\r\n", b"\x16\x03\x01\x02\x00"],
     ids=["nothing", "a word", "a line", "many lines", "empty lines", "TLS"],
 )
-async def test_a_head_that_does_not_come_is_not_waited_for(
-    run_hub: RunHub, connect: Connect, sent: bytes
-):
+async def test_a_missing_head_times_out(run_hub: RunHub, connect: Connect, sent: bytes):
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(sent)
@@ -78,7 +76,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
         await answers(hub)
 
 
-async def test_a_hub_as_it_runs_waits_no_longer(
+async def test_a_real_hub_has_the_same_timeouts(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RSNOTIFY_HUB_HEADER_SECONDS", "0.3")
@@ -89,7 +87,7 @@ async def test_a_hub_as_it_runs_waits_no_longer(
         await answers(hub)
 
 
-async def test_a_head_that_trickles_is_not_waited_for(run_hub: RunHub, connect: Connect):
+async def test_a_slow_head_times_out(run_hub: RunHub, connect: Connect):
     loop = asyncio.get_running_loop()
     async with run_hub(**SHORT) as hub:
         begin = loop.time()
@@ -103,7 +101,7 @@ async def test_a_head_that_trickles_is_not_waited_for(run_hub: RunHub, connect: 
         assert loop.time() - begin >= SHORT["header_seconds"], "not because of its first bytes"
 
 
-async def test_nobody_is_cut_off_because_the_hub_itself_was_slow(
+async def test_no_client_is_disconnected_because_the_hub_was_slow(
     run_hub: RunHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
     loop = asyncio.get_running_loop()
@@ -120,7 +118,7 @@ async def test_nobody_is_cut_off_because_the_hub_itself_was_slow(
         assert await reader.readuntil(b"ok\n")
 
 
-async def test_who_leaves_once_refused_is_not_waited_for_at_the_end(
+async def test_a_refused_client_that_left_does_not_delay_the_shutdown(
     run_hub: RunHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(application, "_SHUTDOWN_SECONDS", 1000)  # for requests that are answered
@@ -138,9 +136,7 @@ async def test_who_leaves_once_refused_is_not_waited_for_at_the_end(
             await stack.aclose()
 
 
-async def test_a_body_that_does_not_come_is_told_and_not_waited_for(
-    run_hub: RunHub, connect: Connect
-):
+async def test_a_missing_body_times_out_with_an_answer(run_hub: RunHub, connect: Connect):
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(
@@ -159,9 +155,7 @@ async def test_an_idle_connection_is_closed(run_hub: RunHub, connect: Connect):
         assert await ends(reader) == b""
 
 
-async def test_half_a_request_behind_a_whole_one_is_not_waited_for(
-    run_hub: RunHub, connect: Connect
-):
+async def test_an_incomplete_second_request_times_out(run_hub: RunHub, connect: Connect):
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(GET + GET + HEAD)
@@ -212,7 +206,7 @@ async def flooding() -> AsyncIterator[tuple[str, Statistics, asyncio.Event]]:
     watch.close()
 
 
-async def test_an_answer_that_is_not_taken_is_not_waited_for(connect: Connect):
+async def test_an_answer_that_the_client_does_not_read_times_out(connect: Connect):
     async with flooding() as (url, statistics, lost):
         reader, _ = await connect(url)  # nobody reads from it, so it soon takes no more
         idle, writer = await connect(url)  # the same, and it is read
@@ -229,16 +223,14 @@ async def ends_with(reader: asyncio.StreamReader, size: int) -> bytes:
         return await reader.readexactly(size)
 
 
-async def test_a_new_connection_takes_the_place_of_one_that_says_nothing(
-    run_hub: RunHub, connect: Connect
-):
+async def test_a_new_connection_replaces_a_silent_one(run_hub: RunHub, connect: Connect):
     async with run_hub(max_connections=3) as hub:
         idle = [await connect(hub.url) for _ in range(3)]
         assert (await hub.get("healthz"))[0] == 200
         assert await ends(idle[0][0]) == b""
 
 
-async def test_a_connection_that_says_something_keeps_its_place(run_hub: RunHub, connect: Connect):
+async def test_an_active_connection_is_not_replaced(run_hub: RunHub, connect: Connect):
     async with run_hub(max_connections=3) as hub:
         listeners = [await hub.listen() for _ in range(3)]
         reader, _ = await connect(hub.url)
@@ -306,7 +298,7 @@ async def test_a_compressed_body_is_refused(hub: Client):
     assert (status, "Content-Encoding" in reason) == (415, True)
 
 
-async def test_every_answer_has_the_headers_of_safety(hub: Client):
+async def test_every_answer_has_the_security_headers(hub: Client):
     for path in ("healthz", "nowhere", "admin/topics", "websub"):
         async with hub.session.get(hub.url + path) as response:
             assert response.headers["X-Content-Type-Options"] == "nosniff"

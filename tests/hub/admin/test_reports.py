@@ -12,7 +12,7 @@ OTHER = "https://source.example/other"
 START = "2026-06-01T00:00:00Z"
 
 
-async def test_the_status_counts_what_is_there(
+async def test_the_status_counts_topics_subscriptions_and_deliveries(
     hub: Client, admin: Admin, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
@@ -39,7 +39,7 @@ async def test_the_status_counts_what_is_there(
     await listener.close()
 
 
-async def test_a_topic_is_told_with_its_log_and_who_listens(
+async def test_a_topic_is_listed_with_its_log_and_its_subscribers(
     hub: Client, admin: Admin, callback: Callback
 ):
     await hub.subscribe(callback)
@@ -68,7 +68,7 @@ async def test_a_topic_is_told_with_its_log_and_who_listens(
     await listener.close()
 
 
-async def test_topics_come_in_pages_and_in_the_order_that_is_asked_for(
+async def test_topics_are_listed_in_pages_in_the_requested_order(
     hub: Client, admin: Admin, clock: Clock
 ):
     topics = [f"{OTHER}/{number}" for number in range(5)]
@@ -91,7 +91,7 @@ async def test_topics_come_in_pages_and_in_the_order_that_is_asked_for(
     assert (await admin.get("topics", topic=TOPIC))["topics"] == []
 
 
-async def test_a_subscription_that_is_up_to_date_has_nothing_to_tell(
+async def test_a_subscription_that_is_up_to_date_has_no_lag_and_no_failure(
     hub: Client, admin: Admin, callback: Callback
 ):
     await hub.subscribe(callback, lease_seconds=3600)
@@ -112,7 +112,7 @@ async def test_a_subscription_that_is_up_to_date_has_nothing_to_tell(
     }
 
 
-async def test_a_subscription_that_fails_tells_its_lag_and_why(
+async def test_a_failing_subscription_is_listed_with_its_lag_and_the_reason(
     run_hub: RunHub, callback: Callback, clock: Clock
 ):
     async with run_hub(retry_seconds=3600, max_retry_seconds=3600) as hub:
@@ -136,7 +136,7 @@ async def test_a_subscription_that_fails_tells_its_lag_and_why(
         ]
 
 
-async def test_failures_are_told_newest_first(hub: Client, admin: Admin, callback: Callback):
+async def test_failures_are_listed_newest_first(hub: Client, admin: Admin, callback: Callback):
     callback.answers = [500, 503, 404]
     await hub.subscribe(callback)
     await hub.accepted(fragment(0, 1))
@@ -146,7 +146,7 @@ async def test_failures_are_told_newest_first(hub: Client, admin: Admin, callbac
     assert [failure["status"] for failure in found["failures"]] == [404, 503, 500]
 
 
-async def test_what_was_given_up_is_a_dead_letter(
+async def test_a_delivery_that_was_given_up_is_a_dead_letter(
     run_hub: RunHub, callback: Callback, clock: Clock
 ):
     async with run_hub(give_up_seconds=60) as hub:
@@ -170,7 +170,7 @@ async def test_what_was_given_up_is_a_dead_letter(
         assert (await admin.get("status"))["states"]["given-up"] == 1
 
 
-async def test_what_waits_is_counted_for_each_place_in_the_log(
+async def test_the_backlog_is_counted_for_each_position_in_the_log(
     hub: Client, admin: Admin, callback: Callback
 ):
     urls = [f"{callback.url}/{number}" for number in range(3)]
