@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from rsnotify_hub.admin import schemas as schemas
+from rsnotify_hub.admin import schemas
 from rsnotify_hub.admin.operations import ID, OPERATIONS, PREFIX, Operation
 from rsnotify_hub.admin.schemas import Problem
 

@@ -6,10 +6,10 @@ import sqlite3
 from pathlib import Path
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_hub.log import sqlite_writing as sqlite_log
+from rsnotify_hub.log import sqlite_writing
 
 _SCHEMA = (
-    sqlite_log.SCHEMA
+    sqlite_writing.SCHEMA
     + """
 CREATE TABLE IF NOT EXISTS subscription (
     topic TEXT NOT NULL,
@@ -40,7 +40,7 @@ CREATE TABLE IF NOT EXISTS checked (id INTEGER PRIMARY KEY CHECK (id = 1), times
 _VERSION = 5
 # Format 1 had no clients of subscriptions, no suspended subscriptions and no whole contents.
 _FROM_1 = f"""
-{sqlite_log.FROM_1_TO_2}
+{sqlite_writing.FROM_1_TO_2}
 ALTER TABLE subscription ADD COLUMN suspended INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE subscription ADD COLUMN client TEXT NOT NULL DEFAULT '';
 """

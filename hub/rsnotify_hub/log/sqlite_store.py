@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.log import sqlite_reading
-from rsnotify_hub.log import sqlite_writing as sqlite_log
+from rsnotify_hub.log import sqlite_writing
 from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
@@ -100,7 +100,7 @@ class SqliteStore:
     ) -> Appended:
         now = self._clock()
         return await self._writer.submit(
-            lambda database: sqlite_log.append(
+            lambda database: sqlite_writing.append(
                 database,
                 topic,
                 fragments,
@@ -123,7 +123,9 @@ class SqliteStore:
     async def trim(self, topic: str) -> LogState | None:
         now = self._clock()
         return await self._writer.submit(
-            lambda database: sqlite_log.trim(database, topic, now=now, retention=self._retention)
+            lambda database: sqlite_writing.trim(
+                database, topic, now=now, retention=self._retention
+            )
         )
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
@@ -132,7 +134,7 @@ class SqliteStore:
         )
 
     async def forget(self, topic: str) -> None:
-        await self._writer.submit(lambda database: sqlite_log.forget(database, topic))
+        await self._writer.submit(lambda database: sqlite_writing.forget(database, topic))
 
     async def subscriptions(self) -> list[Subscription]:
         rows = await self._read(
