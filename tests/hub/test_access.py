@@ -28,8 +28,7 @@ from rsnotify_hub.application import serve
 from rsnotify_hub.config.configuration import HubConfiguration
 from rsnotify_hub.config.loading import ConfigurationSource
 from rsnotify_hub.refusals import Refusal
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Client, Clock, LogWatch, RunHub, fragment
 
 AUDIENCE = "https://hub.example/"
 SECRET = "s" * 32

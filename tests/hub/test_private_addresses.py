@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, LogWatch, fragment
+from tests.hub.helpers import TOPIC, Callback, LogWatch, RunHub, fragment
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Client, fragment, heard
+from tests.hub.helpers import PATIENCE, TOPIC, Client, RunHub, fragment, heard
 
 TOKEN = "a-token-of-a-source"
 

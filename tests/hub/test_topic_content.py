@@ -15,8 +15,7 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.client import open_client
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.websub.pinging.pings import Pings
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, RunHub, fragment
 from tests.hub.storing import opened
 
 HTML = "text/html; charset=utf-8"

@@ -18,9 +18,8 @@ from rsnotify_hub.admin import schemas, tables
 from rsnotify_hub.admin.client import AdminClient
 from rsnotify_hub.command import hub as commands
 from rsnotify_hub.subscriptions import subscription_id
-from tests.hub.admin.conftest import Admin
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, at, fragment, seconds_of
+from tests.hub.admin.admin_user import AdminUser
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, RunHub, at, fragment, seconds_of
 
 ADMIN = "an admin's token of the tests"
 
@@ -38,7 +37,7 @@ async def printed(hub: Client, *arguments: str) -> str:
 
 
 async def test_the_state_of_a_hub_is_printed_as_tables_and_as_json(
-    hub: Client, admin: Admin, callback: Callback
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     callback.answers, callback.words = [500], "out of\norder \x1b[31m"
     await hub.subscribe(callback)
@@ -62,7 +61,7 @@ async def test_the_state_of_a_hub_is_printed_as_tables_and_as_json(
 
 
 async def test_a_subscription_is_suspended_delivered_again_and_dropped(
-    hub: Client, admin: Admin, callback: Callback
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.subscribe(callback)
     for second in range(2):

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rsnotify_hub.metrics import LAG_BUCKETS, WORST, HubReadings, Metrics
 from rsnotify_hub.statistics import Outcome, Statistics, Way
 from rsnotify_hub.websub.delivering.delivery import State
-from tests.hub.admin.conftest import Admin
+from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
 
 Values = dict[str, dict[tuple[str, ...], float]]
@@ -121,7 +121,7 @@ async def metrics(hub: Client) -> Values:
 
 
 async def test_the_metrics_count_what_a_hub_has_done(
-    hub: Client, admin: Admin, callback: Callback, clock: Clock
+    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
     callback.answers = [500]
@@ -151,11 +151,11 @@ async def test_the_metrics_count_what_a_hub_has_done(
 
 
 async def test_a_suspended_subscription_does_not_count_as_lag(
-    hub: Client, admin: Admin, callback: Callback, clock: Clock
+    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
     row = await admin.subscription(lambda row: True)
-    await admin.ask("POST", f"subscriptions/{row['id']}/suspend")
+    await admin.request("POST", f"subscriptions/{row['id']}/suspend")
     await hub.accepted(fragment(0, 1))
     clock.advance(seconds=60)
     found = await metrics(hub)
@@ -169,7 +169,7 @@ async def series(hub: Client) -> set[tuple[str, tuple[str, ...]]]:
 
 
 async def test_the_number_of_series_is_independent_of_clients(
-    hub: Client, admin: Admin, callback: Callback
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.accepted(fragment(0, 1))
     before = await series(hub)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
-from tests.hub.admin.conftest import Admin
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
+from tests.hub.admin.admin_user import AdminUser
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, RunHub, fragment
 
 OTHER = "https://source.example/other"
 START = "2026-06-01T00:00:00Z"
 
 
 async def test_the_status_counts_topics_subscriptions_and_deliveries(
-    hub: Client, admin: Admin, callback: Callback, clock: Clock
+    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
     listener = await hub.listen()
@@ -40,7 +39,7 @@ async def test_the_status_counts_topics_subscriptions_and_deliveries(
 
 
 async def test_a_topic_is_listed_with_its_log_and_its_subscribers(
-    hub: Client, admin: Admin, callback: Callback
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.subscribe(callback)
     listener = await hub.listen()
@@ -69,7 +68,7 @@ async def test_a_topic_is_listed_with_its_log_and_its_subscribers(
 
 
 async def test_topics_are_listed_in_pages_in_the_requested_order(
-    hub: Client, admin: Admin, clock: Clock
+    hub: Client, admin: AdminUser, clock: Clock
 ):
     topics = [f"{OTHER}/{number}" for number in range(5)]
     for topic in reversed(topics):
@@ -92,7 +91,7 @@ async def test_topics_are_listed_in_pages_in_the_requested_order(
 
 
 async def test_a_subscription_that_is_up_to_date_has_no_lag_and_no_failure(
-    hub: Client, admin: Admin, callback: Callback
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.subscribe(callback, lease_seconds=3600)
     await hub.accepted(fragment(0, 1))
@@ -116,7 +115,7 @@ async def test_a_failing_subscription_is_listed_with_its_lag_and_the_reason(
     run_hub: RunHub, callback: Callback, clock: Clock
 ):
     async with run_hub(retry_seconds=3600, max_retry_seconds=3600) as hub:
-        admin = Admin(hub)
+        admin = AdminUser(hub)
         await hub.subscribe(callback)
         callback.answers, callback.words = [500], "why not"
         for second in range(3):
@@ -136,7 +135,7 @@ async def test_a_failing_subscription_is_listed_with_its_lag_and_the_reason(
         ]
 
 
-async def test_failures_are_listed_newest_first(hub: Client, admin: Admin, callback: Callback):
+async def test_failures_are_listed_newest_first(hub: Client, admin: AdminUser, callback: Callback):
     callback.answers = [500, 503, 404]
     await hub.subscribe(callback)
     await hub.accepted(fragment(0, 1))
@@ -150,7 +149,7 @@ async def test_a_delivery_that_was_given_up_is_a_dead_letter(
     run_hub: RunHub, callback: Callback, clock: Clock
 ):
     async with run_hub(give_up_seconds=60) as hub:
-        admin = Admin(hub)
+        admin = AdminUser(hub)
         await hub.subscribe(callback)
         callback.open.clear()
         callback.answers = [500] * 1000
@@ -171,7 +170,7 @@ async def test_a_delivery_that_was_given_up_is_a_dead_letter(
 
 
 async def test_the_backlog_is_counted_for_each_position_in_the_log(
-    hub: Client, admin: Admin, callback: Callback
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     urls = [f"{callback.url}/{number}" for number in range(3)]
     for number, url in enumerate(urls):
@@ -182,7 +181,7 @@ async def test_the_backlog_is_counted_for_each_position_in_the_log(
             "subscriptions", lambda answer, number=number: answer["total"] == number + 1
         )
         for row in answer["subscriptions"]:
-            await admin.ask("POST", f"subscriptions/{row['id']}/suspend")
+            await admin.request("POST", f"subscriptions/{row['id']}/suspend")
         await hub.accepted(fragment(number, number + 1))
     rows = (await admin.get("subscriptions"))["subscriptions"]
     behind = {row["id"]: row["behind"] for row in rows}

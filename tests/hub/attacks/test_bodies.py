@@ -13,8 +13,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pytest
 
 from tests.hub.attacks.helpers import raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.hub.processes import hub_process
 
 FORM = "application/x-www-form-urlencoded"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hub.attacks.helpers import obliging, raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, RunHub, fragment
 
 SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9"
 LAUGHS = '<!ENTITY a "ha">' + "".join(

@@ -11,8 +11,7 @@ from rsnotify_hub.websub.asking import QUICK
 from rsnotify_hub.websub.delivering.turns import QUICK_SECONDS
 from rsnotify_hub.websub.room import PENDING_SHARE
 from tests.hub.attacks.helpers import Names, confirm, obliging, raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 
 #: A hub behind a proxy: its clients are told apart by what the proxy says.
 PROXY = {

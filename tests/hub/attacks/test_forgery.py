@@ -11,8 +11,16 @@ from yarl import URL
 
 from rsnotify.format.links import parse_links
 from tests.hub.attacks.helpers import raw_server
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment, seconds_of
+from tests.hub.helpers import (
+    PATIENCE,
+    TOPIC,
+    Callback,
+    Client,
+    LogWatch,
+    RunHub,
+    fragment,
+    seconds_of,
+)
 
 TOKEN = "a token of this test"
 GRANTED = "https://source.example/a"

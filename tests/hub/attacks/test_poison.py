@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from tests.hub.attacks.helpers import Answer, Names, confirm, raw_server, response
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, fragment, seconds_of
+from tests.hub.helpers import TOPIC, Callback, Client, RunHub, fragment, seconds_of
 
 
 def confirming(poison: Answer) -> Answer:

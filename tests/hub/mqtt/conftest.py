@@ -8,8 +8,7 @@ import pytest
 
 from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
 from rsnotify.runtime.mqtt.names import parse_broker
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import Client, LogWatch
+from tests.hub.helpers import Client, LogWatch, RunHub
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rsnotify.runtime.mqtt.connect import BrokerSession
 from rsnotify.runtime.mqtt.names import channel_name
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import Listen
 from tests.mosquitto import Mosquitto
 

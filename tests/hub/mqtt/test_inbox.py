@@ -15,8 +15,7 @@ from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.mqtt import inbox as inbox_module
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
 

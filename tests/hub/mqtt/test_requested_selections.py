@@ -15,8 +15,7 @@ from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.filtering.filtered_reader import QUIET_SECONDS
 from rsnotify_hub.mqtt import bridge, requested_selections
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
+from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import (
     MAPS,
     MAPS_NAME,

@@ -13,8 +13,7 @@ from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.mqtt import bridge, requested_selections
 from rsnotify_hub.mqtt.backlog_sender import BacklogSender
 from rsnotify_hub.mqtt.requested_selections import RequestedSelections
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, LogWatch
+from tests.hub.helpers import TOPIC, LogWatch, RunHub
 from tests.hub.mqtt.listeners import MAPS, MAPS_NAME, REFUSED, Listen, request_part, span
 from tests.hub.test_websocket_selecting import BASE, named
 
