@@ -88,7 +88,7 @@ class Time:
 
 
 def passed(limiter: RateLimiter, address: str | None, tries: int) -> int:
-    """How many of so many tries pass."""
+    """Return how many of some attempts pass."""
     count = 0
     for _ in range(tries):
         try:
@@ -119,7 +119,7 @@ def test_memory_is_bounded_for_any_number_of_clients():
     assert passed(limiter, "192.0.2.1", 11) == 10
     for number in range(100):
         limiter.check(f"198.51.100.{number}")
-    assert passed(limiter, "192.0.2.1", 11) == 10  # it was forgotten, not remembered for ever
+    assert passed(limiter, "192.0.2.1", 11) == 10  # it was forgotten, not remembered forever
     assert passed(limiter, "198.51.100.99", 11) == 9
 
 
@@ -220,7 +220,7 @@ async def test_a_public_key_verifies_web_tokens(run_hub: RunHub, tmp_path: Path)
     settings = {"jwt_algorithms": ["ES256"], "jwt_audience": AUDIENCE}
     async with run_hub(**settings, jwt_key_file=str(tmp_path / "jwt.pem")) as hub:
         right = "Bearer " + token(key=private, algorithm="ES256")
-        # The public key taken for a secret: the oldest forgery.
+        # The public key used as a secret: the oldest forgery.
         forged = "Bearer " + _signed_with(pem)
         assert (await hub.publish(fragment(0, 1)))[0] == 401
         assert (await hub.publish(fragment(0, 1), Authorization=forged))[0] == 403
@@ -233,7 +233,7 @@ async def test_a_public_key_verifies_web_tokens(run_hub: RunHub, tmp_path: Path)
 
 
 def _signed_with(key: bytes) -> str:
-    """A token as HS256, which the library itself would not make with a public key."""
+    """Return a token signed by HS256, which the library refuses to do with a public key."""
     algorithm = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256)
     head, body, _ = token().split(".")
     text = f"{head}.{body}".encode()
@@ -250,7 +250,7 @@ def settings_with(token: str, more: str = "") -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write as a careful editor does."""
+    """Replace a file atomically, as an editor does."""
     path.with_suffix(".new").write_text(text)
     os.replace(path.with_suffix(".new"), path)
 
@@ -288,7 +288,7 @@ async def test_a_token_is_replaced_while_the_hub_runs(
 
 
 class Overtaken(ConfigurationSource):
-    """A source whose file is written once more just after it was read."""
+    """A source whose file is written again just after it was read."""
 
     def __init__(self, path: Path, *, read: str, then: str) -> None:
         super().__init__(str(path), {}, {"port": 0, "data": str(path.parent / "hub")})

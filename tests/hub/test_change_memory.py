@@ -25,7 +25,7 @@ UP = "https://source.example/data/capabilitylist.xml"
 
 
 class Memory:
-    """The change memory of one topic, as a Destination sees it."""
+    """Return the change memory of one topic, as a Destination reads it."""
 
     def __init__(self, hub: Client, topic: str = TOPIC) -> None:
         self.hub = hub
@@ -285,7 +285,7 @@ HISTORY = st.lists(st.integers(1, 40), min_size=1, max_size=30).map(sorted)
 def test_pages_contain_the_whole_history_however_it_was_fragmented(
     data: st.DataObject, history: list[int], limit: int
 ):
-    """Fragments are cut where they like, overlap, come twice and in any order."""
+    """Fragments have random boundaries, overlap, are repeated and in any order."""
     cuts = data.draw(st.lists(st.integers(0, 40), max_size=8).map(lambda c: sorted({0, *c, 40})))
     back = data.draw(st.integers(0, 5))
     bodies = [

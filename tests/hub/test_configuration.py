@@ -104,7 +104,7 @@ def test_every_setting_can_be_a_variable(name: str):
 
 
 def example() -> dict[str, Any]:
-    """What the example says when every # is taken away."""
+    """Return the settings of the example with all comment signs removed."""
     text = (ROOT / "hub" / "hub.example.toml").read_text()
     text = re.sub(r"^#(?=[a-z_0-9]+ = |\[\[)", "", text, flags=re.MULTILINE)
     return msgspec.toml.decode(text, type=dict[str, Any])

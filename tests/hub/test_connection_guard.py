@@ -1,4 +1,4 @@
-"""Who holds a connection for nothing is cut off, by a real server over real sockets."""
+"""Timeouts of connections, with a real server over real sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rsnotify_hub.statistics import Statistics
 from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
 from tests.hub.processes import hub_process
 
-#: Limits that a test can wait for.
+#: Timeouts that are short enough for tests.
 SHORT = {"header_seconds": 0.3, "request_seconds": 0.3, "idle_seconds": 0.3}
 HEAD = b"POST /websub HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -45,7 +45,7 @@ async def connect() -> AsyncIterator[Connect]:
 
 
 async def ends(reader: asyncio.StreamReader) -> bytes:
-    """Read until the hub ends the connection, and return what it said."""
+    """Read until the hub ends the connection, and return its answer."""
     async with asyncio.timeout(PATIENCE):
         try:
             return await reader.read()
@@ -54,7 +54,7 @@ async def ends(reader: asyncio.StreamReader) -> bytes:
 
 
 async def answers(hub: Client) -> None:
-    """Wait until the hub answers, which cuts off even the honest where these are too slow."""
+    """Wait until the hub answers; it also disconnects honest clients that are too slow."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(aiohttp.ClientError):
@@ -79,7 +79,7 @@ async def test_a_real_hub_has_the_same_timeouts(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RSNOTIFY_HUB_HEADER_SECONDS", "0.3")
-    async with hub_process(tmp_path) as (hub, _):  # it has another event loop
+    async with hub_process(tmp_path) as (hub, _):  # which uses uvloop if available
         reader, writer = await connect(hub.url)
         writer.write(HEAD)
         assert await ends(reader) == b""
@@ -93,7 +93,7 @@ async def test_a_slow_head_times_out(run_hub: RunHub, connect: Connect):
         reader, writer = await connect(hub.url)
         end = asyncio.ensure_future(ends(reader))
         writer.write(b"GET /")
-        while not end.done():  # each byte comes in time, the head does not
+        while not end.done():  # each byte arrives in time, the head does not
             writer.write(b"x")
             await asyncio.wait([end], timeout=0.02)
         assert b" 200 " not in end.result()
@@ -105,12 +105,12 @@ async def test_no_client_is_disconnected_because_the_hub_was_slow(
 ):
     loop = asyncio.get_running_loop()
     now = loop.time()
-    monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what comes
+    monkeypatch.setattr(loop, "time", lambda: now)  # frozen except for the changes below
     async with run_hub(header_seconds=0.3) as hub:
         reader, writer = await connect(hub.url)
         writer.write(GET[:9])
-        await hub.get("healthz")  # so that it has seen this
-        now += 10  # past the look that was due
+        await hub.get("healthz")  # so that the hub has processed this
+        now += 10  # past the check that was due
         for _ in range(9):
             await asyncio.sleep(0)
         writer.write(GET[9:])
@@ -165,13 +165,13 @@ async def test_a_websocket_is_not_idle(run_hub: RunHub, connect: Connect):
     async with run_hub(idle_seconds=0.3, header_seconds=0.9) as hub:
         listener = await hub.listen()
         reader, _ = await connect(hub.url)
-        await ends(reader)  # which takes longer than anything that is waited for
+        await ends(reader)  # which takes longer than any timeout
         await hub.accepted(fragment(0, 1))
         assert await listener.receive_str(timeout=PATIENCE)
 
 
 class Flood(asyncio.Protocol):
-    """A server whose answer is larger than what the system keeps for a reader."""
+    """A server whose answer is larger than the buffers of the system."""
 
     def __init__(self, lost: asyncio.Event) -> None:
         self._lost = lost
@@ -207,8 +207,8 @@ async def flooding() -> AsyncIterator[tuple[str, Statistics, asyncio.Event]]:
 
 async def test_an_answer_that_the_client_does_not_read_times_out(connect: Connect):
     async with flooding() as (url, statistics, lost):
-        reader, _ = await connect(url)  # nobody reads from it, so it soon takes no more
-        idle, writer = await connect(url)  # the same, and it is read
+        reader, _ = await connect(url)  # never read from, so its buffer is soon full
+        idle, writer = await connect(url)  # the same, but read from
         assert len(await ends_with(idle, len(ANSWER))) == len(ANSWER)
         async with asyncio.timeout(PATIENCE):
             await lost.wait()
@@ -236,7 +236,7 @@ async def test_an_active_connection_is_not_replaced(run_hub: RunHub, connect: Co
         assert await ends(reader) == b""
         await listeners[0].close()
         async with asyncio.timeout(PATIENCE):
-            while True:  # its place is free once the hub has seen it go
+            while True:  # its place is free once the hub has noticed the end
                 reader, writer = await connect(hub.url)
                 writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
                 if b" 200 " in await ends(reader):

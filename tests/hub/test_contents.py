@@ -1,4 +1,4 @@
-"""What is a fragment, and what is a topic's whole content."""
+"""The distinction of fragments and whole contents."""
 
 from __future__ import annotations
 

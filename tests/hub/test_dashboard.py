@@ -1,4 +1,4 @@
-"""The dashboard at `/`, looked at with a real browser."""
+"""The dashboard at `/`, in a real browser."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_no_text_of_a_client_is_executed(page: Page, hub: Client, callback
     assert sorted(await page.evaluate(CHANGES)) == sorted(evil)
     links = await page.evaluate("[...document.links].map(link => link.protocol)")
     assert set(links) <= {"http:", "https:"}
-    for number in (1, 2, 3):  # what is no http(s) URI is no link
+    for number in (1, 2, 3):  # only http(s) URIs are links
         await page.click(f".change:nth-child({number} of :has(> span.uri)) span.uri")
     assert page.problems == []
 
@@ -117,7 +117,7 @@ async def test_it_shows_why_a_subscription_lags_and_an_admin_acts_on_it(
         await page.until(f"{BADGE}.dataset.state === 'retrying'")
         row = await page.text("#subscriptions tbody tr")
         assert re.search(r"retrying.*127\.0\.0\.1.*1 fragment.*503", row, re.DOTALL)
-        # What is asked for at the same time may have been so before and after it failed.
+        # Concurrent requests may have been sent before or after the failure.
         await page.until("document.querySelector('#health .figure').innerText === '1'")
         await page.until("document.querySelector('#failures li').innerText.includes('503')")
 
@@ -197,7 +197,7 @@ async def test_one_topic_can_be_selected_by_keyboard_too(page: Page, hub: Client
     await page.press("Enter")
     await page.until(f"!{shows(1)} && {shows(2)}")
     assert await page.text("#narrowed .subject") == other
-    await page.press("Tab")  # the focus did not get lost
+    await page.press("Tab")  # the focus was not lost
     assert await page.evaluate("document.activeElement.getAttribute('aria-label')") == (
         f"Open {other}"
     )

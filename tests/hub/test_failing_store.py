@@ -31,7 +31,7 @@ SUBSCRIPTION = Subscription(TOPIC, "https://a.example/", "secret", at(10**6), 0)
 
 
 class Disk:
-    """Counts what is asked of the database, and fails some of it.
+    """Counts the calls of the database, and fails some of them.
 
     Args:
         failing: The numbers of the calls that fail.
@@ -72,7 +72,7 @@ class Disk:
 
 
 async def again(attempt: Callable[[], Any]) -> Any:
-    """Try until it succeeds, as whoever publishes does."""
+    """Retry until it succeeds, as a publisher does."""
     for _ in range(9):
         try:
             return await attempt()
@@ -111,7 +111,7 @@ def content(text: str) -> Fragment:
 
 
 async def life(folder: Path, disk: Disk) -> None:
-    """What a hub does, with everything tried again until it is acknowledged."""
+    """Use all functions of a store, retrying each until it is acknowledged."""
     async with hub(folder, disk) as (store, topics, listener):
         for part in PARTS:
             await again(lambda part=part: topics.publish(TOPIC, part))
@@ -133,7 +133,7 @@ async def life(folder: Path, disk: Disk) -> None:
 
 
 async def aftermath(folder: Path) -> None:
-    """Look at what is on the disk, with a database that works."""
+    """Read the data with a working database."""
     database = sqlite3.connect(folder / "hub.sqlite")
     assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     assert (
@@ -161,7 +161,7 @@ async def test_a_run_without_failures(tmp_path: Path):
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: no power fails here."""
+    """A folder in memory if possible, since these tests need no durability."""
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         yield Path(name)
@@ -231,7 +231,7 @@ async def publish_at_once(folder: Path, disk: Disk) -> set[bytes]:
 
 
 class Writer:
-    """A writer whose transactions end when the test says so."""
+    """A writer whose transactions end when the test decides."""
 
     def __init__(self) -> None:
         self.submitted: list[asyncio.Future[Any]] = []
@@ -242,7 +242,7 @@ class Writer:
 
 
 async def turns() -> None:
-    """Let the event loop do what it has to do now."""
+    """Run all callbacks that are ready."""
     for _ in range(9):
         await asyncio.sleep(0)
 
@@ -253,7 +253,7 @@ async def test_cursors_are_written_one_after_another(monkeypatch: pytest.MonkeyP
     moving = cursors.CursorWriter(writer, "")  # type: ignore[arg-type]
     moving.move(TOPIC, "https://a.example/", 1)
     await turns()
-    moving.forget(TOPIC, "https://a.example/")  # nothing is left of what is being written
+    moving.forget(TOPIC, "https://a.example/")  # nothing of the running write remains
     moving.move(TOPIC, "https://b.example/", 1)
     await turns()
     assert len(writer.submitted) == 1

@@ -1,4 +1,4 @@
-"""What a selection leaves of a log: all that was asked for, over the same time."""
+"""Filtering of a log: a selection keeps all its entries, over the same time."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ SELECTS = st.builds(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Document]:
-    """Draw a log: fragments that chain, heartbeats that reach beyond, and now and then a gap."""
+    """Draw a log: contiguous fragments, overlapping heartbeats, and some gaps."""
     found, last, now = [], 0, 0
     for _ in range(draw(st.integers(1, 12))):
         now += draw(st.integers(1, 3))
@@ -169,7 +169,7 @@ def logs(draw: st.DrawFn) -> list[Document]:
 
 
 def time_of(fragments: list[Fragment]) -> list[tuple[Instant, Instant]]:
-    """Return the time that fragments cover, in pieces that do not meet."""
+    """Return the time that fragments cover, as intervals that are not adjacent."""
     pieces: list[tuple[Instant, Instant]] = []
     for fragment in fragments:
         assert fragment.from_ is not None
@@ -213,7 +213,7 @@ async def test_an_empty_fragment_is_sent_while_others_keep_arriving(
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
 
     class Busy(FilterCache):
-        """There is always something new by the time it is done."""
+        """A cache during whose work there is always a new entry."""
 
         ends = 1
 

@@ -108,7 +108,7 @@ def test_a_heartbeat_is_replaced_by_a_fragment_that_covers_it():
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[int]]:
-    """A history of changes, cut into fragments."""
+    """Return a history of changes, divided into fragments."""
     steps = draw(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), min_size=1))
     second = 0
     return [[second := second + step for step in part] for part in steps]

@@ -1,4 +1,4 @@
-"""Who is let in: tokens, programs of this machine, and pages of the hub itself."""
+"""Authorization by tokens, of local programs, and of pages of the hub itself."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_local_hub_refuses_requests_for_another_host(gate: Gate, name: str):
     rebound = request({"Host": name, "Origin": f"http://{name}"})
     with pytest.raises(Refusal, match="answers to localhost"):
         anonymous().check_name(rebound)
-    gate.check_name(rebound)  # where there are tokens, a proxy may call it anything
+    gate.check_name(rebound)  # with tokens, a proxy may use any name
 
 
 def test_another_machine_is_not_local():

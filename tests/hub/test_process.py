@@ -1,4 +1,4 @@
-"""A real `rsnotify hub`: killed, restarted, stopped, and started wrongly."""
+"""A real `rsnotify hub` process: killed, restarted, stopped, and started with wrong options."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_acknowledged_fragments_survive_kill_9(tmp_path: Path):
             assert total >= durable
             listener = await hub.listen(0)
             assert await heard(listener, total) == list(range(1, total + 1))
-            await listener.close()  # else the hub, as it ends, waits for its goodbye
+            await listener.close()  # otherwise the stopping hub waits for its close frame
             assert await ended(process, signal.SIGTERM) == 0
 
 
@@ -75,7 +75,7 @@ async def test_subscriptions_and_cursors_survive_kill_9(tmp_path: Path, callback
         await moved(hub, tmp_path, 3)
         callback.open.clear()
         await hub.accepted(fragment(3, 4))
-        await callback.delivery()  # it is not answered before the hub dies
+        await callback.delivery()  # not answered before the hub is killed
         await ended(process, signal.SIGKILL)
     callback.open.set()
     async with hub_process(tmp_path) as (hub, process):

@@ -26,7 +26,7 @@ XHTML = (
 
 
 class TopicServer:
-    """A Web site with one page, and places that lead to it."""
+    """A Web site with one page, and redirects to it."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -195,7 +195,7 @@ async def test_pings_during_a_fetch_share_the_next_one(
         async with asyncio.timeout(PATIENCE):
             await site.asked.wait()
         more = [asyncio.create_task(fetch(site.url)) for _ in range(20)]
-        await asyncio.sleep(0)  # each has begun
+        await asyncio.sleep(0)  # so that each has begun
         site.open.set()
         await asyncio.gather(first, *more)
         assert len(site.requests) == 2
@@ -259,7 +259,7 @@ async def test_a_redirect_to_an_invalid_url_is_not_followed(hub: Client, locatio
 async def test_a_redirect_to_a_private_address_is_not_followed(
     run_hub: RunHub, site: TopicServer, monkeypatch: pytest.MonkeyPatch
 ):
-    """The first server is reached as if it were a public one; the second is what it is."""
+    """The first server counts as public, the second as private."""
     async with serving(site.get) as outside:
         port = int(outside.rpartition(":")[2])
 

@@ -1,4 +1,4 @@
-"""Server-side request forgery: nobody makes the hub dial what only the hub can reach."""
+"""Server-side request forgery: no client can make the hub connect to private addresses."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SPELLINGS = [
 
 @asynccontextmanager
 async def at_ipv6(port: int) -> AsyncIterator[Server]:
-    """A server at loopback's IPv6 address; a machine without has nothing there to be dialled."""
+    """A server at the loopback address of IPv6; None on a machine without IPv6."""
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -89,7 +89,7 @@ async def test_a_hub_that_allows_private_addresses_would_connect_to_them(
 
 
 async def refused(hub: Client, watch: LogWatch, url: str, number: int) -> None:
-    """Wait until the hub has refused a callback: at once, or when it was to dial it."""
+    """Wait until the hub has refused a callback: at once, or when it would connect."""
     topic = f"{TOPIC}?{number}"
     status, _ = await hub.form(mode="subscribe", topic=topic, callback=url)
     assert status in (202, 400)
@@ -144,7 +144,7 @@ def public(monkeypatch: pytest.MonkeyPatch) -> str:
 async def test_a_name_that_changes_to_a_private_address_is_not_connected_to(
     run_hub: RunHub, watch: LogWatch, names: Names, public: str
 ):
-    """DNS rebinding: public when it is verified, private when it is delivered to."""
+    """DNS rebinding: public during verification, private during delivery."""
     names.addresses["callback.test"] = [public]
     async with (
         raw_server(confirm, host=public, port=free_port()) as callback,

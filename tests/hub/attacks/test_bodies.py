@@ -1,4 +1,4 @@
-"""Bodies and headers that are too large, or become so."""
+"""Bodies and headers that are too large, or become too large when decoded."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TOKEN = "a token of this test"
 
 
 def peak(pid: int) -> int:
-    """The most memory that a process had at once, in bytes."""
+    """Return the peak memory of a process, in bytes."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
 def bomb(kind: str, size: int) -> bytes:
-    """Something small that becomes large."""
+    """Return a small body that becomes large when decompressed."""
     if kind == "gzip":
         return gzip.compress(bytes(size), 9)
     return zlib.compress(bytes(size), 9)
@@ -66,7 +66,7 @@ async def posting(
     content_type: str = "application/xml",
     version: str = "1.1",
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Send the head of a POST, and nothing of its body."""
+    """Send the head of a POST without its body."""
     place = urlsplit(hub.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = [
@@ -160,7 +160,7 @@ async def test_fetching_an_endless_topic_ends_at_the_limit(run_hub: RunHub, call
         assert (status, "too large" in reason) == (502, True)
 
 
-#: What a callback answers with, and goes on to.
+#: Endless answers of a callback.
 FLOODS = {
     "a header": (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536),
     "headers": (b"HTTP/1.1 200 OK\r\n", b"X-Y: z\r\n" * 8192),
@@ -222,7 +222,7 @@ async def test_the_size_of_a_chunked_form_is_limited_too(hub: Client):
 
 
 async def test_huge_numbers_are_accepted_as_numbers(hub: Client, watch: LogWatch):
-    """A lease of 4,000 digits takes no time to read, and none to keep."""
+    """A lease of 4,000 digits is parsed and stored without delay."""
     for lease in ("9" * 4000, "9" * 19, "٣", "1e9", "-1", "0x10", " 5", "+5"):
         status, _ = await hub.form(
             mode="subscribe", topic=TOPIC, callback="http://127.0.0.1:9/", lease_seconds=lease

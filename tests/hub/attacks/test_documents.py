@@ -1,4 +1,4 @@
-"""XML attacks: nothing is expanded, nothing is fetched, and the hub lives on."""
+"""XML attacks: the hub expands nothing, fetches nothing, and keeps running."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SITEMAP = "http://www.sitemaps.org/schemas/sitemap/0.9"
 LAUGHS = '<!ENTITY a "ha">' + "".join(
     f'<!ENTITY {chr(98 + n)} "{f"&{chr(97 + n)};" * 10}">' for n in range(12)
 )
-#: What stands between `<!DOCTYPE root` and the root.
+#: The text between `<!DOCTYPE root` and the root element.
 DECLARATIONS = {
     "billion laughs": f" [{LAUGHS}]>",
     "external entity": ' [<!ENTITY m SYSTEM "{url}">]>',
@@ -85,7 +85,7 @@ async def test_references_in_a_document_are_passed_on_and_not_followed(
         assert victim.connections == 0
 
 
-#: What takes long to read, or cannot be read.
+#: Documents that take long to parse, or cannot be parsed.
 COSTLY = [
     b"<a>" * 300_000,
     b"<a>" * 100_000 + b"</a>" * 100_000,

@@ -1,4 +1,4 @@
-"""What somebody says who has no right to: in another's name, again, or between the lines."""
+"""Forged requests: without a right, in another's name, replayed, or with injected headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.hub.helpers import (
 TOKEN = "a token of this test"
 GRANTED = "https://source.example/a"
 
-#: Topics that look as if they were granted.
+#: Topics that resemble granted ones.
 HIJACKED = [
     "https://source.example/",
     "https://source.example/ab",
@@ -113,7 +113,7 @@ async def test_only_the_exact_token_is_accepted(guarded: Client):
 
 
 async def raw(hub: Client, head: list[str], body: bytes) -> int:
-    """Send a request that no HTTP library would make, and return the status; 0 if there is none."""
+    """Send a request that no HTTP library would send; return the status, 0 without an answer."""
     place = urlsplit(hub.url)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     lines = ["POST /websub HTTP/1.1", f"Content-Length: {len(body)}", "Connection: close", *head]
@@ -149,7 +149,7 @@ async def test_a_content_type_cannot_inject_a_header_into_a_delivery(
         lines = [*head, f'Link: <{topic}>; rel="self"', f"Content-Type: {content_type}"]
         status = await raw(hub, lines, b"odd")
         assert status in (0, 202, 400, 415), content_type
-        await hub.accepted(fragment(0, 1), topic=topic)  # whatever it did, the next is delivered
+        await hub.accepted(fragment(0, 1), topic=topic)  # in any case, the next one is delivered
         body = b""
         while body != fragment(0, 1):
             headers, body = await callback.delivery()
@@ -157,7 +157,7 @@ async def test_a_content_type_cannot_inject_a_header_into_a_delivery(
             assert status == 202 or body == fragment(0, 1)
 
 
-#: What is no URL, or would be more than one in a header.
+#: Texts that are no URL, or would inject a header.
 NO_URLS = [
     "https://source.example/\r\nX-Evil: 1",
     "https://source.example/\nX-Evil:%201",
@@ -191,7 +191,7 @@ async def test_a_url_cannot_inject_a_header(hub: Client, callback: Callback):
 
 
 async def test_the_host_header_is_not_trusted(hub: Client, callback: Callback):
-    """Links name the hub as it is configured, whatever a publisher calls it."""
+    """Links contain the configured URL of the hub, whatever the Host of a request."""
     await hub.subscribe(callback)
     assert (await hub.publish(fragment(0, 1), Host="localhost:1"))[0] == 202
     headers, _ = await callback.delivery()
@@ -216,7 +216,7 @@ async def test_a_challenge_is_valid_for_one_request(
 
 
 async def test_challenges_are_unpredictable(hub: Client, callback: Callback):
-    """What is seen of many tells nothing of the next: 256 bits that are not counted up."""
+    """Challenges are 256 random bits, so earlier ones reveal nothing of the next."""
     callback.confirms = False
     for number in range(50):
         await hub.form(mode="subscribe", topic=f"{TOPIC}?{number}", callback=callback.url)
@@ -241,14 +241,14 @@ async def test_a_replayed_fragment_is_not_delivered_again(hub: Client, callback:
 async def test_another_spelling_of_a_topic_cannot_replace_a_subscription(
     hub: Client, callback: Callback
 ):
-    """Two spellings are two topics: nobody gets what was published on another."""
+    """Two spellings are two topics: a subscriber of one receives nothing of the other."""
     await hub.subscribe(callback, topic="https://source.example/%61")
     await hub.accepted(fragment(0, 1), topic="https://source.example/a")
     await hub.accepted(fragment(0, 2), topic="https://source.example/%61")
     assert seconds_of((await callback.delivery())[1]) == [2]
 
 
-#: What a browser adds to the request of a page, or a proxy to anybody's.
+#: Header fields that a browser adds to the request of a page, or a proxy to any request.
 NOT_LOCAL = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},
@@ -261,7 +261,7 @@ NOT_LOCAL = [
 
 
 async def test_a_page_of_another_site_may_not_use_a_local_hub_without_tokens(hub: Client):
-    """A browser on this machine reaches the hub, whoever wrote the page that it shows."""
+    """A browser on this machine can reach the hub with the page of any site."""
     form = {"hub.mode": "publish", "hub.url": TOPIC}
     redeliver = "admin/subscriptions/0123456789abcdef0123456789abcdef/redeliver"
     for headers in NOT_LOCAL:
@@ -280,7 +280,7 @@ async def test_a_page_of_another_site_may_not_use_a_local_hub_without_tokens(hub
 
 
 async def test_no_text_of_a_client_becomes_markup(hub: Client):
-    """What is wrong is said as plain text, which no browser takes for anything else."""
+    """Errors are plain text, which no browser interprets as markup."""
     script = "<script>alert(1)</script>"
     for fields in ({"mode": script}, {"mode": "publish", "url": script}, {"mode": "subscribe"}):
         data = {"hub." + name: value for name, value in fields.items()}
@@ -294,7 +294,7 @@ async def test_no_text_of_a_client_becomes_markup(hub: Client):
 
 
 async def test_the_hub_cannot_be_its_own_callback(hub: Client, watch: LogWatch):
-    """A callback at the hub would be a way to make it talk to itself without end."""
+    """A callback at the hub itself would cause an endless loop."""
     paths = ("", "websub", "ws", "topics", "healthz", "metrics", "admin/status", "nowhere")
     for number, path in enumerate(paths):
         topic = f"{TOPIC}?{number}"

@@ -1,4 +1,4 @@
-"""What makes a reader spin or grow: published or fetched after a ping, it stops no hub."""
+"""Documents that make a parser loop or use much memory do not block the hub."""
 
 from __future__ import annotations
 

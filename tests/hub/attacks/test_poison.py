@@ -1,4 +1,4 @@
-"""Poisoned callbacks: what they do to themselves does not reach the others."""
+"""Poisoned callbacks affect no other callback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.hub.helpers import TOPIC, Callback, Client, RunHub, fragment, seconds
 
 
 def confirming(poison: Answer) -> Answer:
-    """Confirm subscriptions as one should, and answer deliveries with poison."""
+    """Confirm subscriptions correctly, and answer deliveries with poison."""
 
     async def answer(
         head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -118,7 +118,7 @@ async def test_a_poisoned_callback_delays_no_other(
 
 
 def hosts(names: Names, count: int) -> list[str]:
-    """Host names that all lead to this machine, as one attacker's own domain would."""
+    """Host names that all resolve to this machine, like those of an attacker's domain."""
     found = [f"host-{number}.evil.test" for number in range(count)]
     names.addresses.update((name, ["127.0.0.1"]) for name in found)
     return found
@@ -136,7 +136,7 @@ async def subscribe_all(hub: Client, names: list[str], port: int) -> None:
 async def test_verifications_that_hang_at_many_hosts_delay_no_other(
     run_hub: RunHub, callback: Callback, names: Names
 ):
-    """No request ends here by itself: who is served is so by fairness only."""
+    """No request ends by itself here, so others are served only because of fairness."""
     async with (
         run_hub(callback_seconds=1000) as hub,
         raw_server(hangs) as poisoned,

@@ -1,4 +1,4 @@
-"""What can be done to `GET /ws` by frames that no library would send."""
+"""Attacks on `GET /ws` with frames that no library would send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.hub.raw_sockets import BINARY, CLOSE, PING, TEXT, connect, frame
 
 SUBSCRIBE = json.dumps({"type": "subscribe", "topic": TOPIC, "since": None}).encode()
 
-#: What a client may not send, before or after it has subscribed.
+#: Frames that a client must not send, before or after it has subscribed.
 AGAINST_THE_RULES = {
     "not masked": frame(TEXT, SUBSCRIBE, masked=False),
     "reserved bits": frame(TEXT, SUBSCRIBE, flags=0x40),
@@ -70,7 +70,7 @@ async def test_a_fragmented_message_has_the_limit_of_a_whole_one(hub: Client):
             await socket.send(frame(TEXT, b"{", fin=False))
             for _ in range(20_000):
                 await socket.send(part)
-        await socket.end()  # the hub hangs up, though nothing ends the message
+        await socket.end()  # the hub disconnects, though the message does not end
 
 
 async def test_endless_empty_frames_do_not_fill_memory(hub: Client):
