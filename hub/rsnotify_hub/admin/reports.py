@@ -27,7 +27,10 @@ _NO_BACKLOG = Backlog(0, None)
 
 
 class Reports:
-    """Reads the state of the hub."""
+    """Reads the state of the hub.
+
+    A page that does not exist raises `Refusal`, a failing store `StorageError`.
+    """
 
     def __init__(
         self,
@@ -69,11 +72,7 @@ class Reports:
         )
 
     async def topics(self, query: TopicQuery) -> schemas.TopicList:
-        """Return a page of topics.
-
-        Raises:
-            Refusal: The page does not exist.
-        """
+        """Return a page of topics."""
         page = page_of(self._selected(query), TOPICS[query.sort], query)
         rows = (
             views.topic(
@@ -93,12 +92,7 @@ class Reports:
         return [] if state is None else [state]
 
     async def subscriptions(self, query: SubscriptionQuery) -> schemas.SubscriptionList:
-        """Return a page of subscriptions.
-
-        Raises:
-            Refusal: The page does not exist.
-            StorageError: The log cannot be read.
-        """
+        """Return a page of subscriptions."""
         selected = (
             each
             for each in self._callbacks.all()
@@ -110,11 +104,7 @@ class Reports:
     async def describe(
         self, deliveries: Sequence[Delivery]
     ) -> tuple[schemas.SubscriptionInfo, ...]:
-        """Return some subscriptions.
-
-        Raises:
-            StorageError: The log cannot be read.
-        """
+        """Return some subscriptions."""
         backlogs, now = await self._backlogs(deliveries), self._clock()
         return tuple(views.subscription(each, backlogs[each.id], now) for each in deliveries)
 
@@ -123,12 +113,7 @@ class Reports:
         return schemas.FailureList(tuple(rows))
 
     async def dead_letters(self, query: PageQuery) -> schemas.DeadLetterList:
-        """Return a page of subscriptions that were given up.
-
-        Raises:
-            Refusal: The page does not exist.
-            StorageError: The log cannot be read.
-        """
+        """Return a page of subscriptions that were given up."""
         given_up = (each for each in self._callbacks.all() if each.state is State.GIVEN_UP)
         page = page_of(given_up, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], query)
         backlogs = await self._backlogs(page.rows)

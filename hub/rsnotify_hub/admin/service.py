@@ -21,7 +21,11 @@ class UnknownId(RsnotifyError):
 
 
 class AdminService:
-    """Changes topics and subscriptions."""
+    """Changes topics and subscriptions.
+
+    Each operation raises `UnknownId` if there is no such topic or subscription, and `StorageError`
+    if the store fails; nothing has changed then, except that `drop_topic` may be incomplete.
+    """
 
     def __init__(self, topics: TopicLogs, callbacks: WebSubChannel, reports: Reports) -> None:
         self.reports = reports
@@ -29,51 +33,25 @@ class AdminService:
         self._callbacks = callbacks
 
     async def redeliver(self, id: str, request: Redelivery) -> SubscriptionInfo:
-        """Deliver pending fragments now, or all after an instant again.
-
-        Raises:
-            UnknownId: There is no such subscription.
-            Refusal: `since` is not an instant.
-            StorageError: The store failed, and nothing has changed.
-        """
+        """Deliver pending fragments now, or all after an instant again."""
         found = await self._callbacks.redeliver(id, _instant(request.since))
         return await self._info(id, found)
 
     async def suspend(self, id: str) -> SubscriptionInfo:
-        """Suspend deliveries until `resume`.
-
-        Raises:
-            UnknownId: There is no such subscription.
-            StorageError: The store failed, and nothing has changed.
-        """
+        """Suspend deliveries until `resume`."""
         return await self._info(id, await self._callbacks.suspend(id))
 
     async def resume(self, id: str) -> SubscriptionInfo:
-        """Continue deliveries after `suspend`, from the same position.
-
-        Raises:
-            UnknownId: There is no such subscription.
-            StorageError: The store failed, and nothing has changed.
-        """
+        """Continue deliveries after `suspend`, from the same position."""
         return await self._info(id, await self._callbacks.resume(id))
 
     async def drop(self, id: str) -> None:
-        """End a subscription, and send its callback the reason.
-
-        Raises:
-            UnknownId: There is no such subscription.
-            StorageError: The store failed, and the subscription continues.
-        """
+        """End a subscription, and send its callback the reason."""
         if not await self._callbacks.drop(id, DROPPED):
             raise _no_subscription()
 
     async def drop_topic(self, id: str) -> None:
-        """Delete a topic's log, and end its subscriptions. Publishing begins a new log.
-
-        Raises:
-            UnknownId: There is no such topic.
-            StorageError: Some could not be deleted; the request can be repeated.
-        """
+        """Delete a topic's log, and end its subscriptions. Publishing begins a new log."""
         topics = (state.topic for state in self._topics.states())
         topic = next((each for each in topics if topic_id(each) == id), None)
         if topic is None:

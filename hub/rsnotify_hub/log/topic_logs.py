@@ -42,7 +42,7 @@ class SortedNames:
 
 
 class TopicLogs:
-    """All logs."""
+    """All logs. Methods that use the store raise `StorageError` if it fails."""
 
     def __init__(
         self,
@@ -112,11 +112,7 @@ class TopicLogs:
         return [found.state for found in self._logs.values() if found.state]
 
     async def newest(self, *, after: tuple[Instant, str] | None, limit: int) -> list[LogState]:
-        """Return the state of some logs, the newest first (`Store.newest`).
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Return the state of some logs, the newest first (`Store.newest`)."""
         return await self._store.newest(after=after, limit=limit)
 
     def position(self, topic: str) -> int:
@@ -134,11 +130,7 @@ class TopicLogs:
         return found.recent.after(after, None) if found else None
 
     async def read(self, topic: str, *, after: int, since: Instant | None = None) -> list[LogEntry]:
-        """Read a page of a log, from memory if possible (`Store.read`).
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Read a page of a log, from memory if possible (`Store.read`)."""
         found = self._logs.get(topic)
         if found is None:
             return []
@@ -148,27 +140,15 @@ class TopicLogs:
         return await self._store.read(topic, after=after, since=since)
 
     async def changes(self, topic: str, *, since: Instant | None) -> list[LogEntry]:
-        """Read the entries of a log after an instant (`Store.changes`).
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Read the entries of a log after an instant (`Store.changes`)."""
         return await self._store.changes(topic, since=since)
 
     async def backlogs(self, topic: str, positions: Sequence[int]) -> list[Backlog]:
-        """Return the backlog after each of some positions (`Store.backlogs`).
-
-        Raises:
-            StorageError: The store cannot be read.
-        """
+        """Return the backlog after each of some positions (`Store.backlogs`)."""
         return await self._store.backlogs(topic, positions)
 
     async def trim(self) -> None:
-        """Trim the logs that nobody publishes to.
-
-        Raises:
-            StorageError: The store cannot be written.
-        """
+        """Trim the logs that nobody publishes to."""
         for topic, found in list(self._logs.items()):
             if found.state is None or found.writing is not None:
                 continue  # an append trims by itself

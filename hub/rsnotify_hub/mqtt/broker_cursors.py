@@ -13,6 +13,8 @@ _KNOWN = ""
 class BrokerCursors:
     """The cursor of a broker in each log, by the key of the selection; kept in the store.
 
+    `load` and `delete` raise `StorageError` if the store fails.
+
     A new broker begins with the newest fragment of each topic. Topics that begin later begin with
     their first fragment, and a part of a topic with its newest.
     """
@@ -23,11 +25,7 @@ class BrokerCursors:
         self._positions: dict[str, int] = {}
 
     async def load(self, topics: TopicLogs) -> None:
-        """Load the cursors, or store those of a new broker.
-
-        Raises:
-            StorageError: The store cannot be read or written.
-        """
+        """Load the cursors, or store those of a new broker."""
         self._positions = await self._store.bridged(self._broker)
         if _KNOWN not in self._positions:
             self._positions = {state.topic: state.position - 1 for state in topics.states()}
@@ -52,11 +50,7 @@ class BrokerCursors:
         self._store.move_bridged(self._broker, key, position)
 
     async def delete(self, selection: TopicSelection) -> None:
-        """Delete the cursor of a selection.
-
-        Raises:
-            StorageError: It could not be deleted from the store.
-        """
+        """Delete the cursor of a selection."""
         key = selection.key
         self._positions.pop(key, None)
         await self._store.unbridge(self._broker, key)
