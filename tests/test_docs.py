@@ -189,7 +189,7 @@ def test_every_configuration_of_a_hub_is_one(page: str, tmp_path: Path) -> None:
     for number, block in enumerate(blocks(page, "toml")):
         file = tmp_path / f"{number}.toml"
         file.write_text(with_secrets(block))
-        assert load_configuration(str(file)).publishers
+        assert load_configuration(str(file)).access.publishers
 
 
 def anchors(page: Path) -> set[str]:

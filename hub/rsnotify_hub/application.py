@@ -1,4 +1,4 @@
-"""The aiohttp application around a hub, and its server."""
+"""The aiohttp application of a hub, and its server."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from rsnotify_hub.dashboard.pages import add_dashboard
 from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
 from rsnotify_hub.http.listening import ProtocolSite, listen, url_of
 from rsnotify_hub.http.middleware import (
-    add_safe_headers,
-    identity_only,
-    of_client,
-    of_this_machine,
-    plain_reasons,
-    watched,
+    add_security_headers,
+    with_client_address,
+    with_guard,
+    with_host_check,
+    with_plain_reasons,
+    without_encoding,
 )
 from rsnotify_hub.hub import Clock, HubService, open_hub
 from rsnotify_hub.logging_setup import RequestTextFilter
@@ -45,20 +45,20 @@ _SHUTDOWN_SECONDS = 5.0
 
 
 def utc_now() -> datetime:
-    """Tell the current instant."""
     return datetime.now(UTC)
 
 
 def create_application(
     configuration: HubConfiguration, *, public_url: str, anonymous: bool, clock: Clock = utc_now
 ) -> web.Application:
-    """Make the application of one hub.
+    """Return the application of one hub.
 
     Args:
-        configuration: The settings; `host` and `port` are not looked at.
-        public_url: How others reach it, ending in `/`.
-        anonymous: Whether local peers may publish without a token if there are no publishers.
-        clock: Tells the current instant.
+        configuration: The settings; `host` and `port` are not used.
+        public_url: The hub's URL for others, ending in `/`.
+        anonymous: Whether programs on this machine may publish without a token if there are no
+            publishers.
+        clock: Returns the current instant.
     """
 
     async def hub_of_app(app: web.Application) -> AsyncIterator[None]:
@@ -68,20 +68,21 @@ def create_application(
             app[HUB] = hub
             yield
 
-    proxies = TrustedProxies(configuration.trusted_proxies, configuration.forwarded_header)
+    server = configuration.server
+    proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
     app = web.Application(
-        client_max_size=configuration.max_fragment_bytes,
+        client_max_size=configuration.intake.max_fragment_bytes,
         middlewares=[
-            watched,
-            of_client(proxies),
-            plain_reasons(_statistics),
-            of_this_machine(lambda request: request.config_dict[HUB].gate),
-            identity_only,
+            with_guard,
+            with_client_address(proxies),
+            with_plain_reasons(_statistics),
+            with_host_check(lambda request: request.config_dict[HUB].gate),
+            without_encoding,
         ],
     )
-    app.on_response_prepare.append(add_safe_headers)
+    app.on_response_prepare.append(add_security_headers)
     app.cleanup_ctx.append(hub_of_app)
-    app.on_shutdown.append(_say_goodbye)
+    app.on_shutdown.append(_close_websockets)
     app.router.add_post("/websub", _websub, expect_handler=defer_continue)
     app.router.add_get("/ws", _websocket)
     app.router.add_get("/topics", _topics)
@@ -102,7 +103,7 @@ async def _websocket(request: web.Request) -> web.StreamResponse:
 
 
 async def _topics(request: web.Request) -> web.Response:
-    return await request.app[HUB].memory.handle(request)
+    return await request.app[HUB].change_memory.handle(request)
 
 
 async def _healthz(request: web.Request) -> web.Response:
@@ -118,8 +119,8 @@ async def _metrics(request: web.Request) -> web.Response:
     return request.app[HUB].metrics.answer()
 
 
-async def _say_goodbye(app: web.Application) -> None:
-    if HUB in app:  # it is not when the start failed
+async def _close_websockets(app: web.Application) -> None:
+    if HUB in app:  # absent if the start failed
         await app[HUB].websockets.close()
 
 
@@ -138,56 +139,57 @@ async def serve(
 
     Args:
         configuration: The settings.
-        source: Where they came from, to take up new grants when a file changes.
-        clock: Tells the current instant.
+        source: The places of the settings, to reload the grants when a file changes.
+        clock: Returns the current instant.
 
     Returns:
         A context with the URL that the hub listens at; leaving it stops the hub.
 
     Raises:
-        ConfigurationError: The address, the port or the data folder cannot be had, or the hub
-            would be open to others without saying who may publish.
+        ConfigurationError: The address, the port or the data folder is not available, or the hub
+            can be reached by others and nobody may publish on it.
     """
-    with listen(configuration.host, configuration.port) as listener:
+    server = configuration.server
+    with listen(server.host, server.port) as listener:
         public_url = _public_url(configuration, listener)
         local = _is_local(configuration, listener)
         _check_grants(configuration, local=local)
-        app = create_application(
-            configuration,
-            public_url=public_url,
-            anonymous=local,
-            clock=clock,
-        )
+        app = create_application(configuration, public_url=public_url, anonymous=local, clock=clock)
         runner = web.AppRunner(
             app,
             access_log=None,
             shutdown_timeout=_SHUTDOWN_SECONDS,
-            keepalive_timeout=configuration.idle_seconds,
+            keepalive_timeout=server.idle_seconds,
             auto_decompress=False,  # a small body cannot become a large one
             logger=_http_log(),
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(runner.cleanup)
             await runner.setup()
-            watch = make_timeout_watch(configuration, app[HUB].statistics)
+            watch = make_timeout_watch(
+                server,
+                request_seconds=configuration.intake.request_seconds,
+                statistics=app[HUB].statistics,
+            )
             stack.callback(watch.close)
-            app[HUB].connections = lambda: watch.seats.count
+            app[HUB].connections = lambda: watch.limit.count
             assert runner.server is not None
             protocols = partial(ConnectionGuard, runner.server, watch)
             await ProtocolSite(runner, listener, protocols).start()
             if source is not None:
-                rotation = GrantReloader(app[HUB].gate, source, configuration)
-                stack.callback(asyncio.create_task(rotation.run()).cancel)
+                reloader = GrantReloader(app[HUB].gate, source, configuration)
+                stack.callback(asyncio.create_task(reloader.run()).cancel)
             yield url_of(listener)
 
 
 def _check_grants(configuration: HubConfiguration, *, local: bool) -> None:
-    """Refuse to be open without saying to whom."""
-    granted = configuration.publishers or configuration.open_topics or configuration.jwt_algorithms
-    if not local and not granted and not configuration.mqtt_channels:
+    """Refuse to start a hub that others can reach and nobody may publish on."""
+    access = configuration.access
+    granted = access.publishers or access.open_topics or access.jwt_algorithms
+    if not local and not granted and not configuration.mqtt.channels:
         raise ConfigurationError(
-            "others reach this hub, and nobody may publish on it: name publishers in its "
-            "configuration, or listen on a loopback address without a public URL elsewhere"
+            "other machines can reach this hub, but nobody may publish on it: name publishers in "
+            "its configuration, or listen on a loopback address without a public URL elsewhere"
         )
 
 
@@ -199,7 +201,7 @@ def _http_log() -> logging.Logger:
 
 
 def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str:
-    url = configuration.public_url or url_of(listener)
+    url = configuration.server.public_url or url_of(listener)
     try:
         return check_url(url, "the public URL").rstrip("/") + "/"
     except Refusal as refusal:
@@ -207,9 +209,10 @@ def _public_url(configuration: HubConfiguration, listener: socket.socket) -> str
 
 
 def _is_local(configuration: HubConfiguration, listener: socket.socket) -> bool:
-    """Tell whether only this machine reaches the hub: a proxy would bring in others."""
-    if configuration.trusted_proxies:
+    """Return whether only this machine can reach the hub; a proxy would let others reach it."""
+    server = configuration.server
+    if server.trusted_proxies:
         return False
-    host = urlsplit(configuration.public_url or url_of(listener)).hostname or ""
+    host = urlsplit(server.public_url or url_of(listener)).hostname or ""
     local = host == "localhost" or is_loopback(host)
     return local and is_loopback(listener.getsockname()[0])

@@ -1,4 +1,4 @@
-"""How the hub writes its log: lines of text, or JSON objects."""
+"""The format of the program's log: JSON lines, and no text of clients' requests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from rsnotify.format.datetimes import format_datetime
 
-#: What every record has; the rest are the fields of an event.
+#: The attributes of every record; all others were given as `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonLogFormatter(logging.Formatter):
-    """Writes each record as one JSON object on one line.
+    """Formats each record as one JSON object on one line.
 
-    Its members are `time`, `level`, `logger`, `message`, `exception` where there is one, and
-    whatever was given as `extra`.
+    Its members are `time`, `level`, `logger`, `message`, `exception` if there is one, and those
+    given as `extra`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, without its end."""
         fields = {name: value for name, value in vars(record).items() if name not in _STANDARD}
         line = {
             "time": format_datetime(datetime.fromtimestamp(record.created, UTC)),
@@ -37,14 +36,13 @@ class JsonLogFormatter(logging.Formatter):
 
 
 class RequestTextFilter(logging.Filter):
-    """Keeps what a client sent out of the log of the HTTP server.
+    """Keeps the text of requests out of the log of the HTTP server.
 
-    aiohttp logs a request that it cannot parse with the line at fault, which may be the one with
-    a token.
+    aiohttp logs a request that it cannot parse with the line at fault, which may contain a token.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Leave the error's own words out, if it is the client's."""
+        """Remove the error of a malformed request from a record."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             record.exc_info = None
@@ -53,6 +51,5 @@ class RequestTextFilter(logging.Filter):
 
 
 def use_json_logs(root: logging.Logger) -> None:
-    """Let everything that is logged be JSON."""
     for handler in root.handlers:
         handler.setFormatter(JsonLogFormatter())

@@ -69,7 +69,7 @@ def test_what_a_prefix_grants_is_below_it_when_dots_are_resolved(prefix: str, en
 
 
 @given(prefix=ENDINGS, topic=ENDINGS)
-def test_what_does_not_begin_with_a_prefix_is_not_granted(prefix: str, topic: str):
+def test_a_topic_without_a_granted_prefix_is_not_granted(prefix: str, topic: str):
     if is_granted("https://a.example/" + prefix, "https://a.example/" + topic):
         assert topic.startswith(prefix)
 
@@ -105,5 +105,5 @@ def test_open_topics_are_served_and_open_to_nothing_but_pings():
     assert grants.grant("a" * 16) == Grant()
 
 
-def test_who_has_a_token_is_not_shown():
+def test_the_repr_of_a_grant_has_no_digest():
     assert "a" * 64 not in repr((PublisherGrant("a" * 64, ()), AdminGrant("a" * 64)))

@@ -1,4 +1,4 @@
-"""New grants without a restart: files of settings are read again when they change."""
+"""Replaces the grants without a restart when a settings file changes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ log = logging.getLogger("rsnotify.hub.access")
 
 
 class GrantReloader:
-    """Looks after the files, and gives the gate new grants.
-
-    Args:
-        gate: Whose grants they are.
-        source: Where the settings come from.
-        configuration: What was read from there at the start.
-    """
+    """Watches the settings files, and gives the gate new grants."""
 
     def __init__(
         self, gate: Gate, source: ConfigurationSource, configuration: HubConfiguration
@@ -30,15 +24,15 @@ class GrantReloader:
         self._gate = gate
         self._source = source
         self._configuration = configuration
-        self._looking = FileWatch(source.files(configuration))
+        self._watch = FileWatch(source.files(configuration))
 
     async def run(self) -> None:
-        """Look until cancelled."""
-        while self._looking.files:
-            await self._looking.changed()
-            await self._take_up()
+        """Watch until cancelled."""
+        while self._watch.files:
+            await self._watch.changed()
+            await self._reload()
 
-    async def _take_up(self) -> None:
+    async def _reload(self) -> None:
         try:
             configuration = await asyncio.to_thread(self._source.load)
         except ConfigurationError as error:
@@ -48,12 +42,12 @@ class GrantReloader:
             log.exception("the grants stay as they are")
             return
         if configuration != self._configuration:
-            self._give(configuration)
+            self._replace_grants(configuration)
 
-    def _give(self, configuration: HubConfiguration) -> None:
+    def _replace_grants(self, configuration: HubConfiguration) -> None:
         self._configuration = configuration
-        # Whoever took the last token away did not mean to let everybody in.
+        # Removing the last token must not open the hub to everybody.
         anonymous = self._gate.grants.anonymous
         self._gate.grants = grants_of(configuration, anonymous=anonymous)
-        self._looking.look_at(self._source.files(configuration))
-        log.info("the grants were read anew")
+        self._watch.look_at(self._source.files(configuration))
+        log.info("the grants were reloaded")

@@ -1,10 +1,13 @@
-"""What travels over the admin API. `openapi.py` describes it from these classes alone.
+"""The JSON of the admin API: queries, request bodies and answers.
 
-Of a callback only its host is told, since its path and query may hold a secret.
+`openapi.py` describes the API from these classes alone: the first sentence of a class and its
+`Args:` become the descriptions. Of a callback only the host is shown, since its path and query may
+contain a secret.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -12,25 +15,103 @@ from msgspec import Meta, Struct, field
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.websub.delivery.delivery import DeliveryState
 
+#: The largest number of rows on a page.
+MAX_ROWS = 1000
+
 _When = Annotated[Instant, Meta(tz=True)]
+
+
+class Redelivery(Struct, frozen=True, forbid_unknown_fields=True):
+    """The begin of a redelivery.
+
+    Args:
+        since: A W3C Datetime: deliver all changes after it again. If it is absent, the pending
+            fragments are delivered at once.
+    """
+
+    since: str | None = None
+
+
+class NoParameters(Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters."""
+
+
+class TopicOrder(StrEnum):
+    """The order of topics: by URI, or the last changed first."""
+
+    TOPIC = "topic"
+    RECEIVED = "received"
+
+
+class SubscriptionOrder(StrEnum):
+    """The order of subscriptions: by topic, or by state (given up, retrying, suspended, active).
+
+    In the order by state, those that have lagged for longest are the first of each state.
+    """
+
+    TOPIC = "topic"
+    TROUBLE = "trouble"
+
+
+class PageQuery(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A page.
+
+    Args:
+        limit: The largest number of rows.
+        after: The `next` of the page before.
+    """
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_ROWS)] = 100
+    after: str = ""
+
+
+class TopicQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A page of topics.
+
+    Args:
+        limit: The largest number of rows.
+        after: The `next` of the page before, in the same order.
+        topic: Only this topic.
+        sort: The order: by URI, or `received` for the last changed first.
+    """
+
+    topic: str | None = None
+    sort: TopicOrder = TopicOrder.TOPIC
+
+
+class SubscriptionQuery(PageQuery, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A page of subscriptions.
+
+    Args:
+        limit: The largest number of rows.
+        after: The `next` of the page before, in the same order.
+        topic: Only subscriptions of this topic.
+        state: Only subscriptions in this state.
+        sort: The order: by topic, or `trouble` for given up, retrying, suspended and active, and
+            the longest lag first in each state.
+    """
+
+    topic: str | None = None
+    state: DeliveryState | None = None
+    sort: SubscriptionOrder = SubscriptionOrder.TOPIC
 
 
 class StatusInfo(Struct, frozen=True, kw_only=True):
     """The hub as a whole.
 
     Args:
-        version: Its version.
-        started: When it started; all that is counted is counted since then.
-        now: What its clock says.
-        topics: How many topics have a log.
-        subscriptions: How many WebSub subscriptions there are.
-        states: How many of them stand in which state.
-        websockets: How many WebSockets are open.
-        accepted: Fragments that were made durable.
+        version: The version of the hub.
+        started: When it started; all counts begin then.
+        now: The time of its clock.
+        topics: The number of topics with a log.
+        subscriptions: The number of WebSub subscriptions.
+        states: The number of subscriptions in each state.
+        websockets: The number of open WebSockets.
+        accepted: Fragments that became durable.
         accepted_bytes: Their bytes.
-        deliveries: Deliveries, and tries at them, by way and outcome.
-        log_bytes: The bytes of all fragments that are kept.
-        admin: Always true, since only an admin is told.
+        deliveries: Deliveries and attempts, by transport and outcome.
+        log_bytes: The bytes of all kept fragments.
+        admin: Always true, since only admins receive this.
     """
 
     version: str
@@ -48,19 +129,19 @@ class StatusInfo(Struct, frozen=True, kw_only=True):
 
 
 class TopicInfo(Struct, frozen=True, kw_only=True):
-    """A topic, and who listens to it.
+    """A topic and its subscribers.
 
     Args:
-        id: What it is called in paths of this API.
+        id: Its identifier in paths of this API.
         topic: Its URI.
-        through: The latest instant that any fragment reached.
-        received: When the last fragment came.
-        begins: The instant that the kept part of the log reaches back to.
-        kept: How many fragments are kept.
+        through: The latest `until` of all fragments.
+        received: When the last fragment arrived.
+        begins: The instant at which the kept part of the log begins.
+        kept: The number of kept fragments.
         bytes: Their bytes.
-        rate: Fragments a second, over the last ten seconds.
-        websockets: How many WebSockets listen.
-        subscriptions: How many WebSub subscriptions it has.
+        rate: Fragments per second, over the last ten seconds.
+        websockets: The number of WebSockets subscribed to it.
+        subscriptions: The number of its WebSub subscriptions.
     """
 
     id: str
@@ -80,8 +161,8 @@ class TopicList(Struct, frozen=True):
 
     Args:
         topics: The topics.
-        total: How many there are on all pages together.
-        next: What to ask for as `after` to get the next page; null on the last.
+        total: Their number on all pages together.
+        next: The `after` of the next page; null on the last page.
     """
 
     topics: tuple[TopicInfo, ...]
@@ -93,10 +174,10 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
     """A delivery that failed.
 
     Args:
-        at: When.
-        status: The HTTP status of the answer; null when there was none.
+        at: The instant.
+        status: The HTTP status of the answer; null without an answer.
         reason: Why it failed.
-        excerpt: The first bytes of the answer's body, as text of a stranger.
+        excerpt: The beginning of the body of the answer.
     """
 
     at: _When
@@ -106,19 +187,19 @@ class FailureInfo(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionInfo(Struct, frozen=True, kw_only=True):
-    """A WebSub subscription, and how its deliveries go.
+    """A WebSub subscription and the state of its deliveries.
 
     Args:
-        id: What it is called in paths of this API.
+        id: Its identifier in paths of this API.
         topic: The URI of its topic.
         host: The host of its callback.
-        state: How it stands.
+        state: Its state.
         expires: When its lease ends.
-        lag_seconds: How long it has been behind; 0 when it is up to date.
-        behind: How many fragments wait for it.
-        failures: How many tries failed in a row.
-        retry_at: When the next try is due; null when none is.
-        last_failure: The last delivery that failed, if any did since the hub started.
+        lag_seconds: How long it has been behind; 0 if it is up to date.
+        behind: The number of fragments it has not received.
+        failures: The number of consecutive failed attempts.
+        retry_at: When the next attempt is due; null if none is.
+        last_failure: Its last failed delivery since the hub started.
     """
 
     id: str
@@ -138,8 +219,8 @@ class SubscriptionList(Struct, frozen=True):
 
     Args:
         subscriptions: The subscriptions.
-        total: How many there are on all pages together.
-        next: What to ask for as `after` to get the next page; null on the last.
+        total: Their number on all pages together.
+        next: The `after` of the next page; null on the last page.
     """
 
     subscriptions: tuple[SubscriptionInfo, ...]
@@ -148,16 +229,16 @@ class SubscriptionList(Struct, frozen=True):
 
 
 class SubscriptionFailure(Struct, frozen=True, kw_only=True):
-    """A delivery that failed, and whose it was.
+    """A delivery that failed, and its subscription.
 
     Args:
-        id: The subscription.
+        id: The identifier of the subscription.
         topic: The URI of its topic.
         host: The host of its callback.
-        at: When.
-        status: The HTTP status of the answer; null when there was none.
+        at: The instant.
+        status: The HTTP status of the answer; null without an answer.
         reason: Why it failed.
-        excerpt: The first bytes of the answer's body, as text of a stranger.
+        excerpt: The beginning of the body of the answer.
     """
 
     id: str
@@ -170,7 +251,7 @@ class SubscriptionFailure(Struct, frozen=True, kw_only=True):
 
 
 class FailureList(Struct, frozen=True):
-    """The last failures, newest first. The hub remembers a bounded number of them.
+    """The last failures, newest first. The hub remembers a limited number of them.
 
     Args:
         failures: The failures.
@@ -180,16 +261,16 @@ class FailureList(Struct, frozen=True):
 
 
 class DeadLetterInfo(Struct, frozen=True, kw_only=True):
-    """What is not delivered any more to one subscription until its topic changes.
+    """The fragments that one subscription is not sent until its topic changes.
 
     Args:
-        id: The subscription.
+        id: The identifier of the subscription.
         topic: The URI of its topic.
         host: The host of its callback.
         given_up_since: When the hub gave up.
-        from_: Where the interval begins that waits (exclusive); null if nothing is kept of it.
-        until: Where it ends.
-        fragments: How many fragments wait.
+        from_: The begin of their interval (exclusive); null if none of them is kept.
+        until: The end of their interval.
+        fragments: Their number.
         last_failure: The last delivery that failed.
     """
 
@@ -208,8 +289,8 @@ class DeadLetterList(Struct, frozen=True):
 
     Args:
         dead_letters: The dead letters.
-        total: How many there are on all pages together.
-        next: What to ask for as `after` to get the next page; null on the last.
+        total: Their number on all pages together.
+        next: The `after` of the next page; null on the last page.
     """
 
     dead_letters: tuple[DeadLetterInfo, ...]
@@ -218,7 +299,7 @@ class DeadLetterList(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True):
-    """Why a request was not done; nothing of it was.
+    """The reason why a request failed; it had no effect.
 
     Args:
         error: The reason, in one sentence.

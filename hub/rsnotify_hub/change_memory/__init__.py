@@ -1,1 +1,1 @@
-"""The change memory: the logs as standard Change Lists, for when a Source cannot be asked."""
+"""The change memory: `GET /topics`, the list of topics and the past changes of each."""

@@ -1,42 +1,55 @@
-"""`GET /topics`: the list of topics; with `topic`, the change memory of one."""
+"""The handler of `GET /topics`: the list of topics, or with `topic` a page of its changes."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Mapping
 from hashlib import blake2b
 from urllib.parse import urlencode
 
 import msgspec
 from aiohttp import web
+from msgspec import Struct
 
-from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.mqtt.names import Broker
-from rsnotify_hub.change_memory import topic_list as listing
+from rsnotify_hub.change_memory import topic_list
 from rsnotify_hub.change_memory.pages import (
     ChangeMemoryPage,
     UnknownChanges,
     capability_list_links,
     make_page,
 )
-from rsnotify_hub.change_memory.questions import (
-    MOST_TOPICS,
-    USUAL_CHANGES,
-    USUAL_TOPICS,
-    ChangeMemoryQuestion,
-    read_limit,
-    read_question,
-)
 from rsnotify_hub.log.fragments import read_stored
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.log.topic_logs import TopicLogs
+from rsnotify_hub.refusals import Code, Refusal
 
-#: How many pages are made at once: each is held in memory, and takes time of the processor.
-_AT_ONCE = 2
+#: How many pages are made at the same time, since each takes memory and CPU time.
+_CONCURRENCY = 2
+#: The default and the largest number of changes on a page, and of topics on a page of the list.
+DEFAULT_CHANGES, MAX_CHANGES = 1_000, 10_000
+DEFAULT_TOPICS, MAX_TOPICS = 100, 1_000
 
 _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+
+
+class ChangeMemoryQuestion(Struct, frozen=True):
+    """A request for a page of changes.
+
+    Args:
+        topic: The topic.
+        since: Changes later than this; None for all known changes.
+        limit: The largest number of changes.
+    """
+
+    topic: str
+    since: Instant | None
+    limit: int
 
 
 class HubChangeMemory:
@@ -44,21 +57,21 @@ class HubChangeMemory:
 
     Args:
         topics: The logs.
-        url: Where others reach this, for links.
-        broker: The MQTT broker that others reach, if there is one.
+        url: The URL of this handler, for links.
+        broker: The MQTT broker of Destinations, if there is one.
     """
 
     def __init__(self, topics: TopicLogs, url: str, broker: Broker | None = None) -> None:
         self._broker = broker
         self._topics = topics
         self._url = url
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer with the list of topics, or with a page of changes."""
         if "topic" not in request.query:
             return await self._list(request)
-        question = read_question(request.query)
+        question = _read_question(request.query)
         state = self._topics.state(question.topic)
         if state is None:
             raise web.HTTPNotFound(text="this hub has nothing of that topic\n")
@@ -72,14 +85,14 @@ class HubChangeMemory:
         return web.Response(body=body, content_type="application/xml", headers=headers)
 
     async def _list(self, request: web.Request) -> web.Response:
-        limit = read_limit(request.query, usual=USUAL_TOPICS, most=MOST_TOPICS)
-        begins = listing.read_place(request.query.get("after"))
+        limit = _read_limit(request.query, default=DEFAULT_TOPICS, maximum=MAX_TOPICS)
+        begins = topic_list.read_cursor(request.query.get("after"))
         found = await self._topics.newest(after=begins, limit=limit + 1)
         page = found[:limit]
-        after = listing.place_of(page[-1]) if len(found) > limit else None
+        after = topic_list.cursor_after(page[-1]) if len(found) > limit else None
         answer = {
             "topics": [
-                listing.row(state, self._link(topic=state.topic), self._broker) for state in page
+                topic_list.row(state, self._link(topic=state.topic), self._broker) for state in page
             ],
             "next": None if after is None else self._link(after=after, limit=limit),
         }
@@ -87,7 +100,7 @@ class HubChangeMemory:
         return web.Response(body=body, content_type="application/json", headers=_HEADERS)
 
     async def _page(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
-        async with self._room:
+        async with self._slots:
             entries = await self._topics.changes(question.topic, since=question.since)
             if not entries:
                 return await self._end(question, state)
@@ -101,7 +114,7 @@ class HubChangeMemory:
             return await asyncio.to_thread(write_document, self._document(page, question))
 
     async def _end(self, question: ChangeMemoryQuestion, state: LogState) -> bytes:
-        """Write the page after the last: empty until something changes."""
+        """Write the page at the end of the log, which is empty until something changes."""
         since = question.since
         if since is None or (not state.kept and since < state.through):
             raise self._gone(question, UnknownChanges(since, state.through))
@@ -131,7 +144,7 @@ class HubChangeMemory:
         )
 
     def _changes(self, question: ChangeMemoryQuestion, since: Instant) -> str:
-        limit = {} if question.limit == USUAL_CHANGES else {"limit": question.limit}
+        limit = {} if question.limit == DEFAULT_CHANGES else {"limit": question.limit}
         return self._link(topic=question.topic, since=format_datetime(since), **limit)
 
     def _link(self, **query: str | int) -> str:
@@ -139,6 +152,30 @@ class HubChangeMemory:
 
 
 def _tag(state: LogState, question: ChangeMemoryQuestion) -> str:
-    """Return what tells one answer from another, without reading the log for it."""
+    """Return the entity tag of an answer, without reading the log."""
     log = (state.first, state.position, state.through, state.received)
     return blake2b(repr((log, question)).encode(), digest_size=12).hexdigest()
+
+
+def _read_question(query: Mapping[str, str]) -> ChangeMemoryQuestion:
+    since = query.get("since")
+    return ChangeMemoryQuestion(
+        topic=query["topic"],
+        since=None if since is None else _instant(since),
+        limit=_read_limit(query, default=DEFAULT_CHANGES, maximum=MAX_CHANGES),
+    )
+
+
+def _read_limit(query: Mapping[str, str], *, default: int, maximum: int) -> int:
+    limit = query.get("limit", str(default))
+    if not re.fullmatch(r"0*[1-9]\d{0,17}", limit, re.ASCII):
+        raise Refusal(Code.BAD_REQUEST, "limit: it is not a whole number above 0")
+    return min(int(limit), maximum)
+
+
+def _instant(text: str) -> Instant:
+    try:
+        # The + of a time zone that was not escaped arrives as a space.
+        return parse_datetime(text.replace(" ", "+") if "T" in text else text)
+    except ValueError as error:
+        raise Refusal(Code.BAD_REQUEST, f"since: {error}") from None

@@ -1,11 +1,11 @@
-"""From fragments of a log to a page of its change memory. Nothing here does I/O.
+"""Makes a page of the change memory from the fragments of a log, without I/O.
 
-Theory of operation. A page covers (since, until]: it begins where it was asked for, and ends
-where what the log knows without a hole ends, or where the page is full. Fragments may overlap,
-or have come out of order, so their entries are put in order and each change stands there once.
-The next page begins where this one ends. A page that covers nothing has no `until` and no next
-page: it is the end of the log, to be asked for again. A hole in the log is never passed over in
-silence: the reader is told where the log goes on, and gets what lies between from the Source.
+Theory of operation. A page covers (since, until]: it begins at the requested instant, and ends at
+the first gap in the log, at the end of the log, or when the page is full. Fragments may overlap or
+be out of order, so their entries are sorted, and each change is on the page once. The next page
+begins at the end of this one. A page at the end of the log covers nothing: it has no `until` and no
+next page, and can be requested again. If there is a gap at the requested instant, the error names
+the instant after the gap; the client gets the changes in between from the Source.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rsnotify_hub.log.fragments import Fragment, read_stored
 
 
 class UnknownChanges(RsnotifyError):
-    """The log does not have what changed since an instant.
+    """The log does not have all changes since an instant.
 
     Args:
         since: The instant.
-        begins: Where the log goes on; None if it does not.
+        begins: The instant at which the log continues; None if it does not.
     """
 
     def __init__(self, since: Instant | None, begins: Instant | None) -> None:
@@ -39,24 +39,23 @@ class UnknownChanges(RsnotifyError):
         super().__init__(since, begins)
 
     def __str__(self) -> str:
-        """Return what is not known, and what to do."""
         missing = "nothing is kept"
         if self.begins is not None and self.since is not None:
             missing = (
                 f"changes between {format_datetime(self.since)} and "
                 f"{format_datetime(self.begins)} are not known"
             )
-        return f"{missing}; get them from the Source, then ask for what changed since"
+        return f"{missing}; get them from the Source, then request the changes since"
 
 
 class ChangeMemoryPage(Struct, frozen=True):
-    """A page.
+    """A page of changes.
 
     Args:
-        since: Where it begins (exclusive).
-        until: Where it ends; the same where the log knows nothing later.
-        entries: All changes between, in the order in which they happened.
-        up: What leads to the Capability List, as the last fragment has it.
+        since: Its begin (exclusive).
+        until: Its end; equal to `since` at the end of the log.
+        entries: All changes in between, in chronological order.
+        up: The links of the last fragment to the Capability List.
     """
 
     since: Instant
@@ -68,15 +67,15 @@ class ChangeMemoryPage(Struct, frozen=True):
 def make_page(
     fragments: Sequence[Fragment], *, since: Instant | None, limit: int
 ) -> ChangeMemoryPage:
-    """Make the page of what changed since an instant.
+    """Return the page of changes since an instant.
 
     Args:
-        fragments: What a log has of the time after it (`Store.changes`), at least one.
-        since: The instant; None for as early as the log goes back.
-        limit: How many entries there may be. There are more only where they are of one instant.
+        fragments: The fragments of a log after it (`Store.changes`), at least one.
+        since: The instant; None for the begin of the log.
+        limit: The largest number of entries; exceeded only if they are all of one instant.
 
     Raises:
-        NotKnown: There is a hole in the log at the instant.
+        UnknownChanges: There is a gap in the log at the instant.
     """
     ordered = sorted(fragments, key=lambda fragment: fragment.begins)
     since = ordered[0].begins if since is None else since
@@ -102,7 +101,7 @@ def make_page(
 
 
 def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment], Instant]:
-    """Take fragments as long as none leaves a hole, and return where they end."""
+    """Return the fragments up to the first gap, and their end."""
     until = since
     chain = []
     for fragment in ordered:
@@ -116,8 +115,8 @@ def _chain(ordered: Sequence[Fragment], since: Instant) -> tuple[list[Fragment],
 def _later(document: Document, fragment: Fragment, since: Instant) -> list[Change]:
     """Return the changes of a fragment that are later than an instant.
 
-    Those of the very instant count too where the fragment begins there: a Source of second
-    granularity may find another change of a second that it has told of already.
+    Changes at the instant count too if the fragment begins there: a Source with a precision of
+    seconds may record another change of a second that it has already published.
     """
     at_it = fragment.from_ is not None and fragment.from_ >= since
     changes = notification_coverage(document).changes
@@ -136,7 +135,7 @@ def _joined(parts: Sequence[Sequence[Change]]) -> list[Change]:
 
 
 def _cut(instants: Sequence[Instant], since: Instant, limit: int) -> int:
-    """Count how many changes a page takes: whole instants, and at least one later than `since`."""
+    """Return the number of changes on a page: whole instants, at least one later than `since`."""
     if len(instants) <= limit:
         return len(instants)
     before = bisect_left(instants, instants[limit])
@@ -147,12 +146,10 @@ def _cut(instants: Sequence[Instant], since: Instant, limit: int) -> int:
 
 
 def _entry(change: Change) -> Resource:
-    """Return an entry that says by itself when it happened."""
     if change.resource.changed_at is not None:
         return change.resource
     return replace(change.resource, datetime=change.at)
 
 
 def capability_list_links(document: Document) -> tuple[Link, ...]:
-    """Return the links to the Capability List."""
     return tuple(link for link in document.links if link.rel == Rel.UP)

@@ -1,4 +1,4 @@
-"""The list of topics, as JSON: newest first, a page at a time."""
+"""The list of topics as JSON: the last changed first, in pages."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class TopicRow(Struct, frozen=True):
 
     Args:
         topic: Its URI.
-        begins: How far its log goes back.
-        through: Where it ends.
-        received: When something came last.
-        kept: How many fragments are kept.
-        size: How many bytes they are.
-        whole: Whether it is a topic's whole content, not changes.
-        changes: Where its changes are; None where it has none.
-        mqtt: Where it is at an MQTT broker; None where there is none.
+        begins: The instant at which its log begins.
+        through: The instant at which its log ends.
+        received: When its last fragment arrived.
+        kept: The number of kept fragments.
+        size: Their bytes.
+        whole: Whether the log has the topic's whole content instead of changes.
+        changes: The URL of its changes; None if it has none.
+        mqtt: Its URL at the MQTT broker; None without a broker.
     """
 
     topic: str
@@ -36,14 +36,14 @@ class TopicRow(Struct, frozen=True):
     mqtt: str | None
 
 
-def read_place(after: str | None) -> tuple[Instant, str] | None:
-    """Read where a page begins.
+def read_cursor(after: str | None) -> tuple[Instant, str] | None:
+    """Return the `received` and the topic that a page begins after.
 
     Args:
-        after: The place of the topic before, as `place_of` wrote it; None for the first page.
+        after: The cursor, as `cursor_after` returned it; None for the first page.
 
     Raises:
-        Refusal: It is not what that wrote.
+        Refusal: It is no such cursor.
     """
     if after is None:
         return None
@@ -51,22 +51,15 @@ def read_place(after: str | None) -> tuple[Instant, str] | None:
     try:
         return parse_datetime(received), topic
     except ValueError:
-        raise Refusal(Code.BAD_REQUEST, "after: it is not what a page had as its next") from None
+        raise Refusal(Code.BAD_REQUEST, "after: it is not from the next of a page") from None
 
 
-def place_of(state: LogState) -> str:
-    """Return what says where the next page begins, behind this topic."""
+def cursor_after(state: LogState) -> str:
     return f"{format_datetime(state.received)} {state.topic}"
 
 
 def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
-    """Return what is told of a topic.
-
-    Args:
-        state: Its log.
-        changes: Where its changes are.
-        broker: The MQTT broker that others reach, if there is one.
-    """
+    """Return the row of a topic."""
     return TopicRow(
         topic=state.topic,
         begins=format_datetime(state.begins),

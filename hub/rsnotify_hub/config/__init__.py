@@ -1,1 +1,1 @@
-"""Where settings come from: a file, the environment and options, and who is to blame for each."""
+"""The hub's settings: sections, the places they are read from, and the checks on them."""

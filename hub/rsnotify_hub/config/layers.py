@@ -1,4 +1,4 @@
-"""The three places that settings come from. Each can say where one of its settings stands."""
+"""The three places of settings: a file, the environment and options."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from rsnotify.runtime.config.line_numbers import Path, line_of
 from rsnotify_hub.config.tokens import find_secrets, with_digests
 
 PREFIX = "RSNOTIFY_HUB_"
-#: What names began with when all commands read the same variables; accepted for one release.
+#: The prefix from when all commands read the same variables; accepted for one release.
 FORMER_PREFIX = "RSNOTIFY_"
 
-#: How much of two names is the same where one is probably the other misspelt.
-_NEAR = 0.85
+#: The similarity of two names above which one is probably a misspelling of the other.
+_SIMILARITY = 0.85
 
 
 class SettingsLayer(Protocol):
-    """Some settings of one origin.
+    """The settings of one place.
 
     Attributes:
-        settings: What is set, by name.
+        settings: Their values, by name.
     """
 
     settings: dict[str, Any]
 
     def place(self, path: Path) -> str:
-        """Say where a setting stands, to begin a sentence with."""
+        """Return the place of a setting, as the beginning of a sentence."""
         ...
 
 
@@ -41,10 +41,10 @@ class FileLayer:
     """A .toml or .json file.
 
     Args:
-        path: Where it is.
+        path: The path of the file.
 
     Raises:
-        ConfigurationError: It cannot be read, or has a secret as it is.
+        ConfigurationError: The file cannot be read, or contains a secret.
     """
 
     def __init__(self, path: str) -> None:
@@ -55,7 +55,7 @@ class FileLayer:
             raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
 
     def place(self, path: Path) -> str:
-        """Name the file and the line."""
+        """Return the file and the line."""
         line = line_of(self._text, path)
         return self._path if line is None else f"{self._path}, line {line}"
 
@@ -64,12 +64,12 @@ class EnvironmentLayer:
     """Variables of the environment: `RSNOTIFY_HUB_LOG_BYTES` is the setting `log_bytes`.
 
     Args:
-        environ: All variables; an empty one counts as not set. What begins with the prefix and
-            is no setting may be another command's.
-        types: The settings there are, and what each is.
+        environ: All variables. An empty variable counts as not set. A variable with the prefix
+            that is no setting may belong to another command.
+        types: The type of each setting, by name.
 
     Attributes:
-        former: Variables that are set by their former names, each with its present one.
+        former: Variables that are set by their former names, each with its present name.
 
     Raises:
         ConfigurationError: A value that should be an array cannot be read.
@@ -86,19 +86,19 @@ class EnvironmentLayer:
         }
 
     def place(self, path: Path) -> str:
-        """Name the variable."""
+        """Return the variable."""
         return f"the variable {self._names.get(str(path[0])) or _variable(str(path[0]))}"
 
 
 def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
-    """Find variables that are no settings, but nearly are.
+    """Return variables that are no settings but have nearly the name of one.
 
     Args:
         environ: The names of all variables.
-        names: The settings there are.
+        names: The names of all settings.
 
     Returns:
-        For each, the variable that was probably meant.
+        The variable that was probably meant, for each.
     """
     settings = [name.upper() for name in names]
     found = {}
@@ -106,16 +106,16 @@ def misspelt(environ: Iterable[str], names: Collection[str]) -> dict[str, str]:
         prefix = PREFIX if variable.startswith(PREFIX) else FORMER_PREFIX
         name = variable.removeprefix(prefix)
         if name != variable and name not in settings:
-            for near in get_close_matches(name, settings, 1, _NEAR):
+            for near in get_close_matches(name, settings, 1, _SIMILARITY):
                 found[variable] = PREFIX + near
     return found
 
 
 class OptionLayer:
-    """What a program or the command line sets.
+    """Options of the command line, or settings from a program.
 
     Args:
-        options: The settings; None says that one was not given.
+        options: The settings; None stands for an option that was not given.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -126,7 +126,7 @@ class OptionLayer:
         }
 
     def place(self, path: Path) -> str:
-        """Name the option."""
+        """Return the option."""
         return f"the option --{str(path[0]).replace('_', '-')}"
 
 
@@ -135,13 +135,13 @@ def _variable(name: str) -> str:
 
 
 def _variable_of(name: str, environ: Mapping[str, str]) -> str:
-    """Return the variable that holds a setting: the former one only if the present is not set."""
+    """Return the variable of a setting: its former name only if the present name is not set."""
     present, former = _variable(name), FORMER_PREFIX + name.upper()
     return former if environ.get(former) and not environ.get(present) else present
 
 
 def _decode_value(variable: str, text: str, kind: Any) -> Any:
-    """Read a value: a text as it is, a number or truth value, an array as JSON or TOML has it."""
+    """Decode a value: a text, a number, a truth value, or an array in JSON or TOML."""
     for strict in (True, False):
         with suppress(msgspec.ValidationError):
             return msgspec.convert(text, kind, strict=strict)
@@ -153,5 +153,5 @@ def _decode_array(variable: str, text: str) -> Any:
         return msgspec.json.decode(text)
     with suppress(msgspec.DecodeError):
         return msgspec.toml.decode(f"value = {text}", type=dict[str, Any])["value"]
-    # What the decoder says might repeat a secret.
+    # The message of the decoder might repeat a secret.
     raise ConfigurationError(f"the variable {variable}: no array as JSON or TOML writes it")

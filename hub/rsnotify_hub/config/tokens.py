@@ -1,4 +1,4 @@
-"""Tokens among settings: in files only their digests, and in memory too."""
+"""Tokens in settings: files and memory hold only their digests."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from rsnotify.runtime.config.line_numbers import Path
 MIN_TOKEN = 16
 
 _NO_TOKEN = (
-    "a token does not stand in a file; put its SHA-256 there, as token_sha256 "
+    "a token must not be in a file; write its SHA-256, as token_sha256 "
     "(`rsnotify hub token` makes both)"
 )
-_NO_SECRET = "a secret does not stand here; put it into a file of its own, as jwt_key_file"
-_NO_PASSWORD = "a password does not stand here; put it into a file, named by mqtt_password_file"
+_NO_SECRET = "a secret must not be here; put it into a file of its own, named by jwt_key_file"
+_NO_PASSWORD = (
+    "a password must not be here; put it into a file of its own, named by mqtt_password_file"
+)
 
 
 def digest(token: str) -> str:
-    """Return the SHA-256 of a token, in hex."""
     return sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Find what must not stand in a file of settings, and say what to do instead."""
+    """Yield the path of each secret that must not be in a settings file, and what to do instead."""
     for name, tables in settings.items():
         for number, table in enumerate(tables if isinstance(tables, list) else []):
             if isinstance(table, dict) and "token" in table:
@@ -39,11 +40,11 @@ def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def with_digests(value: Any, place: str) -> Any:
-    """Put the digest where tables of an array have a token.
+    """Return a setting with each token in an array of tables replaced by its digest.
 
     Args:
         value: The setting.
-        place: Where it stands, to begin a sentence with.
+        place: Its place, as the beginning of a sentence.
 
     Raises:
         ConfigurationError: A token is too short.

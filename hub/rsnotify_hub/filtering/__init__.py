@@ -1,1 +1,1 @@
-"""Selective push: what is left of a topic's log for who asked for a part of it."""
+"""Selective push: filters fragments of a log for Destinations that requested a part of a topic."""

@@ -1,14 +1,14 @@
-"""What a selection leaves of fragments, and how what is empty then is joined.
+"""Filters the entries of fragments by a selection, and joins fragments that become empty.
 
-Theory of operation. A fragment says of its interval what changed, and for a Destination that
-asked for less it still does when the entries are left out that it did not ask for. So nothing
-but entries goes: `from` and `until` stay, and T moves on. What is left may be empty; then it is
-joined with what comes after it, since two intervals that meet are one.
+Theory of operation. A fragment covers its interval. For a Destination that requested a part of a
+topic, it still does without the entries outside that part. So the filter removes only entries:
+`from` and `until` stay, and T moves on. A filtered fragment may be empty; it is then joined with
+the next one, since two adjacent intervals are one.
 
-What a fragment says of the whole (attributes of other namespaces, such as the sums of an audit)
-may not hold for a part of it, and goes too. A fragment of which everything is left keeps its
-bytes. So does one that cannot be cut: a whole content, or one that does not say from when until
-when, or of whose entries one leaves its datetime to the one before it.
+Statements about the whole set (attributes of other namespaces, such as the count and digest of an
+audit) may not hold for a part, and are removed too. A fragment that keeps all entries keeps its
+bytes. So does a fragment that cannot be filtered: a whole content, or a fragment without `from` or
+`until`, or with an entry that takes its datetime from the entry before it.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE, Fragment, read_stored
 from rsnotify_hub.log.store import LogEntry
 
-#: Documents up to this many bytes are kept read, for the other selections of their topic.
+#: Parsed documents of up to this many bytes are cached for the other selections of their topic.
 _SMALL = 16_384
 
 
 def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
-    """Return what a selection leaves of a fragment."""
+    """Return a fragment with only the entries that a selection admits."""
     if fragment.whole or fragment.heartbeat:
         return fragment
     document = _read(fragment.body)
-    if not _can_be_cut(document):
+    if not _can_be_filtered(document):
         return fragment
     kept = tuple(filter(select.admits, document.resources))
     if len(kept) == len(document.resources):
@@ -44,94 +44,93 @@ def filter_fragment(fragment: Fragment, select: PushSelection) -> Fragment:
 
 
 def join_empty(entries: Iterable[LogEntry]) -> list[LogEntry]:
-    """Join what is empty with what comes after it.
+    """Join each empty fragment with the next one.
 
     Args:
-        entries: What a selection left, in the order of the log.
+        entries: Filtered fragments, in the order of the log.
 
     Returns:
-        The same, but that an interval in which nothing is left begins no fragment of its own,
-        unless it is the last, or what comes after it does not meet it or is large.
+        The fragments, where an empty interval is a fragment of its own only if it is the last, or
+        if the next fragment is not adjacent or is large.
     """
     joiner = EmptyIntervalJoiner()
     return [*joiner.add(entries), *joiner.flush()]
 
 
 class EmptyIntervalJoiner:
-    """Joins what is empty with what comes after it, as it comes."""
+    """Joins empty fragments with the next one, incrementally."""
 
     def __init__(self) -> None:
-        self._run: _Run | None = None
+        self._held: _EmptyInterval | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether something empty waits for what comes after it."""
-        return self._run is not None
+        """Whether an empty fragment waits for the next one."""
+        return self._held is not None
 
     def add(self, entries: Iterable[LogEntry]) -> list[LogEntry]:
-        """Take what comes next; return what needs wait for nothing."""
+        """Add the next entries; return those that can be sent now."""
         return [joined for entry in entries for joined in self._add(entry)]
 
     def _add(self, entry: LogEntry) -> list[LogEntry]:
-        fragment, run = entry.fragment, self._run
+        fragment, held = entry.fragment, self._held
         if fragment.heartbeat and fragment.from_ is not None:
-            grown = run.grown(entry) if run is not None else None
-            ended = self.flush() if grown is None else []
-            self._run = grown or _Run(entry, fragment.from_)
+            extended = held.extended(entry) if held is not None else None
+            ended = self.flush() if extended is None else []
+            self._held = extended or _EmptyInterval(entry, fragment.from_)
             return ended
-        joined = run.joined(entry) if run is not None else None
+        joined = held.joined(entry) if held is not None else None
         if joined is None:
             return [*self.flush(), entry]
-        self._run = None
+        self._held = None
         return [joined]
 
     def flush(self) -> list[LogEntry]:
-        """Return what waits, if anything does."""
-        run, self._run = self._run, None
-        return [run.entry()] if run is not None else []
+        """Return the empty fragment that waits, if there is one."""
+        held, self._held = self._held, None
+        return [held.entry()] if held is not None else []
 
 
-class _Run(Struct, frozen=True):
-    """Intervals in which nothing is left, joined.
+class _EmptyInterval(Struct, frozen=True):
+    """Joined empty fragments.
 
     Args:
         last: The last of them.
-        begin: Where the first begins.
+        begin: The begin of the first.
     """
 
     last: LogEntry
     begin: Instant
 
-    def grown(self, entry: LogEntry) -> _Run | None:
-        """Add another one; None where it does not meet this."""
-        return _Run(entry, self.begin) if self._meets(entry.fragment) else None
+    def extended(self, entry: LogEntry) -> _EmptyInterval | None:
+        """Return this with another empty fragment; None if they are not adjacent."""
+        return _EmptyInterval(entry, self.begin) if self._is_adjacent(entry.fragment) else None
 
     def joined(self, entry: LogEntry) -> LogEntry | None:
-        """Return what comes next with this before it; None where that cannot be."""
+        """Return the next fragment with this interval before it; None if they cannot be joined."""
         fragment = entry.fragment
-        if len(fragment.body) > _SMALL or not self._meets(fragment):
+        if len(fragment.body) > _SMALL or not self._is_adjacent(fragment):
             return None
         widened = _widened(fragment, self.begin)
         return None if widened is None else LogEntry(entry.position, widened)
 
-    def _meets(self, fragment: Fragment) -> bool:
+    def _is_adjacent(self, fragment: Fragment) -> bool:
         if fragment.from_ is None or fragment.whole:
             return False
         return self.begin <= fragment.from_ <= self.last.fragment.until <= fragment.until
 
     def entry(self) -> LogEntry:
-        """Return all of them as one."""
         widened = _widened(self.last.fragment, self.begin)
         return self.last if widened is None else LogEntry(self.last.position, widened)
 
 
-# Many come back at once and need the same.
+# Many Destinations return at the same time and need the same fragments.
 @lru_cache(maxsize=64)
 def _widened(fragment: Fragment, begin: Instant) -> Fragment | None:
     if fragment.from_ == begin:
         return fragment
     document = _read(fragment.body)
-    if not _can_be_cut(document):
+    if not _can_be_filtered(document):
         return None
     return _written(fragment, replace(document, from_=begin))
 
@@ -148,7 +147,7 @@ def _written(fragment: Fragment, document: Document) -> Fragment:
     )
 
 
-def _can_be_cut(document: Document) -> bool:
+def _can_be_filtered(document: Document) -> bool:
     stated = document.from_ is not None and document.until is not None
     return stated and all(entry.changed_at is not None for entry in document.resources)
 
@@ -158,5 +157,5 @@ def _read(body: bytes) -> Document:
 
 
 _read_small = lru_cache(maxsize=64)(read_stored)
-# One after another, so that each is read once for all selections of its topic.
+# Fragments are filtered in turn for all selections of a topic, so each is parsed once.
 _read_large = lru_cache(maxsize=1)(read_stored)

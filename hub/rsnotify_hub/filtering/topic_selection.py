@@ -1,4 +1,4 @@
-"""What somebody asked for: a topic, and which part of it."""
+"""A topic or a part of it, as a Destination requests it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 
 
 class TopicSelection(Struct, frozen=True):
-    """A topic's log, or what a selection leaves of it.
+    """A topic, or the part of it that a selection admits.
 
     Args:
-        topic: Whose log.
+        topic: The topic.
         select: The selection, in its canonical form.
     """
 
@@ -21,16 +21,16 @@ class TopicSelection(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Stands for this stream among all: the topic itself for the whole of it."""
-        # No URL holds a space.
+        """The key in the store and in caches; that of a whole topic is the topic itself."""
+        # No URL contains a space.
         return f"{self.topic} {self.select.text.decode()}" if self.select else self.topic
 
 
 def selection_of_key(key: str) -> TopicSelection:
-    """Return the stream of a key.
+    """Return the selection with a key.
 
     Raises:
-        msgspec.DecodeError: There is none.
+        msgspec.DecodeError: It is no such key.
     """
     topic, _, text = key.partition(" ")
     return TopicSelection(

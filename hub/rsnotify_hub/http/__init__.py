@@ -1,1 +1,1 @@
-"""The hub over HTTP: where it listens, and what answers."""
+"""HTTP: listening, connections and their limits, middleware, and the client for URLs of clients."""

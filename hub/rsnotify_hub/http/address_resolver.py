@@ -1,8 +1,8 @@
-"""Looking up the names that strangers gave, apart from all else that threads do.
+"""Resolves host names that clients gave, in threads of its own.
 
-A name whose server never answers holds a thread for as long as the system waits, which is many
-seconds. In the threads that everybody shares, a handful of such names would hold up all work
-that is done in threads, and each other lookup; and the end of the hub would wait for them.
+A name whose server never answers blocks a thread for many seconds. In the shared thread pool, a
+few such names would delay all other work and lookups, and the hub would wait for them when it
+stops.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-#: How many names are looked up at once.
+#: How many names are resolved at the same time.
 THREADS = 128
 
 
 class _Threads:
-    """Threads that the end of the process does not wait for, as it does for an executor's.
+    """Daemon threads: unlike those of an executor, the end of the process does not wait for them.
 
     Args:
-        most: How many there are at most.
+        limit: How many there may be.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._count = 0
         self._idle = Semaphore(0)
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
-        """Do something when a thread is free; return what becomes of it."""
+        """Run a function when a thread is free, and return the future of its result."""
         future: Future[Any] = Future()
         self._work.put((future, work))
-        if not self._idle.acquire(blocking=False) and self._count < self._most:
+        if not self._idle.acquire(blocking=False) and self._count < self._limit:
             self._count += 1
             Thread(target=self._run, name=f"hub-lookup-{self._count}", daemon=True).start()
         return future
@@ -59,7 +59,7 @@ _threads = _Threads(THREADS)
 
 
 class AddressResolver(AbstractResolver):
-    """Looks up names as the system does, in threads of its own."""
+    """Resolves names as the system does, in threads of its own."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -67,7 +67,7 @@ class AddressResolver(AbstractResolver):
         """Return the addresses of a host.
 
         Raises:
-            OSError: It has none, or they cannot be had.
+            OSError: It has none, or the lookup failed.
         """
         look_up = partial(
             socket.getaddrinfo,
@@ -91,4 +91,4 @@ class AddressResolver(AbstractResolver):
         ]
 
     async def close(self) -> None:
-        """Let go of nothing: the threads are everybody's."""
+        """Do nothing, since all resolvers share the threads."""

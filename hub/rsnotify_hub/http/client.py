@@ -1,7 +1,7 @@
-"""The hub's HTTP client, for addresses that strangers named.
+"""The hub's HTTP client, for URLs that clients named.
 
-The check is made on the address that is dialled, after every lookup: a name may lead to a
-private address, and aiohttp asks no resolver about addresses that are written out.
+The client checks the address that it connects to, after every lookup: a name may resolve to a
+private address, and aiohttp does not resolve IP literals.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rsnotify_hub.http.address_resolver import AddressResolver
 
 USER_AGENT = "rsnotify-hub"
 
-#: How many connections there are at once: a callback that hangs holds one for a while.
+#: How many connections there are at the same time: a callback that hangs occupies one.
 CONNECTIONS = 500
 CONNECTIONS_PER_HOST = 50
 
-#: How many answers may wait to be looked at on one connection.
-ANSWERS = 20
+#: How many unread responses one connection may have.
+MAX_RESPONSES = 20
 
 
 def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
-    """Make the socket for an address.
+    """Return a socket for an address.
 
     Raises:
-        PermissionError: It is not dialled for a stranger.
+        PermissionError: The address is private or otherwise refused.
     """
     family, kind, protocol, _, address = info
     reason = refusal(str(address[0]))
@@ -43,27 +43,26 @@ def guarded_socket(info: aiohttp.AddrInfoType) -> socket.socket:
     return socket.socket(family, kind, protocol)
 
 
-class _Answers(ResponseHandler):
-    """Reads answers, and hangs up where more come than a request can have.
+class _BoundedResponses(ResponseHandler):
+    """Reads responses, and closes a connection with more than a request can have.
 
-    Each answer with a status of 1xx waits in memory until it is looked at, and aiohttp takes
-    as many as are sent.
+    A response with a status of 1xx stays in memory until it is read, and aiohttp accepts any
+    number of them.
     """
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Take an answer, in the order in which they come."""
-        if len(self._buffer) < ANSWERS:
+        if len(self._buffer) < MAX_RESPONSES:
             super().feed_data(data, size)
         elif self.transport is not None:
             self.transport.abort()
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Dials, and reads answers with bounds.
+    """Opens connections whose responses are bounded.
 
     Args:
-        socket_factory: Makes the socket for an address, or refuses to.
-        connections: How many connections there may be at once.
+        socket_factory: Returns the socket for an address, or refuses the address.
+        connections: How many connections there may be at the same time.
         per_host: How many of them may go to one host.
     """
 
@@ -80,7 +79,7 @@ class _Connector(aiohttp.TCPConnector):
             limit=connections,
             limit_per_host=per_host,
         )
-        self._factory = partial(_Answers, loop=self._loop)  # type: ignore[assignment]
+        self._factory = partial(_BoundedResponses, loop=self._loop)  # type: ignore[assignment]
 
 
 def open_client(
@@ -90,13 +89,13 @@ def open_client(
     connections: int = CONNECTIONS,
     per_host: int = CONNECTIONS_PER_HOST,
 ) -> aiohttp.ClientSession:
-    """Open the client.
+    """Return a new client.
 
     Args:
-        allow_private_addresses: Whether to dial any address.
-        seconds: How long one request may take; None where the caller sees to that.
-        connections: How many there may be at once; 0 where the caller sees to that.
-        per_host: How many of them may go to one host; 0 likewise.
+        allow_private_addresses: Whether to connect to any address.
+        seconds: The timeout of one request; None for no timeout.
+        connections: How many connections there may be at the same time; 0 for no limit.
+        per_host: How many of them may go to one host; 0 for no limit.
     """
     return aiohttp.ClientSession(
         connector=_Connector(
@@ -106,18 +105,18 @@ def open_client(
         ),
         timeout=aiohttp.ClientTimeout(total=seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,  # a small answer cannot become a large one
+        auto_decompress=False,  # a small response cannot become a large one
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
     )
 
 
 def exact_url(url: str) -> URL:
-    """Return a URL that is requested as it was written, without normalising it."""
+    """Return a URL that is requested as it was written, without normalization."""
     return URL(url, encoded=True)
 
 
 def reason_of(error: Exception) -> str:
-    """Say why a request failed, without its URL, which may hold a secret."""
+    """Return why a request failed, without its URL, which may contain a secret."""
     cause: BaseException | None = error
     while cause is not None:  # aiohttp wraps the error of the socket
         if isinstance(cause, TimeoutError):

@@ -1,16 +1,16 @@
-"""What keeps careless and hostile clients from holding connections for nothing.
+"""A protocol that keeps slow and hostile clients from occupying connections.
 
-aiohttp's server waits without end for a request's head, for its body, and for a client to take
-its answer. So a protocol of ours stands between the transport and aiohttp's, and knows what each
+aiohttp's server has no timeout for the head of a request, for its body, or for a client that does
+not read its answer. So a protocol between the transport and aiohttp's knows which step each
 connection waits for:
 
-    HEAD  since it was opened, or since the first byte after an answer: a whole head
-    BODY  since its head was complete: the rest of the request
-    TAKE  since its buffer was full: that the client takes some of it
-    IDLE  since an answer: another request
+    HEAD   since it was opened, or since the first byte after an answer: a complete head
+    BODY   since the head was complete: the rest of the request
+    DRAIN  since its write buffer was full: the client reads some of it
+    IDLE   since an answer: another request
 
-Whatever takes longer than it may is cut off. A connection that waits for nothing of these costs
-nothing here; a WebSocket is none of them once it is taken over.
+A connection that exceeds the timeout of its step is closed. A connection that waits for none of
+these costs nothing here, nor does a WebSocket after the handshake.
 """
 
 from __future__ import annotations
@@ -23,28 +23,23 @@ from aiohttp import StreamReader
 
 from rsnotify.runtime.open_files import allow_files
 from rsnotify_hub.access.clients import TrustedProxies, is_loopback
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import ServerConfig
 from rsnotify_hub.http.connection_limit import ConnectionLimit
 from rsnotify_hub.http.timeouts import AwaitedStep, TimeoutWatch
 from rsnotify_hub.statistics import Statistics
 
-#: A handler that reads a body with a limit of its own answers before the connection is cut off.
+#: A handler that reads a body with a timeout of its own answers before the connection is closed.
 _GRACE_SECONDS = 1.0
 
-#: Files that are no clients' connections: callbacks, the store, the log.
+#: File descriptors for other uses than connections of clients: callbacks, the store, the log.
 _OTHER_FILES = 1024
 
-#: How much a client has to take of what waits for it, in bytes, to get as much time again.
+#: How many waiting bytes a client has to read before its timeout starts again.
 _PROGRESS = 16 * 1024
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """Stands between one connection's transport and the protocol that serves it.
-
-    Args:
-        serve: Makes that protocol.
-        watch: Takes note of who waits.
-    """
+    """Stands between the transport of one connection and the protocol that serves it."""
 
     __slots__ = (
         "_address", "_answered", "_body", "_protocol", "_serve", "_transport", "_unsent", "_watch",
@@ -61,23 +56,23 @@ class ConnectionGuard(asyncio.Protocol):
         self._unsent = 0
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
-        """Take a seat, or go."""
-        # A cast, since uvloop's transports are none by class.
+        """Accept the connection, or close it if there are too many."""
+        # A cast, since uvloop's transports are not subclasses.
         transport = self._transport = cast(asyncio.Transport, made)
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if peer else ""
-        if not self._watch.has_room(address):
+        if not self._watch.admits(address):
             self._watch.refused()
             transport.abort()
             return
-        self._watch.seats.take(address)
+        self._watch.limit.acquire(address)
         self._address = address
         self._protocol = self._serve()
         self._watch.begin(self, AwaitedStep.HEAD)
         self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on; what ends an idle time begins a head."""
+        """Pass the bytes on; the first after an answer begin a head."""
         if self._protocol is None:
             return
         if self._answered:
@@ -87,41 +82,39 @@ class ConnectionGuard(asyncio.Protocol):
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Hand on."""
         return self._protocol.eof_received() if self._protocol is not None else None
 
     def pause_writing(self) -> None:
-        """The client does not take what it is sent."""
+        """Start the timeout of a client that does not read."""
         self._unsent = self._transport.get_write_buffer_size() if self._transport else 0
         self._watch.end(self, AwaitedStep.IDLE)
-        self._watch.begin(self, AwaitedStep.TAKE)
+        self._watch.begin(self, AwaitedStep.DRAIN)
         if self._protocol is not None:
             self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """It does again."""
-        self._watch.end(self, AwaitedStep.TAKE)
+        """Stop that timeout."""
+        self._watch.end(self, AwaitedStep.DRAIN)
         if self._answered:
             self._watch.begin(self, AwaitedStep.IDLE)
         if self._protocol is not None:
             self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give the seat back."""
         self._watch.end(self, *AwaitedStep)
-        self._leave()
+        self._release()
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
         if self._body is not None and not self._body.is_eof():
-            self._body.feed_eof()  # aiohttp still waits for the rest, having answered by the head
+            self._body.feed_eof()  # aiohttp still waits for the rest after an early answer
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         if self._address is not None:
-            self._watch.seats.leave(self._address)
+            self._watch.limit.release(self._address)
             self._address = None
 
     def request_began(self, body: StreamReader) -> None:
-        """Take note of a whole head."""
+        """Note that the head of a request is complete."""
         self._answered = False
         self._watch.end(self, AwaitedStep.HEAD, AwaitedStep.IDLE)
         self._body = body
@@ -129,73 +122,72 @@ class ConnectionGuard(asyncio.Protocol):
             self._watch.begin(self, AwaitedStep.BODY)
 
     def request_ended(self) -> None:
-        """Take note of an answer."""
         self._answered = True
         self._watch.end(self, AwaitedStep.BODY)
         if self._address is not None:
             self._watch.begin(self, AwaitedStep.IDLE)
 
-    def still_waits(self, wait: AwaitedStep) -> bool:
-        """Tell whether what was waited for has not come after all."""
-        if wait is AwaitedStep.BODY:
+    def still_waits(self, step: AwaitedStep) -> bool:
+        if step is AwaitedStep.BODY:
             return self._body is not None and not self._body.is_eof()
-        return wait is not AwaitedStep.TAKE or not self._takes_some()
+        return step is not AwaitedStep.DRAIN or not self._drains()
 
-    def _takes_some(self) -> bool:
+    def _drains(self) -> bool:
         unsent = self._transport.get_write_buffer_size() if self._transport else 0
-        taken, self._unsent = self._unsent - unsent, unsent
-        if taken >= _PROGRESS:
-            self._watch.begin(self, AwaitedStep.TAKE)
-        return taken >= _PROGRESS
+        sent, self._unsent = self._unsent - unsent, unsent
+        if sent >= _PROGRESS:
+            self._watch.begin(self, AwaitedStep.DRAIN)
+        return sent >= _PROGRESS
 
     def cut_off(self) -> None:
-        """End the connection at once, and free its seat for others."""
         self._watch.end(self, *AwaitedStep)
-        self._leave()
+        self._release()
         self._watch.refused()
         if self._transport is not None:
             self._transport.abort()
 
     def hand_over(self) -> Callable[[], None]:
-        """Watch this connection no more; return what gives its seat back in the end."""
+        """Stop watching this connection; return the function that counts it as closed."""
         self._watch.end(self, *AwaitedStep)
         address, self._address = self._address, None
-        seats, left = self._watch.seats, address is None
+        limit, released = self._watch.limit, address is None
 
-        def leave() -> None:
-            nonlocal left
-            if not left and address is not None:
-                left = True
-                seats.leave(address)
+        def release() -> None:
+            nonlocal released
+            if not released and address is not None:
+                released = True
+                limit.release(address)
 
-        return leave
+        return release
 
 
-def make_timeout_watch(configuration: HubConfiguration, statistics: Statistics) -> TimeoutWatch:
-    """Make the watch of one server.
+def make_timeout_watch(
+    server: ServerConfig, *, request_seconds: float, statistics: Statistics
+) -> TimeoutWatch:
+    """Return the watch of one server.
 
     Args:
-        configuration: How long, and how many.
-        statistics: Where it is counted who was turned away.
+        server: The timeouts and the limits.
+        request_seconds: How long the body of a request may take to arrive.
+        statistics: Counts refused connections.
     """
-    proxies = TrustedProxies(configuration.trusted_proxies, configuration.forwarded_header)
-    files = allow_files(configuration.max_connections + _OTHER_FILES)
-    seats = ConnectionLimit(
-        min(configuration.max_connections, max(1, files - _OTHER_FILES)),
-        configuration.connections_per_client,
+    proxies = TrustedProxies(server.trusted_proxies, server.forwarded_header)
+    files = allow_files(server.max_connections + _OTHER_FILES)
+    limit = ConnectionLimit(
+        min(server.max_connections, max(1, files - _OTHER_FILES)),
+        server.connections_per_client,
         exempt=lambda address: is_loopback(address) or proxies.trusts(address),
     )
     seconds = {
-        AwaitedStep.HEAD: configuration.header_seconds,
-        AwaitedStep.BODY: configuration.request_seconds + _GRACE_SECONDS,
-        AwaitedStep.TAKE: configuration.request_seconds,
-        AwaitedStep.IDLE: configuration.idle_seconds,
+        AwaitedStep.HEAD: server.header_seconds,
+        AwaitedStep.BODY: request_seconds + _GRACE_SECONDS,
+        AwaitedStep.DRAIN: request_seconds,
+        AwaitedStep.IDLE: server.idle_seconds,
     }
-    return TimeoutWatch(seconds, seats, lambda: statistics.refused.update(("connection",)))
+    return TimeoutWatch(seconds, limit, lambda: statistics.refused.update(("connection",)))
 
 
 def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | None:
-    """Return the guard of a connection, if it has one."""
     if transport is None or transport.is_closing():
         return None
     protocol = transport.get_protocol()
@@ -203,10 +195,10 @@ def find_guard(transport: asyncio.BaseTransport | None) -> ConnectionGuard | Non
 
 
 def take_over(transport: asyncio.BaseTransport) -> Callable[[], None]:
-    """Let another protocol have a connection; call this just before `set_protocol`.
+    """Release a connection to another protocol; call this just before `set_protocol`.
 
     Returns:
-        What the other protocol calls once the connection is lost.
+        The function that the other protocol calls once the connection is lost.
     """
     guard = find_guard(transport)
     return guard.hand_over() if guard is not None else lambda: None

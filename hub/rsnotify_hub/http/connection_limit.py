@@ -1,4 +1,4 @@
-"""How many connections there are, in all and of one client."""
+"""The number of open connections, in total and of one client."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from rsnotify_hub.access.clients import client_network
 
 
 class ConnectionLimit:
-    """The places for connections.
+    """Counts open connections.
 
     Args:
-        total: How many there are.
-        each: How many of them one client gets.
-        exempt: Tells of an address whether it may have more than that: a proxy brings many.
+        total: How many there may be.
+        per_client: How many of them one client may have.
+        exempt: Returns whether an address may have more than that, as a proxy may.
+
+    Attributes:
+        count: How many there are.
     """
 
-    def __init__(self, total: int, each: int, exempt: Callable[[str], bool]) -> None:
+    def __init__(self, total: int, per_client: int, exempt: Callable[[str], bool]) -> None:
         self._total = total
-        self._each = each
+        self._per_client = per_client
         self._exempt = exempt
-        self._taken: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
         self.count = 0
 
     @property
-    def full(self) -> bool:
-        """Whether nobody gets one more."""
+    def is_full(self) -> bool:
         return self.count >= self._total
 
-    def has_enough(self, address: str) -> bool:
-        """Tell whether a client has all that it gets."""
-        return self._taken[client_network(address)] >= self._each and not self._exempt(address)
+    def is_client_full(self, address: str) -> bool:
+        """Return whether a client has as many connections as it may have."""
+        return self._open[client_network(address)] >= self._per_client and not self._exempt(address)
 
-    def take(self, address: str) -> None:
-        """Take one for an address; the caller has looked whether there is one."""
-        self._taken[client_network(address)] += 1
+    def acquire(self, address: str) -> None:
+        """Count a new connection; the caller has checked the limits."""
+        self._open[client_network(address)] += 1
         self.count += 1
 
-    def leave(self, address: str) -> None:
-        """Give one back."""
+    def release(self, address: str) -> None:
         client = client_network(address)
         self.count -= 1
-        self._taken[client] -= 1
-        if not self._taken[client]:
-            del self._taken[client]
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]

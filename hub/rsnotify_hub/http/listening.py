@@ -1,4 +1,4 @@
-"""Where the hub listens."""
+"""The listening socket, and aiohttp's site for it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from aiohttp import web
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.listening import cannot_listen
 
-#: How many connections the system keeps that were not yet taken.
+#: How many connections the system queues before they are accepted.
 BACKLOG = 1024
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Take an address and port.
+    """Return a socket that listens on an address and port.
 
     Args:
-        host: A name or address; the first address of a name is taken.
-        port: A port; 0 takes a free one.
+        host: A name or address; the first address of a name is used.
+        port: A port; 0 chooses a free one.
 
     Raises:
-        ConfigurationError: They cannot be had.
+        ConfigurationError: The address or port is not available.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -37,7 +37,6 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return the URL that a listening socket answers at."""
     host, port = listener.getsockname()[:2]
     if ip_address(host).is_unspecified:
         host = socket.gethostname()
@@ -45,12 +44,12 @@ def url_of(listener: socket.socket) -> str:
 
 
 class ProtocolSite(web.BaseSite):
-    """Serves a listening socket with protocols that one makes oneself.
+    """Serves a listening socket with protocols of the caller.
 
     Args:
         runner: The runner of the application.
         listener: The socket.
-        protocols: Makes the protocol of each connection.
+        protocols: Returns the protocol of a new connection.
     """
 
     def __init__(
@@ -65,11 +64,9 @@ class ProtocolSite(web.BaseSite):
 
     @property
     def name(self) -> str:
-        """The URL that it answers at."""
         return url_of(self._listener)
 
     async def start(self) -> None:
-        """Begin to take connections."""
         await super().start()
         self._server = await asyncio.get_running_loop().create_server(
             self._protocols, sock=self._listener, backlog=self._backlog

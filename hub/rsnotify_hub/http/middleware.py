@@ -1,4 +1,4 @@
-"""What holds for every request and every answer, whoever handles it."""
+"""Middleware for every request and response of the hub."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ log = logging.getLogger("rsnotify.hub")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-#: What an answer has unless its handler says otherwise: nobody is to run it, embed it or guess
-#: what it is, and links in it do not tell where they stood.
-SAFE_HEADERS = {
+#: Headers of a response unless its handler sets them: browsers neither run, embed nor sniff it,
+#: and its links send no referrer.
+SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -30,16 +30,16 @@ SAFE_HEADERS = {
 }
 
 
-async def add_safe_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Put the headers of safety on an answer (a signal of aiohttp)."""
-    for name, value in SAFE_HEADERS.items():
+async def add_security_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Set the security headers of a response (a signal of aiohttp)."""
+    for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     response.headers["Server"] = "rsnotify"
 
 
 @web.middleware
-async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Tell the guard of the connection when a request begins and ends."""
+async def with_guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Notify the guard of the connection when a request begins and ends."""
     guard = find_guard(request.transport)
     if guard is None:
         return await handler(request)
@@ -50,50 +50,50 @@ async def watched(request: web.Request, handler: Handler) -> web.StreamResponse:
         guard.request_ended()
 
 
-def of_client(proxies: TrustedProxies) -> Middleware:
-    """Make the middleware that puts the client's address where a proxy's is."""
+def with_client_address(proxies: TrustedProxies) -> Middleware:
+    """Return the middleware that replaces a proxy's address by the client's."""
 
     @web.middleware
-    async def with_client(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def replaced(request: web.Request, handler: Handler) -> web.StreamResponse:
         peer = request.remote or ""
         if not proxies.trusts(peer):
             return await handler(request)
         return await handler(request.clone(remote=proxies.client(peer, request.headers.items())))
 
-    return with_client
+    return replaced
 
 
 @web.middleware
-async def identity_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse bodies that would become larger when they are read (RFC 9110 §8.4)."""
+async def without_encoding(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse bodies that are encoded, since they grow when decoded (RFC 9110 §8.4)."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise web.HTTPUnsupportedMediaType(
-            text="the hub takes no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
+            text="the hub accepts no Content-Encoding\n", headers={"Accept-Encoding": "identity"}
         )
     return await handler(request)
 
 
-def of_this_machine(gate: Callable[[web.Request], Gate]) -> Middleware:
-    """Make the middleware that asks the gate by which name the hub may be asked for."""
+def with_host_check(gate: Callable[[web.Request], Gate]) -> Middleware:
+    """Return the middleware that checks the host name of requests."""
 
     @web.middleware
-    async def named(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
         gate(request).check_name(request)
         return await handler(request)
 
-    return named
+    return checked
 
 
-def plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
-    """Make the middleware that answers refusals.
+def with_plain_reasons(statistics: Callable[[web.Request], Statistics]) -> Middleware:
+    """Return the middleware that answers refusals and other errors in plain text.
 
     Args:
-        statistics: Returns where they are counted.
+        statistics: Returns the statistics that count refusals.
     """
 
     @web.middleware
     async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Answer a refusal with its status and its reason in plain text (WebSub §5.1.2)."""
+        """Answer a refusal with its status and reason (WebSub §5.1.2)."""
         try:
             return await handler(request)
         except Refusal as refusal:

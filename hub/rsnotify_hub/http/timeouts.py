@@ -1,4 +1,4 @@
-"""Who waits for what, and since when; who waits for too long is cut off."""
+"""Closes connections whose client is too slow with the next step."""
 
 from __future__ import annotations
 
@@ -9,104 +9,108 @@ from typing import Protocol
 
 from rsnotify_hub.http.connection_limit import ConnectionLimit
 
-#: How often it is looked who waits for too long, in seconds, and that as a part of the shortest.
-_LOOK_SECONDS = 1.0
-_LOOK_PART = 0.25
+#: How often timeouts are checked, in seconds, and as a part of the shortest timeout.
+_CHECK_SECONDS = 1.0
+_CHECK_PART = 0.25
 
 
 class AwaitedStep(Enum):
-    """What a connection waits for."""
+    """The next step that a connection waits for."""
 
     HEAD = auto()
     BODY = auto()
-    TAKE = auto()
+    DRAIN = auto()
     IDLE = auto()
 
 
 class WatchedConnection(Protocol):
-    """A connection that may wait."""
+    """A connection with timeouts."""
 
-    def still_waits(self, wait: AwaitedStep) -> bool:
-        """Tell whether what was waited for has not come after all."""
+    def still_waits(self, step: AwaitedStep) -> bool:
+        """Return whether the step has not happened after all."""
         ...
 
     def cut_off(self) -> None:
-        """End it at once, and free its seat for others."""
+        """Close the connection at once, and free its place for others."""
         ...
 
 
 class TimeoutWatch:
-    """Who waits for what, and since when.
+    """Knows which connections wait for a step, and closes those that wait too long.
 
     Args:
-        seconds: How long each may take.
-        seats: The places for connections.
-        refused: Called for each connection that gets none, or that is cut off.
+        seconds: The timeout of each step.
+        limit: Counts the connections.
+        refused: Called for each connection that is refused or closed.
+
+    Attributes:
+        limit: Counts the connections.
+        refused: Called for each connection that is refused or closed.
     """
 
     def __init__(
-        self, seconds: dict[AwaitedStep, float], seats: ConnectionLimit, refused: Callable[[], None]
+        self,
+        seconds: dict[AwaitedStep, float],
+        limit: ConnectionLimit,
+        refused: Callable[[], None],
     ) -> None:
-        self.seats = seats
+        self.limit = limit
         self.refused = refused
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
-        # One order for each: who came first has waited longest, and nobody is sorted.
-        self._waiting: dict[AwaitedStep, dict[WatchedConnection, float]] = {
-            wait: {} for wait in AwaitedStep
+        # The insertion order of each is that of the deadlines, so nothing is sorted.
+        self._deadlines: dict[AwaitedStep, dict[WatchedConnection, float]] = {
+            step: {} for step in AwaitedStep
         }
-        self._every = min(_LOOK_SECONDS, *(each * _LOOK_PART for each in seconds.values()))
-        self._look_later()
+        self._interval = min(_CHECK_SECONDS, *(each * _CHECK_PART for each in seconds.values()))
+        self._schedule_check()
 
     def close(self) -> None:
-        """Look no more."""
         self._timer.cancel()
 
-    def begin(self, waiter: WatchedConnection, wait: AwaitedStep) -> None:
-        """Take note that a connection waits."""
-        self._waiting[wait].pop(waiter, None)
-        self._waiting[wait][waiter] = self._loop.time() + self._seconds[wait]
+    def begin(self, connection: WatchedConnection, step: AwaitedStep) -> None:
+        self._deadlines[step].pop(connection, None)
+        self._deadlines[step][connection] = self._loop.time() + self._seconds[step]
 
-    def end(self, waiter: WatchedConnection, *waits: AwaitedStep) -> None:
-        """Take note that it does not."""
-        for wait in waits:
-            self._waiting[wait].pop(waiter, None)
+    def end(self, connection: WatchedConnection, *steps: AwaitedStep) -> None:
+        for step in steps:
+            self._deadlines[step].pop(connection, None)
 
-    def has_room(self, address: str) -> bool:
-        """Tell whether an address gets a seat, for which another may have to leave."""
-        if self.seats.has_enough(address):
+    def admits(self, address: str) -> bool:
+        """Return whether an address may connect, after closing another connection if necessary."""
+        if self.limit.is_client_full(address):
             return False
-        if self.seats.full:
+        if self.limit.is_full:
             self._cut_off_longest()
-        return not self.seats.full
+        return not self.limit.is_full
 
     def _cut_off_longest(self) -> None:
-        """Cut off who has sent nothing useful for the longest time, if anybody has not."""
-        for wait in (AwaitedStep.HEAD, AwaitedStep.IDLE):
-            waiter = next(iter(self._waiting[wait]), None)
-            if waiter is not None:
-                waiter.cut_off()
+        """Close the connection that has sent nothing useful for longest, if there is one."""
+        for step in (AwaitedStep.HEAD, AwaitedStep.IDLE):
+            connection = next(iter(self._deadlines[step]), None)
+            if connection is not None:
+                connection.cut_off()
                 return
 
-    def _look_later(self) -> None:
-        due = self._loop.time() + self._every
-        self._timer = self._loop.call_at(due, self._look, due)
+    def _schedule_check(self) -> None:
+        due = self._loop.time() + self._interval
+        self._timer = self._loop.call_at(due, self._check, due)
 
-    def _look(self, due: float) -> None:
+    def _check(self, due: float) -> None:
         now = self._loop.time()
-        # Where this comes late, it is the hub that was slow: what is waited for may be there.
-        if now - due <= self._every / 2:
+        # If this runs late, the hub was slow: the awaited bytes may have arrived unread.
+        if now - due <= self._interval / 2:
             self._cut_off_late(now)
-        self._look_later()
+        self._schedule_check()
 
     def _cut_off_late(self, now: float) -> None:
-        for wait, waiters in self._waiting.items():
+        for step, deadlines in self._deadlines.items():
             late = []
-            for waiter, until in waiters.items():
-                if until > now:
+            for connection, deadline in deadlines.items():
+                if deadline > now:
                     break
-                late.append(waiter)
-            for waiter in late:
-                del waiters[waiter]
-                if waiter.still_waits(wait):
-                    waiter.cut_off()
+                late.append(connection)
+            for connection in late:
+                del deadlines[connection]
+                if connection.still_waits(step):
+                    connection.cut_off()

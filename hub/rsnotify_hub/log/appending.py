@@ -1,23 +1,30 @@
-"""What of some fragments goes into a log, and what gives way to it."""
+"""The decisions on an append: what is stored, what it replaces, and whether it contradicts the log.
+
+A fragment with a `from` states all changes in its interval. If the log has a change in that
+interval that the fragment lacks, the Source has lost that change: it was restored from a backup,
+or its journal was deleted. The log is then of no use to anyone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.format.datetimes import MICROSECOND
-from rsnotify_hub.log.fragments import Fragment, covers, heartbeat_interval
-from rsnotify_hub.log.store import LogState
+from rsnotify.format.coverage import Key, key, notification_coverage
+from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify_hub.log.fragments import Fragment, covers, heartbeat_interval, read_stored
+from rsnotify_hub.log.store import LogEntry, LogState, Store
 
 
 class AppendPlan(Struct, frozen=True):
-    """What to append.
+    """What an append does.
 
     Args:
-        fragments: What goes into the log.
-        replacing: The position of the heartbeat at the log's end that gives way, if it does.
+        fragments: The fragments to append.
+        replacing: The position of the heartbeat at the end of the log that is replaced, if any.
     """
 
     fragments: tuple[Fragment, ...]
@@ -25,18 +32,18 @@ class AppendPlan(Struct, frozen=True):
 
 
 def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> AppendPlan:
-    """Decide what of some fragments to append to a log.
+    """Return what to append to a log.
 
-    A heartbeat that reaches no further than the log is dropped; one at the end gives way to
-    what covers it, so that a quiet topic's log does not grow. A whole content gives way to
-    whatever comes after it (in the log, the store sees to that), and stands later than all
-    before it, whatever the clock says.
+    A heartbeat that does not extend the log is dropped. A heartbeat at the end of the log is
+    replaced by a fragment that covers it, so the log of a quiet topic does not grow. A whole
+    content is replaced by whatever follows it (the store does so in the log), and is later than
+    everything before it, whatever the clock says.
 
     Args:
-        state: The log; None when there is none yet.
+        state: The log; None if there is none yet.
         fragments: What was published, in order.
     """
-    kept: list[Fragment] = []
+    appended: list[Fragment] = []
     replacing = None
     through = state.through if state else None
     for fragment in fragments:
@@ -44,16 +51,55 @@ def plan_append(state: LogState | None, fragments: Sequence[Fragment]) -> Append
             continue
         if fragment.whole and through is not None and fragment.until <= through:
             fragment = replace(fragment, until=through + MICROSECOND)
-        if kept:
-            if _gives_way(kept[-1], fragment):
-                kept.pop()
+        if appended:
+            if _is_replaced(appended[-1], fragment):
+                appended.pop()
         elif state is not None and state.heartbeat and covers(fragment, state.heartbeat):
             replacing = state.position
-        kept.append(fragment)
+        appended.append(fragment)
         through = max(through, fragment.until) if through else fragment.until
-    return AppendPlan(tuple(kept), replacing)
+    return AppendPlan(tuple(appended), replacing)
 
 
-def _gives_way(before: Fragment, fragment: Fragment) -> bool:
+def _is_replaced(before: Fragment, fragment: Fragment) -> bool:
     heartbeat = heartbeat_interval(before)
     return before.whole or (heartbeat is not None and covers(fragment, heartbeat))
+
+
+def overlaps(state: LogState, fragment: Fragment) -> bool:
+    """Return whether a fragment covers an interval in which the log may have changes."""
+    if state.whole or fragment.whole or fragment.from_ is None:
+        return False
+    # The first change after a heartbeat covers the heartbeat's interval, and nothing before it.
+    end = state.through if state.heartbeat is None else state.heartbeat.from_
+    return fragment.from_ < end
+
+
+async def contradicts(fragment: Fragment, topic: str, store: Store) -> bool:
+    """Return whether the log of a topic has a change that the fragment should have and lacks.
+
+    Raises:
+        StorageError: The log cannot be read.
+    """
+    entries = await store.changes(topic, since=fragment.from_)
+    return await asyncio.to_thread(_lacks, fragment, entries)
+
+
+def _lacks(fragment: Fragment, entries: Sequence[LogEntry]) -> bool:
+    if all(entry.fragment.body == fragment.body for entry in entries):
+        return False
+    stated = _changes([fragment])
+    known = _changes(entry.fragment for entry in entries)
+    begin, until = fragment.from_, fragment.until
+    assert begin is not None
+    # A Source with a precision of seconds may publish the changes of its last second one by one.
+    return any(begin < each[0] < until and each not in stated for each in known)
+
+
+def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, Key]]:
+    found = set[tuple[Instant, Key]]()
+    for fragment in fragments:
+        if not fragment.heartbeat:
+            coverage = notification_coverage(read_stored(fragment.body))
+            found.update((change.at, key(change)) for change in coverage.changes)
+    return found

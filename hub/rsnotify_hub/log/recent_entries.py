@@ -1,4 +1,4 @@
-"""The last entries of a log, in memory, for those who are nearly up to date."""
+"""The last entries of a log in memory, for subscribers that are nearly up to date."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ RECENT_BYTES = 256 * 1024
 
 
 class RecentEntries:
-    """The last entries of a log: all after `floor`, which reached `through`.
+    """The last entries of a log.
 
-    Args:
-        state: The log as it stands, of which nothing is in memory yet.
+    Attributes:
+        floor: The position before the first entry in memory.
     """
 
     def __init__(self, state: LogState | None) -> None:
@@ -26,12 +26,12 @@ class RecentEntries:
         self._size = 0
 
     def extend(self, entries: Sequence[LogEntry], *, replacing: int | None, first: int) -> None:
-        """Take what was appended.
+        """Add the entries of an append.
 
         Args:
-            entries: In the order of the log.
-            replacing: The position of the entry that gave way to the first of them.
-            first: The position of the oldest entry that the log keeps.
+            entries: The entries, in the order of the log.
+            replacing: The position of the entry that the first of them replaced.
+            first: The position of the oldest kept entry of the log.
         """
         last = self._entries[-1] if self._entries else None
         if entries and last and (last.position == replacing or last.fragment.whole):
@@ -41,7 +41,7 @@ class RecentEntries:
         self.shrink(first)
 
     def shrink(self, first: int) -> None:
-        """Forget what is too much, and what stands before `first` in the log."""
+        """Remove entries beyond the size limit, and those before `first`."""
         while self._entries and (self._size > RECENT_BYTES or self._entries[0].position < first):
             oldest = self._entries.popleft()
             self._size -= len(oldest.fragment.body)
@@ -49,9 +49,9 @@ class RecentEntries:
             self._through = max(self._through or oldest.fragment.until, oldest.fragment.until)
 
     def after(self, position: int, since: Instant | None) -> list[LogEntry] | None:
-        """Return all after a position and an instant; None when they reach back further."""
-        reaches = since is not None and (self._through is None or since >= self._through)
-        if position < self.floor and not reaches:
+        """Return all entries after a position and an instant; None if some are not in memory."""
+        covers = since is not None and (self._through is None or since >= self._through)
+        if position < self.floor and not covers:
             return None
         return [
             entry

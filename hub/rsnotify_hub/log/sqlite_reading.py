@@ -11,13 +11,12 @@ from rsnotify_hub.log.store import Backlog, LogEntry, LogState
 
 _PAGE_ROWS = 256
 _PAGE_BYTES = 1_000_000
-_LAST = 2**63 - 1
+_MAX_POSITION = 2**63 - 1
 _ENTRY = "SELECT position, body, content_type, from_, until, begins, heartbeat, whole FROM fragment"
 _OF_TOPIC = "topic = (SELECT id FROM topic WHERE uri = ?)"
 
 
 def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogState]:
-    """Return the state of every log, or of one."""
     if topic is None:
         return _states(database, "")
     return _states(database, "WHERE uri = ?", topic)
@@ -26,7 +25,7 @@ def states(database: sqlite3.Connection, topic: str | None = None) -> list[LogSt
 def newest(
     database: sqlite3.Connection, after: tuple[Instant, str] | None, limit: int
 ) -> list[LogState]:
-    """Return a page of states (`Store.newest`); the index leads to its place."""
+    """Return a page of states (`Store.newest`), found by the index."""
     order = "ORDER BY received DESC, uri LIMIT ?"
     if after is None:
         return _states(database, order, limit)
@@ -78,10 +77,9 @@ def _state(
 def read(
     database: sqlite3.Connection, topic: str, *, after: int, since: Instant | None
 ) -> list[LogEntry]:
-    """Read a page (`Store.read`)."""
     where, values = "", [topic, after]
     if since is not None:
-        # The index on until finds where to begin; the log's order need not be that of until.
+        # The index on until finds the first position; the log need not be in the order of until.
         where = (
             " AND until > ? AND position >= (SELECT min(position) FROM fragment"
             f" WHERE {_OF_TOPIC} AND until > ?)"
@@ -95,11 +93,11 @@ def read(
 
 
 def changes(database: sqlite3.Connection, topic: str, *, since: Instant | None) -> list[LogEntry]:
-    """Read what a log has of the time after an instant (`Store.changes`)."""
+    """Read a page after an instant (`Store.changes`)."""
     if since is None:
         return _select(database, "", topic)
     instant = to_microseconds(since)
-    # What ends at the instant counts if it begins there too: it is late news of that second.
+    # A fragment that begins and ends at the instant holds late changes of that second.
     later = "until >= ? AND (until > ? OR (from_ = until AND NOT heartbeat))"
     entries = _select(database, f"AND {later}", topic, instant, instant)
     if entries and all(entry.fragment.begins > since for entry in entries):
@@ -148,13 +146,13 @@ def _entry(
     return LogEntry(position, fragment)
 
 
-def waiting(database: sqlite3.Connection, topic: str, positions: Sequence[int]) -> list[Backlog]:
-    """Count what stands after each of some positions (`Store.waiting`).
+def backlogs(database: sqlite3.Connection, topic: str, positions: Sequence[int]) -> list[Backlog]:
+    """Return the backlog after each of some positions (`Store.backlogs`).
 
-    The stretches between them are counted from the last on, so that the log is passed once.
+    The entries between two positions are counted from the last position on, each entry once.
     """
     found: dict[int, Backlog] = {}
-    end, count = _LAST, 0
+    end, count = _MAX_POSITION, 0
     for position in sorted(set(positions), reverse=True):
         count += database.execute(
             f"SELECT count(*) FROM fragment WHERE {_OF_TOPIC} AND position > ? AND position <= ?",

@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS topic (
     size INTEGER NOT NULL
 );
 CREATE INDEX IF NOT EXISTS topic_received ON topic (received DESC, uri);
--- AUTOINCREMENT: a position must not come back after its fragment was deleted.
+-- AUTOINCREMENT: a position must not be reused after its fragment was deleted.
 CREATE TABLE IF NOT EXISTS fragment (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
     topic INTEGER NOT NULL REFERENCES topic,
@@ -41,13 +41,13 @@ CREATE TABLE IF NOT EXISTS fragment (
     body BLOB NOT NULL
 );
 CREATE UNIQUE INDEX IF NOT EXISTS fragment_digest ON fragment (topic, digest);
--- Both hold the position too, as every index of SQLite holds the row's id.
+-- Both contain the position, since every index of SQLite contains the row's id.
 CREATE INDEX IF NOT EXISTS fragment_topic ON fragment (topic);
 CREATE INDEX IF NOT EXISTS fragment_until ON fragment (topic, until);
 CREATE INDEX IF NOT EXISTS fragment_whole ON fragment (topic) WHERE whole;
 """
 
-#: What turns a log of format 1 into one of format 2, before `SCHEMA` adds what is new.
+#: Migrates a log of format 1 to format 2, before `SCHEMA` adds new tables and indexes.
 FROM_1_TO_2 = "ALTER TABLE fragment ADD COLUMN whole INTEGER NOT NULL DEFAULT 0;"
 
 
@@ -55,7 +55,7 @@ class LogRetention(Struct, frozen=True):
     """How much of a log is kept.
 
     Args:
-        size: Bytes of one topic's fragments. The last fragment stays, whatever its size.
+        size: The bytes of one topic's fragments. The last fragment is kept, whatever its size.
         age: How long a fragment is kept.
     """
 
@@ -72,7 +72,6 @@ def append(
     now: Instant,
     retention: LogRetention,
 ) -> Appended:
-    """Append fragments, then trim (`Store.append`)."""
     number = _topic(database, topic, fragments[0].until, now)
     if replacing is not None:
         _delete(database, number, "position = ?", (replacing,))
@@ -95,20 +94,20 @@ def append(
                 number,
             ),
         )
-        # The log holds one whole content, or changes: whatever is new takes its place.
+        # A log has one whole content or changes: a new fragment replaces a whole content.
         _delete(database, number, "whole AND position < ?", (added[-1][0],))
     _trim(database, number, now=now, retention=retention)
     return Appended(positions, states(database, topic)[0])
 
 
 def forget(database: sqlite3.Connection, topic: str) -> None:
-    """Delete a log, and all that it holds (`Store.forget`)."""
+    """Delete a log and all its fragments (`Store.forget`)."""
     row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
     if row is not None:
         database.execute("DELETE FROM fragment WHERE topic = ?", row)
-        # Its own place, and those of its parts, whose keys go on behind a space.
-        places = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
-        database.execute(places, (topic, len(topic) + 1, topic + " "))
+        # The cursor of the topic and those of its parts, whose keys continue after a space.
+        cursors = "DELETE FROM bridged WHERE topic = ? OR substr(topic, 1, ?) = ?"
+        database.execute(cursors, (topic, len(topic) + 1, topic + " "))
         database.execute("DELETE FROM topic WHERE id = ?", row)
 
 
@@ -149,13 +148,13 @@ def _insert(
 
 
 def _digest(fragment: Fragment) -> bytes:
-    """Return what tells that the log has something already."""
+    """Return the digest that identifies equal fragments in a log."""
     kind = b"whole " if fragment.whole else b""
     return hashlib.sha256(kind + fragment.body).digest()
 
 
 def _delete(database: sqlite3.Connection, topic: int, where: str, values: tuple[Any, ...]) -> None:
-    """Delete fragments of one topic, and take them off its sums."""
+    """Delete fragments of one topic, and subtract them from its sums."""
     kept, size = database.execute(
         "SELECT count(*), coalesce(sum(length(body)), 0) FROM fragment"
         f" WHERE topic = ? AND {where}",
@@ -171,12 +170,12 @@ def _delete(database: sqlite3.Connection, topic: int, where: str, values: tuple[
 def trim(
     database: sqlite3.Connection, topic: str, *, now: Instant, retention: LogRetention
 ) -> LogState | None:
-    """Drop the oldest fragments until the log is as small and as young as it shall be.
+    """Delete the oldest fragments until the log is within its retention.
 
-    A whole content stays: it is what the topic is now, however long it has been so.
+    A whole content is kept: it is the present content of the topic, however old it is.
 
     Returns:
-        The log afterwards; None if there is none.
+        The state of the log afterwards; None if there is none.
     """
     row = database.execute("SELECT id FROM topic WHERE uri = ?", (topic,)).fetchone()
     if row is None:

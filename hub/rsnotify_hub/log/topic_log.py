@@ -1,4 +1,4 @@
-"""One topic's log: what is published goes into it in groups, and on to every channel."""
+"""The log of one topic: appends in groups, and passes each append on to all delivery channels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Protocol
 
 from rsnotify.errors import RsnotifyError, StorageError, WrongDocument
-from rsnotify_hub.log.appending import AppendPlan, plan_append
-from rsnotify_hub.log.channel import DeliveryChannel
-from rsnotify_hub.log.contradicting import contradicts, overlaps
+from rsnotify_hub.log.appending import AppendPlan, contradicts, overlaps, plan_append
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.recent_entries import RecentEntries
 from rsnotify_hub.log.store import LogEntry, LogState, Store
@@ -19,18 +18,29 @@ from rsnotify_hub.statistics import Statistics
 log = logging.getLogger("rsnotify.hub.topics")
 
 
-class TopicLog:
-    """The log of one topic, which is appended to by one task at most.
+class DeliveryChannel(Protocol):
+    """A transport to Destinations: WebSub callbacks, WebSocket or MQTT.
 
-    Args:
-        topic: Whose log it is.
-        state: How it stands; None when there is none yet.
-        store: What keeps it.
-        channels: The ways out.
-        statistics: Counts what becomes durable.
+    It never refuses and never blocks: a subscriber that is too slow lags or is disconnected.
+    """
+
+    def deliver(self, topic: str, entries: Sequence[LogEntry]) -> None:
+        """Deliver entries that have just become durable.
+
+        Args:
+            topic: The topic of the log.
+            entries: At least one, in the order of the log.
+        """
+
+    def subscribers(self, topic: str) -> int:
+        """Return the number of subscribers of a topic."""
+
+
+class TopicLog:
+    """The log of one topic. At most one task appends to it.
 
     Attributes:
-        state: How it stands.
+        state: The state of the log.
         recent: Its last entries.
         writing: The task that appends, while there is something to append.
     """
@@ -50,23 +60,22 @@ class TopicLog:
         self._channels = channels
         self._statistics = statistics
         self._waiting: list[tuple[Fragment | None, asyncio.Future[None]]] = []
-        self._doubtful = False
+        self._is_uncertain = False
         self.writing: asyncio.Task[None] | None = None
 
     def publish(self, fragment: Fragment) -> asyncio.Future[None]:
-        """Append a fragment (`Topics.publish`)."""
         return self._submit(fragment)
 
     def delete(self) -> asyncio.Future[None]:
-        """Delete what was published before; what is published from now on begins anew."""
+        """Delete what was published before; later fragments begin a new log."""
         return self._submit(None)
 
     def trimmed(self, state: LogState | None) -> None:
-        """Take note that the log was trimmed, unless something was published meanwhile.
+        """Note the state after a trim, unless something was published meanwhile.
 
         Args:
-            state: How it stands; None when there is none, since its deletion was told to have
-                failed and had not.
+            state: The state; None if there is no log, since a deletion that was reported as failed
+                had succeeded.
         """
         if self.writing is not None or self.state is None:
             return
@@ -90,22 +99,22 @@ class TopicLog:
                 try:
                     await (self._append(fragments) if fragments else self._delete())
                 except Exception as error:
-                    # Whoever asked must get an answer, and the log must go on.
-                    _fail(futures, self._told(error))
+                    # The publishers need an answer, and the log must go on.
+                    _fail(futures, self._reported(error))
                 else:
                     _succeed(futures)
         finally:
             self.writing = None
 
     def _next_batch(self) -> tuple[list[Fragment], list[asyncio.Future[None]]]:
-        """Take what waits, as far as it is of one kind: deletions, changes, whole contents."""
+        """Remove the first items of one kind: deletions, changes or whole contents."""
         kind = _kind(self._waiting[0][0])
         batch = list(takewhile(lambda each: _kind(each[0]) == kind, self._waiting))
         del self._waiting[: len(batch)]
         fragments = [fragment for fragment, _ in batch if fragment is not None]
         return fragments, [future for _, future in batch]
 
-    def _told(self, error: Exception) -> RsnotifyError:
+    def _reported(self, error: Exception) -> RsnotifyError:
         if isinstance(error, RsnotifyError):
             return error
         log.error("a write to the log of %s failed", self._topic, exc_info=error)
@@ -119,16 +128,15 @@ class TopicLog:
     async def _append(self, fragments: list[Fragment]) -> None:
         state = self.state
         if fragments[0].whole and state is not None and state.kept and not state.whole:
-            # An error page, say: whoever follows the changes could do nothing with it.
+            # For example an error page, which is useless to Destinations.
             raise WrongDocument("this topic is about changes: a Change Notification was expected")
         for fragment in fragments:
             if state is not None and overlaps(state, fragment):
                 await self._check(fragment)
-        state = self.state
         try:
-            added = await self._keep(plan_append(state, fragments))
+            added = await self._store_and_deliver(plan_append(self.state, fragments))
         except Exception:
-            self._doubtful = True
+            self._is_uncertain = True
             raise
         self._statistics.duplicates += max(0, len(fragments) - added)
 
@@ -136,37 +144,35 @@ class TopicLog:
         """Delete the log if a fragment contradicts it, so that no subscriber receives both."""
         if await contradicts(fragment, self._topic, self._store):
             log.warning(
-                "the Source of %s does not know changes any more that it had published; it was "
-                "restored, or lost its journal. The log of the topic begins anew",
+                "the Source of %s no longer knows changes that it had published; it was restored, "
+                "or lost its journal. The hub deletes the log of the topic and begins a new one",
                 self._topic,
             )
             await self._delete()
 
-    async def _keep(self, planned: AppendPlan) -> int:
-        """Append, and hand on. Return how many entries are new."""
-        if not planned.fragments:
+    async def _store_and_deliver(self, plan: AppendPlan) -> int:
+        """Append to the store and pass on to the channels; return the number of new entries."""
+        if not plan.fragments:
             return 0
-        appended = await self._store.append(
-            self._topic, planned.fragments, replacing=planned.replacing
-        )
+        appended = await self._store.append(self._topic, plan.fragments, replacing=plan.replacing)
         entries = [
             LogEntry(position, fragment)
-            for position, fragment in zip(appended.positions, planned.fragments, strict=True)
+            for position, fragment in zip(appended.positions, plan.fragments, strict=True)
             if position is not None
         ]
-        if self._doubtful:
-            entries = await self._unknown(appended.state.position)
-            self._doubtful = False
+        if self._is_uncertain:
+            entries = await self._entries_since_state(appended.state.position)
+            self._is_uncertain = False
         self.state = appended.state
-        self.recent.extend(entries, replacing=planned.replacing, first=appended.state.first)
-        self._hand_on(entries)
+        self.recent.extend(entries, replacing=plan.replacing, first=appended.state.first)
+        self._deliver(entries)
         return len(entries)
 
-    async def _unknown(self, end: int) -> list[LogEntry]:
-        """Return all that the log got since its state was known.
+    async def _entries_since_state(self, end: int) -> list[LogEntry]:
+        """Return all entries after the known state.
 
-        A commit that was told to have failed may have been kept: then the same fragment, sent
-        again, is no news to the log, but still is to the channels.
+        A commit that was reported as failed may have succeeded. Then the same fragment, sent
+        again, is not new to the log, but still new to the channels.
         """
         entries: list[LogEntry] = []
         after = self.state.position if self.state else 0
@@ -178,7 +184,7 @@ class TopicLog:
             after = page[-1].position
         return entries
 
-    def _hand_on(self, entries: list[LogEntry]) -> None:
+    def _deliver(self, entries: list[LogEntry]) -> None:
         if not entries:
             return
         self._statistics.accepted += len(entries)
@@ -187,15 +193,15 @@ class TopicLog:
             try:
                 channel.deliver(self._topic, entries)
             except Exception:
-                # One channel's fault must not stop the others, nor publishing.
-                log.exception("a channel failed to take what was published")
+                # A bug in one channel must not affect the others, nor publishing.
+                log.exception("a delivery channel failed")
 
 
 def _kind(fragment: Fragment | None) -> bool | None:
     return None if fragment is None else fragment.whole
 
 
-# Whoever published may have gone.
+# A publisher that has gone has cancelled its future.
 def _succeed(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():

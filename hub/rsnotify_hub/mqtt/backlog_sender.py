@@ -1,4 +1,4 @@
-"""Sends what a broker lacks, for as long as one connection lasts."""
+"""Sends to a broker what it has not received yet, while one connection lasts."""
 
 from __future__ import annotations
 
@@ -23,100 +23,88 @@ from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statisti
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
-#: How many topics are read and sent at once.
-_AT_ONCE = 64
+#: How many selections are read and sent at the same time.
+_CONCURRENCY = 64
 
 
 class BacklogSender:
-    """Sends each stream in the order of its log, many messages on their way at once.
-
-    Args:
-        connection: The connection.
-        broker: Where it leads.
-        topics: The logs.
-        places: How far the broker has each.
-        asked: Which streams are made of each.
-        sieve: Makes them.
-        statistics: Where deliveries are counted.
-        retry: How what is refused is tried again.
-    """
+    """Sends each selection in the order of its log, with many messages in flight."""
 
     def __init__(
         self,
         connection: BrokerConnection,
         broker: Broker,
         topics: TopicLogs,
-        places: BrokerCursors,
-        asked: RequestedSelections,
-        sieve: FilterCache,
+        cursors: BrokerCursors,
+        requested: RequestedSelections,
+        filters: FilterCache,
         statistics: Statistics,
         retry: Retry,
     ) -> None:
         self._connection = connection
         self._broker = broker
         self._topics = topics
-        self._places = places
-        self._asked = asked
-        self._sieve = sieve
+        self._cursors = cursors
+        self._requested = requested
+        self._filters = filters
         self._statistics = statistics
         self._retry = retry
         self._random = Random()
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
         self._tasks: dict[TopicSelection, asyncio.Task[None]] = {}
         self._ending: set[TopicSelection] = set()
-        self._cuttings: dict[TopicSelection, FilteredReader] = {}
+        self._readers: dict[TopicSelection, FilteredReader] = {}
         self._timers: dict[TopicSelection, asyncio.TimerHandle] = {}
 
     def wake_all(self) -> None:
-        """Send what is lacking of all topics."""
         for state in self._topics.states():
             self.wake(state.topic)
 
     def wake(self, topic: str) -> None:
-        """Send what is lacking of a topic and its parts, unless that is under way."""
-        for stream in self._asked.of(topic):
-            self._wake(stream)
+        """Send the backlog of a topic and its parts, unless that is under way."""
+        for selection in self._requested.of_topic(topic):
+            self._wake(selection)
 
-    def _wake(self, stream: TopicSelection) -> None:
-        if timer := self._timers.pop(stream, None):
+    def _wake(self, selection: TopicSelection) -> None:
+        if timer := self._timers.pop(selection, None):
             timer.cancel()
-        if stream in self._tasks or stream in self._ending:
+        if selection in self._tasks or selection in self._ending:
             return
-        if self._has_more(stream):
-            self._tasks[stream] = asyncio.create_task(self._send(stream))
+        if self._has_more(selection):
+            self._tasks[selection] = asyncio.create_task(self._send(selection))
         else:
-            self._wake_later(stream)
+            self._wake_later(selection)
 
-    def _has_more(self, stream: TopicSelection) -> bool:
-        cutting = self._cuttings.get(stream)
-        return cutting.has_more if cutting else self._places.lacks(self._topics, stream)
+    def _has_more(self, selection: TopicSelection) -> bool:
+        reader = self._readers.get(selection)
+        return reader.has_more if reader else self._cursors.is_behind(self._topics, selection)
 
-    async def _send(self, stream: TopicSelection) -> None:
+    async def _send(self, selection: TopicSelection) -> None:
         failures = 0
         try:
-            while self._has_more(stream):
+            while self._has_more(selection):
                 try:
-                    async with self._room:
-                        await self._send_page(stream)
+                    async with self._slots:
+                        await self._send_page(selection)
                     failures = 0
                 except (ConnectionRefused, StorageError) as error:
                     failures += 1
-                    self._cuttings.pop(stream, None)  # it begins again from its place
-                    await self._wait(stream.topic, error, failures)
-            self._wake_later(stream)
+                    self._readers.pop(selection, None)  # reading restarts at the cursor
+                    await self._wait(selection.topic, error, failures)
+            self._wake_later(selection)
         except Unavailable:
-            pass  # the connection is lost: whoever keeps it tells so, and begins again
+            pass  # the connection is lost: its owner reports that, and connects again
         except Exception:
-            self._cuttings.pop(stream, None)  # what it handed out may not have been sent
-            log.exception("sending %s to the MQTT broker broke off", stream.topic)
+            self._readers.pop(selection, None)  # its last entries may not have been sent
+            log.exception("sending %s to the MQTT broker failed", selection.topic)
         finally:
-            self._tasks.pop(stream, None)
+            self._tasks.pop(selection, None)
 
-    def _wake_later(self, stream: TopicSelection) -> None:
-        cutting = self._cuttings.get(stream)
-        if cutting is not None and cutting.holds:
+    def _wake_later(self, selection: TopicSelection) -> None:
+        reader = self._readers.get(selection)
+        if reader is not None and reader.holds:
             loop = asyncio.get_running_loop()
-            self._timers[stream] = loop.call_later(cutting.wait, self._wake, stream)
+            self._timers[selection] = loop.call_later(reader.wait, self._wake, selection)
 
     async def _wait(
         self, topic: str, error: ConnectionRefused | StorageError, failures: int
@@ -124,95 +112,97 @@ class BacklogSender:
         self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
         self._statistics.retries += 1
         level = logging.WARNING if failures == 1 else logging.INFO
-        log.log(level, "%s must wait on its way to the MQTT broker: %s", topic, error)
+        log.log(level, "%s cannot be sent to the MQTT broker now: %s", topic, error)
         await asyncio.sleep(self._retry.delay(failures, self._random))
 
-    async def _send_page(self, stream: TopicSelection) -> None:
-        entries, position = await self._read(stream)
-        sent = [(entry, await self._begin(stream, entry)) for entry in entries]
+    async def _send_page(self, selection: TopicSelection) -> None:
+        entries, position = await self._read(selection)
+        sent = [(entry, await self._publish(selection, entry)) for entry in entries]
         for entry, acknowledged in sent:
-            if await self._is_taken(stream.topic, acknowledged):
+            if await self._is_accepted(selection.topic, acknowledged):
                 self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.DELIVERED] += 1
                 self._statistics.delivered_bytes[DeliveryTransport.MQTT] += len(entry.fragment.body)
-            self._places.move(stream, entry.position)
-        if position > self._places.of(stream):
-            self._places.move(stream, position)
+            self._cursors.move(selection, entry.position)
+        if position > self._cursors.position(selection):
+            self._cursors.move(selection, position)
 
-    async def _read(self, stream: TopicSelection) -> tuple[list[LogEntry], int]:
-        """Return what is to be sent next, and where the broker is when it has that."""
-        if stream.select:
-            cutting = self._cuttings.get(stream)
-            if cutting is None:
-                begin = self._places.of(stream)
-                cutting = FilteredReader(stream, self._topics, self._sieve, begin)
-                self._cuttings[stream] = cutting
-            entries = await cutting.next()
-            return entries, cutting.position
-        end = self._topics.position(stream.topic)
-        entries = await self._topics.read(stream.topic, after=self._places.of(stream))
-        # Where there is none, it gave way to something that the log no longer has either.
+    async def _read(self, selection: TopicSelection) -> tuple[list[LogEntry], int]:
+        """Return the next entries to send, and the cursor after them."""
+        if selection.select:
+            reader = self._readers.get(selection)
+            if reader is None:
+                begin = self._cursors.position(selection)
+                reader = FilteredReader(selection, self._topics, self._filters, begin)
+                self._readers[selection] = reader
+            entries = await reader.next()
+            return entries, reader.position
+        end = self._topics.position(selection.topic)
+        entries = await self._topics.read(selection.topic, after=self._cursors.position(selection))
+        # Without entries, the rest of the log was replaced by an entry that is also gone.
         return entries, entries[-1].position if entries else end
 
-    def _name(self, stream: TopicSelection) -> str:
-        part = self._broker.part(stream.topic, stream.select) if stream.select else None
-        return part or self._broker.topic(stream.topic)
+    def _name(self, selection: TopicSelection) -> str:
+        part = None
+        if selection.select:
+            part = self._broker.part(selection.topic, selection.select)
+        return part or self._broker.topic(selection.topic)
 
-    async def end(self, stream: TopicSelection) -> None:
-        """Send a part no longer, and let the broker forget it.
+    async def end(self, selection: TopicSelection) -> None:
+        """Stop sending a part, and delete its retained message at the broker.
 
-        Whoever asks for it meanwhile is sent nothing before that, and needs `wake` afterwards.
+        Nothing of it is sent until this returns; if the part is requested meanwhile, call `wake`
+        afterwards.
 
         Raises:
-            Unavailable: The connection is lost, or the broker does not want that.
+            Unavailable: The connection is lost, or the broker refuses.
         """
-        self._ending.add(stream)
+        self._ending.add(selection)
         try:
-            await self._end(stream)
+            await self._end(selection)
         finally:
-            self._ending.discard(stream)
+            self._ending.discard(selection)
 
-    async def _end(self, stream: TopicSelection) -> None:
-        # A task that is cancelled before it begins does not tidy up after itself.
-        if task := self._tasks.pop(stream, None):
+    async def _end(self, selection: TopicSelection) -> None:
+        # A task that is cancelled before it begins does not clean up after itself.
+        if task := self._tasks.pop(selection, None):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        if timer := self._timers.pop(stream, None):
+        if timer := self._timers.pop(selection, None):
             timer.cancel()
-        self._cuttings.pop(stream, None)
-        # An empty message takes away the one that is retained (MQTT 5 §3.3.1.3).
+        self._readers.pop(selection, None)
+        # An empty message deletes the retained message (MQTT 5 §3.3.1.3).
         empty = await self._connection.publish(
-            self._name(stream), b"", content_type=MERGED_CONTENT_TYPE, channel=stream.topic
+            self._name(selection), b"", content_type=MERGED_CONTENT_TYPE, channel=selection.topic
         )
         await empty
 
-    async def _begin(self, stream: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
+    async def _publish(self, selection: TopicSelection, entry: LogEntry) -> asyncio.Future[None]:
         try:
             return await self._connection.publish(
-                self._name(stream),
+                self._name(selection),
                 entry.fragment.body,
                 content_type=entry.fragment.content_type,
-                channel=stream.topic,
+                channel=selection.topic,
             )
         except ConnectionRefused as error:
             refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             refused.set_exception(error)
             return refused
 
-    async def _is_taken(self, topic: str, acknowledged: asyncio.Future[None]) -> bool:
-        """Wait for the broker; False when no later try can do better."""
+    async def _is_accepted(self, topic: str, acknowledged: asyncio.Future[None]) -> bool:
+        """Wait for the broker; return False if a retry cannot succeed."""
         try:
             await acknowledged
         except ConnectionRefused as error:
             if not error.too_large:
                 raise
-            # Subscribers see the gap, and read the Change List.
+            # Destinations detect the gap, and read the Change List.
             self._statistics.deliveries[DeliveryTransport.MQTT, DeliveryOutcome.FAILED] += 1
             log.warning("a fragment of %s is left out over MQTT: %s", topic, error)
             return False
         return True
 
     async def close(self) -> None:
-        """Stop."""
         for timer in self._timers.values():
             timer.cancel()
         tasks = list(self._tasks.values())

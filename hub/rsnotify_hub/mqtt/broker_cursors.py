@@ -1,4 +1,4 @@
-"""How far a broker has each topic, and each part of one that was asked for."""
+"""The position up to which a broker has each topic, and each requested part of a topic."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from rsnotify_hub.filtering.topic_selection import TopicSelection, selection_of_
 from rsnotify_hub.log.store import Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 
-#: Stands for the broker itself: no topic is called so.
+#: The key of the broker itself, which is no topic's.
 _KNOWN = ""
 
 
 class BrokerCursors:
-    """The place of a broker in each log, by the key of the stream; kept in the store.
+    """The cursor of a broker in each log, by the key of the selection; kept in the store.
 
-    A broker that was never seen begins with the newest of each topic. A topic that was not there
-    then begins with its first, and a part of a topic with the newest.
+    `load` and `delete` raise `StorageError` if the store fails.
 
-    Args:
-        store: Keeps them.
-        broker: Which broker.
+    A new broker begins with the newest fragment of each topic. Topics that begin later begin with
+    their first fragment, and a part of a topic with its newest.
     """
 
     def __init__(self, store: Store, broker: str) -> None:
@@ -27,11 +25,7 @@ class BrokerCursors:
         self._positions: dict[str, int] = {}
 
     async def load(self, topics: TopicLogs) -> None:
-        """Take up what the store kept.
-
-        Raises:
-            StorageError: It cannot be read, or a new broker not be kept.
-        """
+        """Load the cursors, or store those of a new broker."""
         self._positions = await self._store.bridged(self._broker)
         if _KNOWN not in self._positions:
             self._positions = {state.topic: state.position - 1 for state in topics.states()}
@@ -39,30 +33,24 @@ class BrokerCursors:
             await self._store.bridge(self._broker, self._positions)
 
     def parts(self) -> list[TopicSelection]:
-        """Return the parts of topics that the broker has a place in."""
-        streams = (selection_of_key(key) for key in self._positions if key)
-        return [stream for stream in streams if stream.select]
+        """Return the parts of topics that the broker has a cursor for."""
+        selections = (selection_of_key(key) for key in self._positions if key)
+        return [selection for selection in selections if selection.select]
 
-    def of(self, stream: TopicSelection) -> int:
-        """Return the position up to which the broker has a stream."""
-        return self._positions.get(stream.key, 0)
+    def position(self, selection: TopicSelection) -> int:
+        """Return the position up to which the broker has a selection."""
+        return self._positions.get(selection.key, 0)
 
-    def lacks(self, topics: TopicLogs, stream: TopicSelection) -> bool:
-        """Tell whether a log goes on beyond what the broker has."""
-        return self.of(stream) < topics.position(stream.topic)
+    def is_behind(self, topics: TopicLogs, selection: TopicSelection) -> bool:
+        return self.position(selection) < topics.position(selection.topic)
 
-    def move(self, stream: TopicSelection, position: int) -> None:
-        """Note that the broker has more."""
-        key = stream.key
+    def move(self, selection: TopicSelection, position: int) -> None:
+        key = selection.key
         self._positions[key] = position
         self._store.move_bridged(self._broker, key, position)
 
-    async def end(self, stream: TopicSelection) -> None:
-        """Forget the place of a stream.
-
-        Raises:
-            StorageError: It could not be forgotten for good.
-        """
-        key = stream.key
+    async def delete(self, selection: TopicSelection) -> None:
+        """Delete the cursor of a selection."""
+        key = selection.key
         self._positions.pop(key, None)
         await self._store.unbridge(self._broker, key)

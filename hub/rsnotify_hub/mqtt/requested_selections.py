@@ -1,8 +1,8 @@
-"""Which parts of topics are made for the broker: those that were asked for lately.
+"""The parts of topics that Destinations requested lately, which the hub publishes to the broker.
 
-Whoever may write below the name for asking may ask, and nobody says who it was. So what can be
-asked for is bounded, and an end comes to it by itself. Which parts there are is kept with the
-places of the broker; how long they stay begins anew with each start of the hub.
+Anybody who may write to the topic for requests may request a part, and MQTT names no sender. So
+the number of parts is bounded, and each has a lease. The cursors of the broker in the store tell
+which parts there are; their leases start again with each start of the hub.
 """
 
 from __future__ import annotations
@@ -21,108 +21,107 @@ from rsnotify_hub.refusals import Code, Refusal
 
 log = logging.getLogger("rsnotify.hub.mqtt")
 
-#: How much of its lease a part has left that gives way to another: who still wants it would have
-#: asked again after half of it.
-_SPARE = 0.375
-_LAPSED = float("-inf")
+#: The part of the lease that remains when a selection may be replaced: a Destination that still
+#: wants it would have renewed it at half of the lease.
+_REPLACEABLE = 0.375
+_EXPIRED = float("-inf")
 
 
 class RequestedSelections:
-    """The parts that are made for a broker.
+    """The leases of the parts that are published to a broker.
 
     Args:
-        prefix: What the names of channels begin with at the broker.
+        prefix: The beginning of the names of channels at the broker.
         topics: The logs.
-        places: How far the broker has each part.
-        most: How many parts a topic may have.
+        cursors: The broker's cursors.
+        limit: How many parts a topic may have.
     """
 
-    def __init__(self, prefix: str, topics: TopicLogs, places: BrokerCursors, most: int) -> None:
+    def __init__(self, prefix: str, topics: TopicLogs, cursors: BrokerCursors, limit: int) -> None:
         self._prefix = asking(prefix)
         self._topics = topics
-        self._places = places
-        self._most = most
+        self._cursors = cursors
+        self._limit = limit
         self._leases: dict[str, dict[TopicSelection, float]] = {}
-        for stream in places.parts():
-            self._renew(stream)
+        for selection in cursors.parts():
+            self._renew(selection)
 
     @property
     def pattern(self) -> str | None:
-        """Return what to subscribe to; None where nothing can be asked for."""
-        return self._prefix + "+" if self._most else None
+        """The pattern of MQTT topics for requests; None if parts cannot be requested."""
+        return self._prefix + "+" if self._limit else None
 
-    def concerns(self, message: MqttMessage) -> bool:
-        """Tell whether a message is one that asks."""
+    def is_request(self, message: MqttMessage) -> bool:
         return message.topic.startswith(self._prefix)
 
-    def of(self, topic: str) -> list[TopicSelection]:
-        """Return all that is made of a topic: the whole of it, and its parts."""
+    def of_topic(self, topic: str) -> list[TopicSelection]:
+        """Return all selections of a topic: the whole topic, and its parts."""
         return [TopicSelection(topic), *self._leases.get(topic, ())]
 
-    def take(self, message: MqttMessage) -> str:
-        """Take a message that asks.
+    def add(self, message: MqttMessage) -> str:
+        """Add or renew the part that a message requests.
 
         Returns:
-            The topic of which there may be more to send now.
+            The topic, which may have something to send now.
 
         Raises:
-            Refusal: It asks for what cannot be had.
+            Refusal: The part cannot be published.
         """
         try:
-            ask = read_selection_request(message.payload)
+            request = read_selection_request(message.payload)
         except ConfigurationError as error:
             raise Refusal(Code.BAD_REQUEST, str(error)) from None
-        if channel_name(ask.topic, self._prefix) != message.topic:
+        if channel_name(request.topic, self._prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
-        state = self._topics.state(ask.topic)
+        state = self._topics.state(request.topic)
         if state is None:
             raise Refusal(Code.BAD_REQUEST, "nothing was ever published on its topic")
-        stream = TopicSelection(ask.topic, ask.select)
-        parts = self._leases.get(ask.topic, {})
-        if parts.get(stream, _LAPSED) < _now():
-            self._make_room(parts)
-        if stream not in parts:
-            self._places.move(stream, max(0, state.position - 1))
-            log.info("a part of %s is made for the MQTT broker: %r", ask.topic, ask.select.text)
-        self._renew(stream)
-        return ask.topic
+        selection = TopicSelection(request.topic, request.select)
+        parts = self._leases.get(request.topic, {})
+        if parts.get(selection, _EXPIRED) < _now():
+            self._check_limit(parts)
+        if selection not in parts:
+            self._cursors.move(selection, max(0, state.position - 1))
+            log.info(
+                "a part of %s is now published over MQTT: %r", request.topic, request.select.text
+            )
+        self._renew(selection)
+        return request.topic
 
-    def _make_room(self, parts: dict[TopicSelection, float]) -> None:
-        """Let the part give way that nobody seems to want any more, if none is free."""
+    def _check_limit(self, parts: dict[TopicSelection, float]) -> None:
+        """Expire the part that probably nobody wants any more, if a topic has as many as it may."""
         now = _now()
-        live = [stream for stream, ends in parts.items() if ends >= now]
-        if len(live) < self._most:
+        live = [selection for selection, ends in parts.items() if ends >= now]
+        if len(live) < self._limit:
             return
         oldest = min(live, key=parts.__getitem__, default=None)
-        # Those that have given way may still be there, if the broker does not forget them.
-        is_full = len(parts) >= 2 * self._most
-        if oldest is None or is_full or parts[oldest] > now + LEASE * _SPARE:
+        # Expired parts may still be there if the broker refuses to delete them.
+        is_full = len(parts) >= 2 * self._limit
+        if oldest is None or is_full or parts[oldest] > now + LEASE * _REPLACEABLE:
             raise Refusal(Code.TOO_MANY, "its topic has enough parts already")
-        parts[oldest] = _LAPSED
+        parts[oldest] = _EXPIRED
 
-    def _renew(self, stream: TopicSelection) -> None:
-        self._leases.setdefault(stream.topic, {})[stream] = _now() + LEASE
+    def _renew(self, selection: TopicSelection) -> None:
+        self._leases.setdefault(selection.topic, {})[selection] = _now() + LEASE
 
-    def lapsed(self) -> list[TopicSelection]:
-        """Return the parts that nobody has asked for for too long."""
+    def expired(self) -> list[TopicSelection]:
         now = _now()
         return [
-            stream
+            selection
             for parts in self._leases.values()
-            for stream, ends in parts.items()
+            for selection, ends in parts.items()
             if ends < now
         ]
 
-    def drop(self, stream: TopicSelection) -> None:
-        """Make a part no longer."""
-        parts = self._leases[stream.topic]
-        del parts[stream]
+    def remove(self, selection: TopicSelection) -> None:
+        parts = self._leases[selection.topic]
+        del parts[selection]
         if not parts:
-            del self._leases[stream.topic]
+            del self._leases[selection.topic]
 
-    def put_back(self, stream: TopicSelection) -> None:
-        """Take up a part that was dropped too early; if nobody has asked for it, it has lapsed."""
-        self._leases.setdefault(stream.topic, {}).setdefault(stream, _LAPSED)
+    def restore(self, selection: TopicSelection) -> None:
+        """Undo `remove`; the part is expired unless it was requested meanwhile."""
+        self._leases.setdefault(selection.topic, {}).setdefault(selection, _EXPIRED)
 
 
 def _now() -> float:

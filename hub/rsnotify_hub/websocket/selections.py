@@ -93,7 +93,7 @@ class SelectionGroup:
             await self._moved.wait()
         entries = await self._topics.read(self.selection.topic, after=after, since=since)
         wanted = [entry for entry in entries if entry.position <= self.end]
-        return join_empty(await self._filter_cache.left(self.selection, wanted, old=True))
+        return join_empty(await self._filter_cache.filtered(self.selection, wanted, old=True))
 
     def wake(self) -> None:
         """Send what was appended."""

@@ -16,7 +16,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSocketConfig
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websocket.connection import FrameHandler, WebSocketConnection
@@ -193,7 +193,7 @@ def _descriptor(connection: WebSocketConnection) -> int:
 class WebSocketChannel:
     """The live subscribers of every topic (a `Channel`)."""
 
-    def __init__(self, configuration: HubConfiguration, statistics: Statistics) -> None:
+    def __init__(self, configuration: WebSocketConfig, statistics: Statistics) -> None:
         self._max_bytes = configuration.queue_bytes
         self._max_frames = configuration.queue_frames
         self._statistics = statistics

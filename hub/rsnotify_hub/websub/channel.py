@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.store import LogEntry, Store
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import Statistics
@@ -49,7 +49,7 @@ class WebSubChannel:
         store: Store,
         requests: CallbackRequests,
         intent_requests: IntentRequests,
-        configuration: HubConfiguration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
         statistics: Statistics,
         scheduler: DeliveryScheduler | None = None,

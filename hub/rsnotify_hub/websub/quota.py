@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from rsnotify_hub.access.clients import client_network, is_loopback
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.urls import host_of
 from rsnotify_hub.websub.forms import SubscriptionRequest
 from rsnotify_hub.websub.registry import SubscriptionRegistry
@@ -30,7 +30,7 @@ Reservation = tuple[tuple[str, str], ...]
 class SubscriptionQuota:
     """Counts pending requests, and decides whether another one is accepted."""
 
-    def __init__(self, registry: SubscriptionRegistry, configuration: HubConfiguration) -> None:
+    def __init__(self, registry: SubscriptionRegistry, configuration: WebSubConfig) -> None:
         self._registry = registry
         self._in_all = configuration.max_subscriptions
         self._per_host = configuration.subscriptions_per_host

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.subscriptions import granted_lease, subscribed
 from rsnotify_hub.urls import host_of
@@ -58,7 +58,7 @@ class IntentVerification:
         channel: WebSubChannel,
         topics: TopicLogs,
         intent_requests: IntentRequests,
-        configuration: HubConfiguration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
     ) -> None:
         self._channel = channel

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_hub.admin.paging import SUBSCRIPTIONS, TOPICS, RowOrder, RowPage, page_of
-from rsnotify_hub.admin.questions import PageQuery, SubscriptionOrder, TopicOrder
+from rsnotify_hub.admin.schemas import PageQuery, SubscriptionOrder, TopicOrder
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Refusal
 from rsnotify_hub.subscriptions import Subscription
@@ -37,7 +37,7 @@ def test_pages_together_have_every_row_once_and_in_order(
 
 
 @given(names, names, names, orders, st.integers(1, 7))
-def test_rows_that_stay_come_once_while_others_come_and_go(
+def test_rows_that_stay_are_on_one_page_while_others_come_and_go(
     stay: set[str], go: set[str], come: set[str], order: RowOrder[str], limit: int
 ):
     first = page_of(stay | go, order, PageQuery(limit=limit))
@@ -49,7 +49,7 @@ def test_rows_that_stay_come_once_while_others_come_and_go(
 
 
 @given(st.text(min_size=1))
-def test_what_is_no_next_of_a_page_is_refused(after: str):
+def test_an_invalid_cursor_is_refused(after: str):
     query = PageQuery(after=after)
     with pytest.raises(Refusal, match="after"):
         page_of([log("a", 1)], TOPICS[TopicOrder.RECEIVED], query)
@@ -116,7 +116,7 @@ def test_subscriptions_in_trouble_come_first_and_the_longest_lag_among_them():
     assert found == ["dead", "failing", "newly failing", "held", "slow", "level"]
 
 
-def test_subscriptions_of_one_topic_stand_together():
+def test_subscriptions_of_one_topic_are_adjacent():
     rows = [delivery(str(number)) for number in range(5)]
     page = page_of(rows, SUBSCRIPTIONS[SubscriptionOrder.TOPIC], PageQuery())
     assert [row.id for row in page.rows] == sorted(row.id for row in rows)

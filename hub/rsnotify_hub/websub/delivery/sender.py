@@ -24,7 +24,7 @@ from functools import partial
 from rsnotify.errors import StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.retry import Retry
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import WebSubConfig
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.subscriptions import is_expired
@@ -54,7 +54,7 @@ class DeliverySender:
         requests: CallbackRequests,
         scheduler: DeliveryScheduler,
         updates: SubscriptionUpdates,
-        configuration: HubConfiguration,
+        configuration: WebSubConfig,
         clock: Callable[[], Instant],
         statistics: Statistics,
     ) -> None:

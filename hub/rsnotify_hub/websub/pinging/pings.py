@@ -8,7 +8,7 @@ Between two fetches of a topic that anybody may ping there is a pause, for which
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -17,7 +17,7 @@ from rsnotify.errors import DocumentError, Unavailable
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.reader import DocumentLimits
 from rsnotify_hub.access.topic_prefixes import is_granted
-from rsnotify_hub.config.configuration import HubConfiguration
+from rsnotify_hub.config.configuration import IntakeConfig, WebSubConfig
 from rsnotify_hub.log.store import LogEntry
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.refusals import Code, Refusal
@@ -42,23 +42,24 @@ class PingHandler:
         self,
         topics: TopicLogs,
         client: aiohttp.ClientSession,
-        configuration: HubConfiguration,
+        websub: WebSubConfig,
+        intake: IntakeConfig,
+        *,
+        open_topics: Sequence[str],
         clock: Callable[[], Instant],
     ) -> None:
         self._topics = topics
         self._clock = clock
-        self._open_topics = configuration.open_topics
-        self._max_open_topics = configuration.max_open_topics
-        self._pause = configuration.ping_seconds
+        self._open_topics = open_topics
+        self._max_open_topics = websub.max_open_topics
+        self._pause = websub.ping_seconds
         self._client = TopicClient(
             client,
-            max_bytes=configuration.max_channel_bytes,
-            seconds=configuration.callback_seconds,
+            max_bytes=websub.max_channel_bytes,
+            seconds=websub.callback_seconds,
         )
-        limits = DocumentLimits(
-            document_bytes=configuration.max_channel_bytes, links=configuration.max_links
-        )
-        self._reader = NewsReader(limits, configuration.max_fragment_bytes)
+        limits = DocumentLimits(document_bytes=websub.max_channel_bytes, links=intake.max_links)
+        self._reader = NewsReader(limits, intake.max_fragment_bytes)
         self._capacity = asyncio.Semaphore(_CONCURRENT)
         self._hosts: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._waiting: dict[str, asyncio.Future[None]] = {}

@@ -1,4 +1,4 @@
-"""Who holds a connection for nothing is cut off, by a real server over real sockets."""
+"""Timeouts of connections, with a real server over real sockets."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from rsnotify_hub.config.loading import load_configuration
 from rsnotify_hub.http.connection_guard import ConnectionGuard, make_timeout_watch
 from rsnotify_hub.http.connection_limit import ConnectionLimit
 from rsnotify_hub.statistics import Statistics
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, Client, fragment
+from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
 from tests.hub.processes import hub_process
 
-#: Limits that a test can wait for.
+#: Timeouts that are short enough for tests.
 SHORT = {"header_seconds": 0.3, "request_seconds": 0.3, "idle_seconds": 0.3}
 HEAD = b"POST /websub HTTP/1.1\r\nHost: localhost\r\n"
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -46,7 +45,7 @@ async def connect() -> AsyncIterator[Connect]:
 
 
 async def ends(reader: asyncio.StreamReader) -> bytes:
-    """Read until the hub ends the connection, and return what it said."""
+    """Read until the hub ends the connection, and return its answer."""
     async with asyncio.timeout(PATIENCE):
         try:
             return await reader.read()
@@ -55,7 +54,7 @@ async def ends(reader: asyncio.StreamReader) -> bytes:
 
 
 async def answers(hub: Client) -> None:
-    """Wait until the hub answers, which cuts off even the honest where these are too slow."""
+    """Wait until the hub answers; it also disconnects honest clients that are too slow."""
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(aiohttp.ClientError):
@@ -68,9 +67,7 @@ async def answers(hub: Client) -> None:
     [b"", b"GET", HEAD, HEAD + b"X: y\r\n" * 20, b"\r\n\r\n", b"\x16\x03\x01\x02\x00"],
     ids=["nothing", "a word", "a line", "many lines", "empty lines", "TLS"],
 )
-async def test_a_head_that_does_not_come_is_not_waited_for(
-    run_hub: RunHub, connect: Connect, sent: bytes
-):
+async def test_a_missing_head_times_out(run_hub: RunHub, connect: Connect, sent: bytes):
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(sent)
@@ -78,49 +75,49 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
         await answers(hub)
 
 
-async def test_a_hub_as_it_runs_waits_no_longer(
+async def test_a_real_hub_has_the_same_timeouts(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RSNOTIFY_HUB_HEADER_SECONDS", "0.3")
-    async with hub_process(tmp_path) as (hub, _):  # it has another event loop
+    async with hub_process(tmp_path) as (hub, _):  # which uses uvloop if available
         reader, writer = await connect(hub.url)
         writer.write(HEAD)
         assert await ends(reader) == b""
         await answers(hub)
 
 
-async def test_a_head_that_trickles_is_not_waited_for(run_hub: RunHub, connect: Connect):
+async def test_a_slow_head_times_out(run_hub: RunHub, connect: Connect):
     loop = asyncio.get_running_loop()
     async with run_hub(**SHORT) as hub:
         begin = loop.time()
         reader, writer = await connect(hub.url)
         end = asyncio.ensure_future(ends(reader))
         writer.write(b"GET /")
-        while not end.done():  # each byte comes in time, the head does not
+        while not end.done():  # each byte arrives in time, the head does not
             writer.write(b"x")
             await asyncio.wait([end], timeout=0.02)
         assert b" 200 " not in end.result()
         assert loop.time() - begin >= SHORT["header_seconds"], "not because of its first bytes"
 
 
-async def test_nobody_is_cut_off_because_the_hub_itself_was_slow(
+async def test_no_client_is_disconnected_because_the_hub_was_slow(
     run_hub: RunHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
     loop = asyncio.get_running_loop()
     now = loop.time()
-    monkeypatch.setattr(loop, "time", lambda: now)  # stands still but for what comes
+    monkeypatch.setattr(loop, "time", lambda: now)  # frozen except for the changes below
     async with run_hub(header_seconds=0.3) as hub:
         reader, writer = await connect(hub.url)
         writer.write(GET[:9])
-        await hub.get("healthz")  # so that it has seen this
-        now += 10  # past the look that was due
+        await hub.get("healthz")  # so that the hub has processed this
+        now += 10  # past the check that was due
         for _ in range(9):
             await asyncio.sleep(0)
         writer.write(GET[9:])
         assert await reader.readuntil(b"ok\n")
 
 
-async def test_who_leaves_once_refused_is_not_waited_for_at_the_end(
+async def test_a_refused_client_that_left_does_not_delay_the_shutdown(
     run_hub: RunHub, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(application, "_SHUTDOWN_SECONDS", 1000)  # for requests that are answered
@@ -138,9 +135,7 @@ async def test_who_leaves_once_refused_is_not_waited_for_at_the_end(
             await stack.aclose()
 
 
-async def test_a_body_that_does_not_come_is_told_and_not_waited_for(
-    run_hub: RunHub, connect: Connect
-):
+async def test_a_missing_body_times_out_with_an_answer(run_hub: RunHub, connect: Connect):
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(
@@ -159,9 +154,7 @@ async def test_an_idle_connection_is_closed(run_hub: RunHub, connect: Connect):
         assert await ends(reader) == b""
 
 
-async def test_half_a_request_behind_a_whole_one_is_not_waited_for(
-    run_hub: RunHub, connect: Connect
-):
+async def test_an_incomplete_second_request_times_out(run_hub: RunHub, connect: Connect):
     async with run_hub(**SHORT) as hub:
         reader, writer = await connect(hub.url)
         writer.write(GET + GET + HEAD)
@@ -172,13 +165,13 @@ async def test_a_websocket_is_not_idle(run_hub: RunHub, connect: Connect):
     async with run_hub(idle_seconds=0.3, header_seconds=0.9) as hub:
         listener = await hub.listen()
         reader, _ = await connect(hub.url)
-        await ends(reader)  # which takes longer than anything that is waited for
+        await ends(reader)  # which takes longer than any timeout
         await hub.accepted(fragment(0, 1))
         assert await listener.receive_str(timeout=PATIENCE)
 
 
 class Flood(asyncio.Protocol):
-    """A server whose answer is larger than what the system keeps for a reader."""
+    """A server whose answer is larger than the buffers of the system."""
 
     def __init__(self, lost: asyncio.Event) -> None:
         self._lost = lost
@@ -197,7 +190,11 @@ ANSWER = b"x" * 20_000_000
 async def flooding() -> AsyncIterator[tuple[str, Statistics, asyncio.Event]]:
     configuration = load_configuration(None, **{**SHORT, "header_seconds": 60})
     statistics = Statistics()
-    watch = make_timeout_watch(configuration, statistics)
+    watch = make_timeout_watch(
+        configuration.server,
+        request_seconds=configuration.intake.request_seconds,
+        statistics=statistics,
+    )
     lost = asyncio.Event()
     server = await asyncio.get_running_loop().create_server(
         lambda: ConnectionGuard(lambda: Flood(lost), watch), "127.0.0.1", 0
@@ -208,10 +205,10 @@ async def flooding() -> AsyncIterator[tuple[str, Statistics, asyncio.Event]]:
     watch.close()
 
 
-async def test_an_answer_that_is_not_taken_is_not_waited_for(connect: Connect):
+async def test_an_answer_that_the_client_does_not_read_times_out(connect: Connect):
     async with flooding() as (url, statistics, lost):
-        reader, _ = await connect(url)  # nobody reads from it, so it soon takes no more
-        idle, writer = await connect(url)  # the same, and it is read
+        reader, _ = await connect(url)  # never read from, so its buffer is soon full
+        idle, writer = await connect(url)  # the same, but read from
         assert len(await ends_with(idle, len(ANSWER))) == len(ANSWER)
         async with asyncio.timeout(PATIENCE):
             await lost.wait()
@@ -225,41 +222,39 @@ async def ends_with(reader: asyncio.StreamReader, size: int) -> bytes:
         return await reader.readexactly(size)
 
 
-async def test_a_new_connection_takes_the_place_of_one_that_says_nothing(
-    run_hub: RunHub, connect: Connect
-):
+async def test_a_new_connection_replaces_a_silent_one(run_hub: RunHub, connect: Connect):
     async with run_hub(max_connections=3) as hub:
         idle = [await connect(hub.url) for _ in range(3)]
         assert (await hub.get("healthz"))[0] == 200
         assert await ends(idle[0][0]) == b""
 
 
-async def test_a_connection_that_says_something_keeps_its_place(run_hub: RunHub, connect: Connect):
+async def test_an_active_connection_is_not_replaced(run_hub: RunHub, connect: Connect):
     async with run_hub(max_connections=3) as hub:
         listeners = [await hub.listen() for _ in range(3)]
         reader, _ = await connect(hub.url)
         assert await ends(reader) == b""
         await listeners[0].close()
         async with asyncio.timeout(PATIENCE):
-            while True:  # its place is free once the hub has seen it go
+            while True:  # its place is free once the hub has noticed the end
                 reader, writer = await connect(hub.url)
                 writer.write(GET.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
                 if b" 200 " in await ends(reader):
                     return
 
 
-def test_one_client_does_not_get_all_seats():
-    seats = ConnectionLimit(10, 2, exempt=lambda address: address == "192.0.2.9")
+def test_one_client_cannot_open_all_connections():
+    limit = ConnectionLimit(10, 2, exempt=lambda address: address == "192.0.2.9")
     for address in ("192.0.2.1", "192.0.2.1", "192.0.2.9", "192.0.2.9", "2001:db8::1"):
-        seats.take(address)
-    assert seats.has_enough("192.0.2.1")
-    assert seats.has_enough("::ffff:192.0.2.1")
-    assert not seats.has_enough("192.0.2.9")
-    seats.take("2001:db8::2")
-    assert seats.has_enough("2001:db8::3")
-    assert not seats.has_enough("2001:db8:0:1::1")
-    seats.leave("192.0.2.1")
-    assert not seats.has_enough("192.0.2.1")
+        limit.acquire(address)
+    assert limit.is_client_full("192.0.2.1")
+    assert limit.is_client_full("::ffff:192.0.2.1")
+    assert not limit.is_client_full("192.0.2.9")
+    limit.acquire("2001:db8::2")
+    assert limit.is_client_full("2001:db8::3")
+    assert not limit.is_client_full("2001:db8:0:1::1")
+    limit.release("192.0.2.1")
+    assert not limit.is_client_full("192.0.2.1")
 
 
 LONG = b"x" * 9000
@@ -302,7 +297,7 @@ async def test_a_compressed_body_is_refused(hub: Client):
     assert (status, "Content-Encoding" in reason) == (415, True)
 
 
-async def test_every_answer_has_the_headers_of_safety(hub: Client):
+async def test_every_answer_has_the_security_headers(hub: Client):
     for path in ("healthz", "nowhere", "admin/topics", "websub"):
         async with hub.session.get(hub.url + path) as response:
             assert response.headers["X-Content-Type-Options"] == "nosniff"

@@ -36,12 +36,12 @@ def hanging_names(monkeypatch: pytest.MonkeyPatch) -> Any:
 #: A process that ends while a name is looked up for ever.
 ENDING = """
 import asyncio, socket, threading
-from rsnotify_hub.http.address_resolver import Lookups
+from rsnotify_hub.http.address_resolver import AddressResolver
 
 socket.getaddrinfo = lambda *args, **options: threading.Event().wait()
 
 async def main():
-    await asyncio.wait_for(Lookups().resolve("hangs.example"), 0.1)
+    await asyncio.wait_for(AddressResolver().resolve("hangs.example"), 0.1)
 
 try:
     asyncio.run(main())
@@ -50,14 +50,14 @@ except TimeoutError:
 """
 
 
-def test_a_name_that_is_never_answered_does_not_keep_the_hub_from_ending():
+def test_a_lookup_that_hangs_does_not_delay_the_end_of_the_hub():
     ended = subprocess.run(
         [sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (ended.stdout, ended.stderr, ended.returncode) == ("ended\n", "", 0)
 
 
-async def test_names_that_are_never_answered_hold_up_nobody(
+async def test_lookups_that_hang_delay_no_other(
     hanging_names: None, tmp_path: Path, callback: Callback, clock: Clock
 ):
     callback.url = callback.url.replace("127.0.0.1", "localhost")
@@ -72,8 +72,8 @@ async def test_names_that_are_never_answered_hold_up_nobody(
         async with asyncio.timeout(PATIENCE):
             assert await asyncio.to_thread(lambda: "the shared threads are free")
         for each in deliveries.channel.all():
-            if each.slot is not None and each.host.endswith("hangs.example"):
-                each.slot.expire()  # its time is up
+            if each.turn is not None and each.host.endswith("hangs.example"):
+                each.turn.expire()  # its time is up
         await deliveries.until(
             lambda: sum(each.failures for each in deliveries.channel.all()) == more_than_shared
         )

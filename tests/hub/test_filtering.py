@@ -1,4 +1,4 @@
-"""What a selection leaves of a log: all that was asked for, over the same time."""
+"""Filtering of a log: a selection keeps all its entries, over the same time."""
 
 from __future__ import annotations
 
@@ -70,35 +70,35 @@ def told(fragment: Fragment) -> tuple[float, float, list[str]]:
     )
 
 
-def test_what_is_left_out_still_moves_until() -> None:
+def test_removed_entries_do_not_change_until() -> None:
     (one,) = left(made(document(0, 9, change(1, "maps/a"), change(2, "b"))))
     assert told(one) == (0, 9, ["maps/a"])
 
 
-def test_what_is_left_says_nothing_of_the_whole() -> None:
+def test_a_filtered_fragment_has_no_statement_about_the_whole_set() -> None:
     (one,) = left(made(document(0, 9, change(1, "maps/a"), change(2, "b"))))
     assert read_document(one.body).attributes == ()
     assert read_document(one.body).links == (Link("up", BASE + "capabilitylist.xml"),)
 
 
-def test_a_fragment_of_which_all_is_left_keeps_its_bytes() -> None:
+def test_a_fragment_that_keeps_all_entries_keeps_its_bytes() -> None:
     given = made(document(0, 9, change(1, "maps/a"), change(2, "maps/b")))
     (one,) = left(given)
     assert one is given
 
 
-def test_what_is_empty_is_joined_with_what_comes_next() -> None:
+def test_an_empty_fragment_is_joined_with_the_next() -> None:
     fragments = [made(document(n, n + 1, change(n + 1, f"b{n}"))) for n in range(5)]
     fragments.append(made(document(5, 6, change(6, "maps/a"))))
     assert [told(one) for one in left(*fragments)] == [(0, 6, ["maps/a"])]
 
 
-def test_what_is_empty_at_the_end_still_says_so() -> None:
+def test_an_empty_fragment_at_the_end_is_kept() -> None:
     fragments = [made(document(n, n + 1, change(n + 1, f"b{n}"))) for n in range(5)]
     assert [told(one) for one in left(*fragments)] == [(0, 5, [])]
 
 
-def test_a_heartbeat_that_reaches_beyond_the_next_from_is_joined_as_well() -> None:
+def test_a_heartbeat_that_overlaps_the_next_fragment_is_joined_too() -> None:
     fragments = [
         made(document(0, 1, change(1, "b"))),
         made(document(1, 11)),
@@ -107,7 +107,7 @@ def test_a_heartbeat_that_reaches_beyond_the_next_from_is_joined_as_well() -> No
     assert [told(one) for one in left(*fragments)] == [(0, 12, ["maps/a"])]
 
 
-def test_across_a_gap_nothing_is_joined() -> None:
+def test_fragments_are_not_joined_across_a_gap() -> None:
     fragments = [
         made(document(0, 1, change(1, "b"))),
         made(document(5, 6, change(6, "maps/a"))),
@@ -128,7 +128,7 @@ def test_across_a_gap_nothing_is_joined() -> None:
         b'<rs:md change="updated"/></url></urlset>',
     ],
 )
-def test_what_does_not_say_when_keeps_its_bytes(body: bytes) -> None:
+def test_a_fragment_without_datetimes_keeps_its_bytes(body: bytes) -> None:
     (one,) = left(read_fragment(body))
     assert one.body == body
 
@@ -149,7 +149,7 @@ SELECTS = st.builds(
 
 @st.composite
 def logs(draw: st.DrawFn) -> list[Document]:
-    """Draw a log: fragments that chain, heartbeats that reach beyond, and now and then a gap."""
+    """Draw a log: contiguous fragments, overlapping heartbeats, and some gaps."""
     found, last, now = [], 0, 0
     for _ in range(draw(st.integers(1, 12))):
         now += draw(st.integers(1, 3))
@@ -169,7 +169,7 @@ def logs(draw: st.DrawFn) -> list[Document]:
 
 
 def time_of(fragments: list[Fragment]) -> list[tuple[Instant, Instant]]:
-    """Return the time that fragments cover, in pieces that do not meet."""
+    """Return the time that fragments cover, as intervals that are not adjacent."""
     pieces: list[tuple[Instant, Instant]] = []
     for fragment in fragments:
         assert fragment.from_ is not None
@@ -181,7 +181,7 @@ def time_of(fragments: list[Fragment]) -> list[tuple[Instant, Instant]]:
 
 
 @given(logs(), SELECTS)
-def test_whatever_is_asked_for_the_same_time_is_covered_and_nothing_asked_for_is_missing(
+def test_every_selection_covers_the_same_time_and_misses_no_entry(
     log: list[Document], select: PushSelection
 ) -> None:
     fragments = [made(one) for one in log]
@@ -195,7 +195,7 @@ def test_whatever_is_asked_for_the_same_time_is_covered_and_nothing_asked_for_is
 
 
 @given(logs(), SELECTS, st.integers(0, 12))
-def test_it_does_not_matter_in_which_portions_they_come(
+def test_joining_is_independent_of_the_batches(
     log: list[Document], select: PushSelection, first: int
 ) -> None:
     entries = [
@@ -207,18 +207,18 @@ def test_it_does_not_matter_in_which_portions_they_come(
     assert not joiner.holds
 
 
-async def test_what_is_empty_is_told_of_while_more_and_more_comes(
+async def test_an_empty_fragment_is_sent_while_others_keep_arriving(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cutting, "QUIET_SECONDS", 1_000.0)
 
     class Busy(FilterCache):
-        """There is always something new by the time it is done."""
+        """A cache during whose work there is always a new entry."""
 
         ends = 1
 
-        async def left(self, *args: Any, **options: Any) -> list[LogEntry]:
-            found = await super().left(*args, **options)
+        async def filtered(self, *args: Any, **options: Any) -> list[LogEntry]:
+            found = await super().filtered(*args, **options)
             self.ends += 1
             await topics.publish(TOPIC, made(document(self.ends - 1, self.ends)))
             return found
@@ -233,7 +233,7 @@ async def test_what_is_empty_is_told_of_while_more_and_more_comes(
     sieve.close()
 
 
-async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_selection_filters_a_fragment_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[str] = []
     real = PushSelection.admits
 
@@ -251,7 +251,7 @@ async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.Monke
     sieve = FilterCache()
     try:
         for _ in range(3):
-            found = await sieve.left(TopicSelection(TOPIC, MAPS), entries)
+            found = await sieve.filtered(TopicSelection(TOPIC, MAPS), entries)
             assert [entry.position for entry in found] == [1, 2]
     finally:
         sieve.close()
@@ -259,7 +259,7 @@ async def test_each_selection_looks_at_a_fragment_once(monkeypatch: pytest.Monke
 
 
 @given(SELECTS.map(PushSelection.canonical))
-def test_a_stream_is_known_by_its_key(select: PushSelection) -> None:
+def test_a_selection_is_restored_from_its_key(select: PushSelection) -> None:
     assert selection_of_key(TopicSelection(TOPIC, select).key) == TopicSelection(TOPIC, select)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
-from tests.hub.admin.conftest import Admin
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import TOPIC, Callback, Client, Clock, fragment
+from tests.hub.admin.admin_user import AdminUser
+from tests.hub.helpers import TOPIC, Callback, Client, Clock, RunHub, fragment
 
 OTHER = "https://source.example/other"
 START = "2026-06-01T00:00:00Z"
 
 
-async def test_the_status_counts_what_is_there(
-    hub: Client, admin: Admin, callback: Callback, clock: Clock
+async def test_the_status_counts_topics_subscriptions_and_deliveries(
+    hub: Client, admin: AdminUser, callback: Callback, clock: Clock
 ):
     await hub.subscribe(callback)
     listener = await hub.listen()
@@ -39,8 +38,8 @@ async def test_the_status_counts_what_is_there(
     await listener.close()
 
 
-async def test_a_topic_is_told_with_its_log_and_who_listens(
-    hub: Client, admin: Admin, callback: Callback
+async def test_a_topic_is_listed_with_its_log_and_its_subscribers(
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.subscribe(callback)
     listener = await hub.listen()
@@ -68,8 +67,8 @@ async def test_a_topic_is_told_with_its_log_and_who_listens(
     await listener.close()
 
 
-async def test_topics_come_in_pages_and_in_the_order_that_is_asked_for(
-    hub: Client, admin: Admin, clock: Clock
+async def test_topics_are_listed_in_pages_in_the_requested_order(
+    hub: Client, admin: AdminUser, clock: Clock
 ):
     topics = [f"{OTHER}/{number}" for number in range(5)]
     for topic in reversed(topics):
@@ -91,8 +90,8 @@ async def test_topics_come_in_pages_and_in_the_order_that_is_asked_for(
     assert (await admin.get("topics", topic=TOPIC))["topics"] == []
 
 
-async def test_a_subscription_that_is_up_to_date_has_nothing_to_tell(
-    hub: Client, admin: Admin, callback: Callback
+async def test_a_subscription_that_is_up_to_date_has_no_lag_and_no_failure(
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     await hub.subscribe(callback, lease_seconds=3600)
     await hub.accepted(fragment(0, 1))
@@ -112,11 +111,11 @@ async def test_a_subscription_that_is_up_to_date_has_nothing_to_tell(
     }
 
 
-async def test_a_subscription_that_fails_tells_its_lag_and_why(
+async def test_a_failing_subscription_is_listed_with_its_lag_and_the_reason(
     run_hub: RunHub, callback: Callback, clock: Clock
 ):
     async with run_hub(retry_seconds=3600, max_retry_seconds=3600) as hub:
-        admin = Admin(hub)
+        admin = AdminUser(hub)
         await hub.subscribe(callback)
         callback.answers, callback.words = [500], "why not"
         for second in range(3):
@@ -136,7 +135,7 @@ async def test_a_subscription_that_fails_tells_its_lag_and_why(
         ]
 
 
-async def test_failures_are_told_newest_first(hub: Client, admin: Admin, callback: Callback):
+async def test_failures_are_listed_newest_first(hub: Client, admin: AdminUser, callback: Callback):
     callback.answers = [500, 503, 404]
     await hub.subscribe(callback)
     await hub.accepted(fragment(0, 1))
@@ -146,11 +145,11 @@ async def test_failures_are_told_newest_first(hub: Client, admin: Admin, callbac
     assert [failure["status"] for failure in found["failures"]] == [404, 503, 500]
 
 
-async def test_what_was_given_up_is_a_dead_letter(
+async def test_a_delivery_that_was_given_up_is_a_dead_letter(
     run_hub: RunHub, callback: Callback, clock: Clock
 ):
     async with run_hub(give_up_seconds=60) as hub:
-        admin = Admin(hub)
+        admin = AdminUser(hub)
         await hub.subscribe(callback)
         callback.open.clear()
         callback.answers = [500] * 1000
@@ -170,8 +169,8 @@ async def test_what_was_given_up_is_a_dead_letter(
         assert (await admin.get("status"))["states"]["given-up"] == 1
 
 
-async def test_what_waits_is_counted_for_each_place_in_the_log(
-    hub: Client, admin: Admin, callback: Callback
+async def test_the_backlog_is_counted_for_each_position_in_the_log(
+    hub: Client, admin: AdminUser, callback: Callback
 ):
     urls = [f"{callback.url}/{number}" for number in range(3)]
     for number, url in enumerate(urls):
@@ -182,7 +181,7 @@ async def test_what_waits_is_counted_for_each_place_in_the_log(
             "subscriptions", lambda answer, number=number: answer["total"] == number + 1
         )
         for row in answer["subscriptions"]:
-            await admin.ask("POST", f"subscriptions/{row['id']}/suspend")
+            await admin.request("POST", f"subscriptions/{row['id']}/suspend")
         await hub.accepted(fragment(number, number + 1))
     rows = (await admin.get("subscriptions"))["subscriptions"]
     behind = {row["id"]: row["behind"] for row in rows}

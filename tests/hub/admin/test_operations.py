@@ -8,13 +8,13 @@ import pytest
 
 from rsnotify_hub.admin.views import topic_id
 from rsnotify_hub.subscriptions import subscription_id
-from tests.hub.admin.conftest import Admin
-from tests.hub.conftest import RunHub
+from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import (
     TOPIC,
     Callback,
     Client,
     LogWatch,
+    RunHub,
     fragment,
     seconds_of,
     up_to_date,
@@ -34,9 +34,9 @@ async def id(hub: Client, callback: Callback) -> str:
     return subscription_id(TOPIC, callback.url)
 
 
-async def test_redelivery_goes_back_in_the_log(admin: Admin, callback: Callback, id: str):
+async def test_redelivery_goes_back_in_the_log(admin: AdminUser, callback: Callback, id: str):
     await admin.subscription(lambda row: row["behind"] == 0)
-    status, row = await admin.ask(
+    status, row = await admin.request(
         "POST", f"subscriptions/{id}/redeliver", json={"since": "2026-01-01T00:00:01Z"}
     )
     assert (status, row["id"]) == (200, id)
@@ -44,41 +44,41 @@ async def test_redelivery_goes_back_in_the_log(admin: Admin, callback: Callback,
     await admin.subscription(lambda row: row["behind"] == 0)
 
 
-async def test_redelivery_without_an_instant_tries_at_once_what_waits(
+async def test_redelivery_without_an_instant_delivers_the_backlog_at_once(
     run_hub: RunHub, callback: Callback
 ):
     async with run_hub(retry_seconds=3600, max_retry_seconds=3600) as hub:
-        admin = Admin(hub)
+        admin = AdminUser(hub)
         await hub.subscribe(callback)
         callback.answers = [500]
         await hub.accepted(fragment(0, 1))
         await callback.delivery()
         row = await admin.subscription(lambda row: row["state"] == "retrying")
-        status, _ = await admin.ask("POST", f"subscriptions/{row['id']}/redeliver")
+        status, _ = await admin.request("POST", f"subscriptions/{row['id']}/redeliver")
         assert status == 200
         assert seconds_of((await callback.delivery())[1]) == [1]
         await admin.subscription(lambda row: row["state"] == "active" and row["behind"] == 0)
 
 
-async def test_a_suspended_subscription_gets_all_once_it_is_resumed(
-    hub: Client, admin: Admin, callback: Callback, id: str
+async def test_a_resumed_subscription_receives_everything_it_missed(
+    hub: Client, admin: AdminUser, callback: Callback, id: str
 ):
-    status, row = await admin.ask("POST", f"subscriptions/{id}/suspend")
+    status, row = await admin.request("POST", f"subscriptions/{id}/suspend")
     assert (status, row["state"]) == (200, "suspended")
     await hub.accepted(fragment(3, 4))
     await hub.accepted(fragment(4, 5))
     await admin.subscription(lambda row: row["behind"] == 2, state="suspended")
     assert callback.deliveries.empty()
-    status, row = await admin.ask("POST", f"subscriptions/{id}/resume")
+    status, row = await admin.request("POST", f"subscriptions/{id}/resume")
     assert status == 200
     assert row["state"] == "active"
     assert seconds_of((await callback.delivery())[1]) == [4, 5]
 
 
-async def test_a_dropped_subscription_ends_and_its_callback_is_told(
-    hub: Client, admin: Admin, callback: Callback, id: str
+async def test_a_dropped_subscription_ends_and_its_callback_receives_the_reason(
+    hub: Client, admin: AdminUser, callback: Callback, id: str
 ):
-    assert await admin.ask("DELETE", f"subscriptions/{id}") == (204, None)
+    assert await admin.request("DELETE", f"subscriptions/{id}") == (204, None)
     told = await callback.intent()
     assert (told["hub.mode"], told["hub.topic"]) == ("denied", TOPIC)
     assert "administrator" in told["hub.reason"]
@@ -87,21 +87,21 @@ async def test_a_dropped_subscription_ends_and_its_callback_is_told(
     assert callback.deliveries.empty()
 
 
-async def test_what_an_admin_did_is_in_the_log_at_its_default_level(
-    admin: Admin, id: str, watch: LogWatch
+async def test_changes_by_an_admin_are_logged_at_the_default_level(
+    admin: AdminUser, id: str, watch: LogWatch
 ):
     watch.setLevel(logging.WARNING)
     await admin.get("subscriptions")
-    await admin.ask("POST", f"subscriptions/{NOWHERE}/suspend")
-    await admin.ask("DELETE", f"subscriptions/{id}")
+    await admin.request("POST", f"subscriptions/{NOWHERE}/suspend")
+    await admin.request("DELETE", f"subscriptions/{id}")
     await watch.line("an administrator at 127.0.0.1", "drop", id)
     assert sum("an administrator" in line for line in watch.lines) == 1
 
 
-async def test_a_dropped_topic_is_forgotten_with_its_subscriptions(
-    hub: Client, admin: Admin, callback: Callback, id: str
+async def test_a_dropped_topic_is_deleted_with_its_subscriptions(
+    hub: Client, admin: AdminUser, callback: Callback, id: str
 ):
-    assert await admin.ask("DELETE", f"topics/{topic_id(TOPIC)}") == (204, None)
+    assert await admin.request("DELETE", f"topics/{topic_id(TOPIC)}") == (204, None)
     assert (await callback.intent())["hub.mode"] == "denied"
     assert (await admin.get("topics"))["topics"] == []
     assert (await admin.get("status"))["log_bytes"] == 0
@@ -110,7 +110,7 @@ async def test_a_dropped_topic_is_forgotten_with_its_subscriptions(
     assert (row["kept"], row["subscriptions"]) == (1, 0)
 
 
-async def test_what_is_not_there_cannot_be_acted_on(admin: Admin):
+async def test_an_unknown_id_is_not_found(admin: AdminUser):
     for method, path in (
         ("POST", f"subscriptions/{NOWHERE}/redeliver"),
         ("POST", f"subscriptions/{NOWHERE}/suspend"),
@@ -118,6 +118,6 @@ async def test_what_is_not_there_cannot_be_acted_on(admin: Admin):
         ("DELETE", f"subscriptions/{NOWHERE}"),
         ("DELETE", f"topics/{NOWHERE}"),
     ):
-        status, answer = await admin.ask(method, path)
+        status, answer = await admin.request(method, path)
         assert status == 404, path
         assert answer["error"].startswith("there is no such")

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from rsnotify_hub.access.topic_prefixes import granted_ranges, is_granted
 from rsnotify_hub.admin.views import topic_id
-from rsnotify_hub.log.names import SortedNames
-from tests.hub.conftest import RunHub
-from tests.hub.helpers import PATIENCE, Client, fragment
+from rsnotify_hub.log.topic_logs import SortedNames
+from tests.hub.helpers import PATIENCE, Client, RunHub, fragment
 
 MAPS, BOOKS = "a-token-for-the-maps", "a-token-for-the-books"
 HERE = "https://a.example/"
@@ -28,7 +27,7 @@ async def begin(hub: Client, token: str, name: str, *, second: int = 1) -> tuple
     return await hub.publish(body, topic=HERE + name, Authorization=f"Bearer {token}")
 
 
-async def test_a_publisher_begins_so_many_topics_and_goes_on_with_them(run_hub: RunHub):
+async def test_a_publisher_begins_a_limited_number_of_topics(run_hub: RunHub):
     async with run_hub(publishers=PUBLISHERS, max_topics_per_publisher=2) as hub:
         for name in ("maps", "maps/old/1"):
             assert (await begin(hub, MAPS, name))[0] == 202
@@ -42,7 +41,7 @@ async def test_a_publisher_begins_so_many_topics_and_goes_on_with_them(run_hub: 
         assert len(await hub.topics()) == 3
 
 
-async def test_a_topic_that_is_dropped_makes_room_for_another(run_hub: RunHub):
+async def test_a_dropped_topic_allows_another(run_hub: RunHub):
     async with run_hub(publishers=PUBLISHERS, max_topics_per_publisher=1) as hub:
         assert (await begin(hub, BOOKS, "books/1"))[0] == 202
         assert (await begin(hub, BOOKS, "books/2"))[0] == 429
@@ -51,7 +50,7 @@ async def test_a_topic_that_is_dropped_makes_room_for_another(run_hub: RunHub):
         assert (await begin(hub, BOOKS, "books/1"))[0] == 429
 
 
-async def test_of_many_at_once_no_more_begin(run_hub: RunHub):
+async def test_concurrent_requests_do_not_exceed_the_quota(run_hub: RunHub):
     async with run_hub(publishers=PUBLISHERS, max_topics_per_publisher=5) as hub:
         answers = await asyncio.gather(
             *(begin(hub, BOOKS, f"books/{number}") for number in range(40))
@@ -60,7 +59,7 @@ async def test_of_many_at_once_no_more_begin(run_hub: RunHub):
         assert len(await hub.topics()) == 5
 
 
-async def test_over_a_websocket_it_is_the_same(run_hub: RunHub):
+async def test_the_quota_applies_to_websockets_too(run_hub: RunHub):
     async with run_hub(publishers=PUBLISHERS, max_topics_per_publisher=1) as hub:
         sources = []
         for name in ("books/1", "books/2"):
@@ -76,7 +75,7 @@ async def test_over_a_websocket_it_is_the_same(run_hub: RunHub):
         assert said == [("accepted", None), ("error", "too-many")]
 
 
-async def test_a_hub_of_one_machine_s_own_has_no_such_bound(run_hub: RunHub):
+async def test_a_local_hub_has_no_quota(run_hub: RunHub):
     async with run_hub(max_topics_per_publisher=1) as hub:
         for number in range(3):
             await hub.accepted(fragment(0, 1), topic=f"{HERE}{number}")
@@ -86,7 +85,7 @@ TOPICS = st.lists(st.text("/?.ab0@~", max_size=6).map(lambda end: HERE + end), u
 
 
 @given(topics=TOPICS, prefixes=TOPICS, late=TOPICS, gone=st.randoms(use_true_random=False))
-def test_what_prefixes_grant_is_counted_without_a_look_at_each(
+def test_granted_topics_are_counted_by_their_ranges(
     topics: list[str], prefixes: list[str], late: list[str], gone: Any
 ):
     # What could be taken for another topic elsewhere is never granted, and so never there.

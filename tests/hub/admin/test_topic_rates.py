@@ -15,7 +15,7 @@ def rates(clock: Clock) -> TopicRates:
     return TopicRates(clock)
 
 
-def test_a_rate_is_what_came_in_the_last_ten_seconds(rates: TopicRates, clock: Clock):
+def test_a_rate_is_the_average_of_the_last_ten_seconds(rates: TopicRates, clock: Clock):
     for _ in range(WINDOW_SECONDS):
         rates.deliver(TOPIC, [ENTRY, ENTRY])
         rates.deliver(TOPIC, [ENTRY])
@@ -25,7 +25,7 @@ def test_a_rate_is_what_came_in_the_last_ten_seconds(rates: TopicRates, clock: C
     assert rates.rate("https://other.example/") == 0.0
 
 
-def test_topics_that_have_become_quiet_are_forgotten(rates: TopicRates, clock: Clock):
+def test_quiet_topics_are_forgotten(rates: TopicRates, clock: Clock):
     for number in range(100):
         rates.deliver(f"https://a.example/{number}", [ENTRY])
     clock.advance(seconds=WINDOW_SECONDS // 2)
@@ -36,7 +36,7 @@ def test_topics_that_have_become_quiet_are_forgotten(rates: TopicRates, clock: C
     assert rates.rate("https://a.example/7") == 0.1
 
 
-def test_a_rate_fades_when_nothing_comes(rates: TopicRates, clock: Clock):
+def test_a_rate_decreases_without_new_fragments(rates: TopicRates, clock: Clock):
     rates.deliver(TOPIC, [ENTRY] * 5)
     clock.advance(seconds=WINDOW_SECONDS - 1)
     rates.deliver(TOPIC, [ENTRY] * 5)
