@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify_hub.metrics import LAG_BUCKETS, WORST, HubReadings, Metrics
-from rsnotify_hub.statistics import Outcome, Statistics, Way
+from rsnotify_hub.statistics import DeliveryOutcome, Statistics, DeliveryTransport
 from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
@@ -92,8 +92,8 @@ def test_every_count_has_a_name():
     statistics.accepted, statistics.accepted_bytes = 1, 2
     statistics.duplicates, statistics.retries = 3, 4
     statistics.refused["forbidden"] = 5
-    statistics.deliveries[Way.WEBSUB, Outcome.GIVEN_UP] = 6
-    statistics.delivered_bytes[Way.WEBSOCKET] = 7
+    statistics.deliveries[DeliveryTransport.WEBSUB, DeliveryOutcome.GIVEN_UP] = 6
+    statistics.delivered_bytes[DeliveryTransport.WEBSOCKET] = 7
     found = scraped(statistics=statistics)
     assert found["rsnotify_hub_info"] == {("1.2.3",): 1.0}
     assert found["rsnotify_hub_fragments_total"][()] == 1
