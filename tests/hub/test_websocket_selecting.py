@@ -116,14 +116,14 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     total, chosen, lag = 150, random.Random(7), random.Random(7)
-    left = FilterCache.left
+    left = FilterCache.filtered
 
     async def lagging(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         for _ in range(0 if old else lag.choice([0, 0, 10, 50])):
             await asyncio.sleep(0)  # lets the others in between
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(FilterCache, "left", lagging)
+    monkeypatch.setattr(FilterCache, "filtered", lagging)
 
     def body(second: int) -> bytes:
         name = "maps_a" if second % 3 == 0 else "b"
@@ -164,14 +164,14 @@ async def test_of_what_is_asked_for_nothing_is_missed_or_doubled(
 @pytest.fixture
 def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """What is new is chosen from, and sent, only once this is set."""
-    may, left = asyncio.Event(), FilterCache.left
+    may, left = asyncio.Event(), FilterCache.filtered
 
     async def wait(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         if not old:
             await may.wait()
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(FilterCache, "left", wait)
+    monkeypatch.setattr(FilterCache, "filtered", wait)
     return may
 
 
