@@ -15,8 +15,7 @@ from filelock import FileLock, Timeout
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.runtime.folder_roles import check_role
-from rsnotify_hub.log import sqlite_reading
-from rsnotify_hub.log import sqlite_writing
+from rsnotify_hub.log import sqlite_reading, sqlite_writing
 from rsnotify_hub.log.cursors import BRIDGED, SUBSCRIPTION, TROUBLE, CursorWriter
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.group_commit import GroupCommit
