@@ -73,7 +73,7 @@ async def opened_channel(
 ) -> AsyncIterator[Deliveries]:
     """Open a channel over the store in a folder."""
     patient = {"retry_seconds": 0.01, "callback_seconds": 600}
-    configuration = load_configuration(None, **{**patient, **settings})
+    config = load_configuration(None, **{**patient, **settings}).websub
     retention = LogRetention(size=10**9, age=timedelta(days=365))
     async with AsyncExitStack() as stack:
         store = SqliteStore(folder, retention, clock)
@@ -84,22 +84,22 @@ async def opened_channel(
         requests = CallbackRequests(
             client,
             "http://hub.example/websub",
-            method=configuration.signature,
+            method=config.signature,
             clock=clock,
             allow_private_addresses=True,
         )
         stack.callback(requests.close)
         statistics = Statistics()
-        intent_requests = IntentRequests(requests, Retry(0.01), configuration.callback_seconds)
+        intent_requests = IntentRequests(requests, Retry(0.01), config.callback_seconds)
         stack.push_async_callback(intent_requests.close)
         channel = WebSubChannel(
-            store, requests, intent_requests, configuration, clock, statistics, scheduler
+            store, requests, intent_requests, config, clock, statistics, scheduler
         )
         topics = TopicLogs(store, (channel,), statistics)
         topics.start(await store.logs())
         channel.start(topics, await store.subscriptions(), await store.troubles())
         stack.push_async_callback(channel.close)
         stack.push_async_callback(topics.close)
-        verification = IntentVerification(channel, topics, intent_requests, configuration, clock)
+        verification = IntentVerification(channel, topics, intent_requests, config, clock)
         stack.push_async_callback(verification.close)
         yield Deliveries(store, topics, channel, verification, statistics)

@@ -182,7 +182,14 @@ async def pinging(
         opened(folder, clock) as store,
         open_client(allow_private_addresses=True, seconds=PATIENCE) as client,
     ):
-        pings = PingHandler(TopicLogs(store, ()), client, configuration, clock)
+        pings = PingHandler(
+            TopicLogs(store, ()),
+            client,
+            configuration.websub,
+            configuration.intake,
+            open_topics=configuration.access.open_topics,
+            clock=clock,
+        )
         yield pings.fetch
         await pings.close()
 

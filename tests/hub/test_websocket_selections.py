@@ -83,7 +83,7 @@ async def test_the_replay_is_filtered_too(hub: Client):
 async def test_a_replay_too_large_to_filter_is_sent_whole_and_live_fragments_are_filtered(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sieve, "_OLD_PER_SECOND", 0)
+    monkeypatch.setattr(sieve, "_OLD_BYTES_PER_SECOND", 0)
     for second in range(3):
         await hub.accepted(named(second, b=second + 1))
     socket, said = await listen(hub, MAPS, since=0)
@@ -97,14 +97,14 @@ async def test_nothing_of_the_selection_is_missed_or_repeated(
     hub: Client, monkeypatch: pytest.MonkeyPatch
 ):
     total, chosen, lag = 150, random.Random(7), random.Random(7)
-    left = FilterCache.left
+    left = FilterCache.filtered
 
     async def lagging(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         for _ in range(0 if old else lag.choice([0, 0, 10, 50])):
             await asyncio.sleep(0)  # lets the others in between
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(FilterCache, "left", lagging)
+    monkeypatch.setattr(FilterCache, "filtered", lagging)
 
     def body(second: int) -> bytes:
         name = "maps_a" if second % 3 == 0 else "b"
@@ -145,14 +145,14 @@ async def test_nothing_of_the_selection_is_missed_or_repeated(
 @pytest.fixture
 def lagging(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """New fragments are filtered and sent only once this event is set."""
-    may, left = asyncio.Event(), FilterCache.left
+    may, left = asyncio.Event(), FilterCache.filtered
 
     async def wait(self: FilterCache, *args: Any, old: bool = False) -> list[LogEntry]:
         if not old:
             await may.wait()
         return await left(self, *args, old=old)
 
-    monkeypatch.setattr(FilterCache, "left", wait)
+    monkeypatch.setattr(FilterCache, "filtered", wait)
     return may
 
 

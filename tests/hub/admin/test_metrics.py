@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from rsnotify_hub.metrics import LAG_BUCKETS, WORST, HubReadings, Metrics
-from rsnotify_hub.statistics import DeliveryOutcome, Statistics, DeliveryTransport
+from rsnotify_hub.statistics import DeliveryOutcome, DeliveryTransport, Statistics
 from rsnotify_hub.websub.delivery.delivery import DeliveryState
 from tests.hub.admin.admin_user import AdminUser
 from tests.hub.helpers import PATIENCE, TOPIC, Callback, Client, Clock, fragment
