@@ -10,21 +10,21 @@ from rsnotify.errors import StorageError
 from rsnotify.format.vocabulary import INLINE_LIMIT
 
 #: What a resource holds now, told its URI: bytes, the path of a file, or None if it is gone.
-Content = Callable[[str], bytes | Path | None]
+ContentCallback = Callable[[str], bytes | Path | None]
 
 _log = logging.getLogger("rsnotify.publisher")
 # Looked at again before more are remembered.
 _MOST_MISSING = 1_000
 
 
-class Contents:
+class SourceContents:
     """Asks the Source for contents.
 
     Args:
         content: The callback of `Publisher`.
     """
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: ContentCallback) -> None:
         self._content = content
 
     def get(self, uri: str) -> bytes | Path | None:
@@ -71,14 +71,14 @@ class CheckedContents:
     """
 
     def __init__(
-        self, contents: Contents, listed: Callable[[Sequence[str]], Iterable[str]]
+        self, contents: SourceContents, listed: Callable[[Sequence[str]], Iterable[str]]
     ) -> None:
         self._contents = contents
         self._listed = listed
         self._missing: list[str] = []
 
     def get(self, uri: str) -> bytes | Path | None:
-        """Do as `Contents.get` does, and remember what is gone.
+        """Do as `SourceContents.get` does, and remember what is gone.
 
         Raises:
             StorageError: The callback failed, or more is missing than can have been deleted.

@@ -13,18 +13,18 @@ from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
 from rsnotify.runtime.arguments import require
+from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import check_uri
-from rsnotify_publisher.documents import CAPABILITY_LIST, DESCRIPTION
+from rsnotify_publisher.document_builder import CAPABILITY_LIST, DESCRIPTION
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.publisher import Publisher, close_all
-from rsnotify_publisher.running import Running
-from rsnotify_publisher.sharing import Shared
-from rsnotify_publisher.source import normalize_base_url
+from rsnotify_publisher.source_context import normalize_base_url
+from rsnotify_publisher.startable import Startable
 
 _PORTS = {"http": 80, "https": 443}
 
 
-class SourceDescription(Running):
+class SourceDescription(Startable):
     """Several sets of resources as one Source (core §8).
 
     Each set has its own Publisher, with its own Capability List and channel; their Capability
@@ -55,7 +55,7 @@ class SourceDescription(Running):
         self._described_by = described_by
         self._check_places()
         self._check_folders()
-        shared = Shared(len(self.sets))
+        shared = PublisherPool(len(self.sets))
         for publisher in self.sets:
             publisher.belong_to(self.uri, shared)
 

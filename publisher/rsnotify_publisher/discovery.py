@@ -11,7 +11,7 @@ from html import escape
 
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
-from rsnotify_publisher.documents import CAPABILITY_LIST, RESOURCE_LIST
+from rsnotify_publisher.document_builder import CAPABILITY_LIST, RESOURCE_LIST
 from rsnotify_publisher.publisher import Publisher
 
 

@@ -15,8 +15,8 @@ from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.runtime.mqtt.names import is_broker, parse_broker
-from rsnotify_publisher.journal import Journal, State
-from rsnotify_publisher.push.hubs import Hub
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.journal import Journal, JournalState
 
 
 class FrameworkChannel(Struct, frozen=True):
@@ -73,22 +73,22 @@ def framework_channel(topic: str, ways: Sequence[str]) -> FrameworkChannel | Non
     Returns:
         None where no hub can have a second channel.
     """
-    usable = filter(has_room, ways)
+    usable = filter(allows_second_channel, ways)
     hubs = tuple(parse_broker(way).at(topic) if is_broker(way) else way for way in usable)
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
-def has_room(way: str) -> bool:
+def allows_second_channel(way: str) -> bool:
     """Whether a hub can have a second channel: not where a broker's URL names the only topic."""
     return not is_broker(way) or parse_broker(way).name.endswith("/")
 
 
-def listeners(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
+def framework_hubs(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
     """Return the hubs that are told of documents."""
-    return tuple(hub for hub in hubs if has_room(hub.uri))
+    return tuple(hub for hub in hubs if allows_second_channel(hub.uri))
 
 
-class Notices:
+class FrameworkNotices:
     """The notices of a journal, as a feed follows them.
 
     Args:
@@ -98,7 +98,7 @@ class Notices:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
 
-    def state(self) -> State:
+    def state(self) -> JournalState:
         """Tell where the notices stand."""
         journal = self._journal
         return replace(
@@ -117,7 +117,7 @@ class Notices:
         return self._journal.notices(after, limit)
 
 
-def promise(journal: Journal) -> State:
+def promise_notices(journal: Journal) -> JournalState:
     """Promise that no later notice gets a datetime up to now; within a transaction."""
     journal.promise()
-    return Notices(journal).state()
+    return FrameworkNotices(journal).state()

@@ -24,7 +24,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.arguments import require, require_function
-from rsnotify_publisher.background import Background
+from rsnotify_publisher.background.election import LeaderElection
+from rsnotify_publisher.background.leader import Leader
+from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import (
     Metadata,
     Record,
@@ -33,17 +35,15 @@ from rsnotify_publisher.changes import (
     describe,
     describe_record,
 )
-from rsnotify_publisher.contents import Content
+from rsnotify_publisher.contents import ContentCallback
+from rsnotify_publisher.hubs import Hub, parse_hub
 from rsnotify_publisher.journal import Recorder, system_clock
-from rsnotify_publisher.leader import Leader
 from rsnotify_publisher.options import Options
-from rsnotify_publisher.push.hubs import Hub, parse_hub
-from rsnotify_publisher.running import Running
-from rsnotify_publisher.sharing import Shared
-from rsnotify_publisher.source import Resources, Source
+from rsnotify_publisher.source_context import ResourceCallback, SourceContext
+from rsnotify_publisher.startable import Startable
 
 
-class Publisher(Running):
+class Publisher(Startable):
     """Records changes durably, tells the hubs, and keeps the documents.
 
     It starts with the first change, or by `start()`, `with` or `async with`. Any number of
@@ -76,8 +76,8 @@ class Publisher(Running):
         *,
         hubs: Sequence[str | Hub] = (),
         token: str | None = None,
-        content: Content | None = None,
-        resources: Resources | None = None,
+        content: ContentCallback | None = None,
+        resources: ResourceCallback | None = None,
         described_by: str | None = None,
         options: Options | None = None,
         clock: Callable[[], int] = system_clock,
@@ -93,7 +93,7 @@ class Publisher(Running):
             require_function(name, function)
         known = tuple(hub if isinstance(hub, Hub) else parse_hub(hub, token) for hub in hubs)
         distinct = tuple({hub.uri: hub for hub in known}.values())
-        self.source = Source(
+        self.source = SourceContext(
             Path(folder),
             base_url,
             distinct,
@@ -104,10 +104,10 @@ class Publisher(Running):
             described_by=described_by,
         )
         self._lock = threading.Lock()
-        self._shared = Shared()
+        self._shared = PublisherPool()
         self._started_in: int | None = None
 
-    def belong_to(self, description: str, shared: Shared) -> None:
+    def belong_to(self, description: str, shared: PublisherPool) -> None:
         """Let the Capability List point up to the Source Description of several sets.
 
         Args:
@@ -164,7 +164,7 @@ class Publisher(Running):
         _running.add(self)
 
     def _begin(self) -> None:
-        self._background = Background(self.source, self._leader, self._shared)
+        self._background = LeaderElection(self.source, self._leader, self._shared)
         self._recorder = Recorder(
             self.source.open_journal,
             self._background.wake,

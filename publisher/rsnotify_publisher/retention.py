@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_publisher.journal import Volume
+from rsnotify_publisher.journal import FinishedDocument
 
 _SECOND = 1_000_000
 _COUNTS = {"change", "changes", "list", "lists", "document", "documents", "dump", "dumps"}
@@ -121,7 +121,7 @@ class Retention(Struct, frozen=True):
     count: int | None = None
     size: int | None = None
 
-    def expired(self, volumes: Sequence[Volume], now: int) -> list[Volume]:
+    def expired(self, volumes: Sequence[FinishedDocument], now: int) -> list[FinishedDocument]:
         """Return which of the volumes of an archive need not stay.
 
         Args:
@@ -133,7 +133,7 @@ class Retention(Struct, frozen=True):
             cut = next((n for n, v in enumerate(volumes[:cut]) if v.end > now - self.age), cut)
         return list(volumes[:cut])
 
-    def _beyond(self, volumes: Sequence[Volume]) -> int:
+    def _beyond(self, volumes: Sequence[FinishedDocument]) -> int:
         """Return how many of the oldest lie beyond the count or the size."""
         if self.count is None and self.size is None:
             return len(volumes)

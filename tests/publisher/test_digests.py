@@ -15,7 +15,7 @@ from rsnotify.format.digest import SetDigest, SetSum, set_digest
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher import Options, Publisher, Record
-from rsnotify_publisher.framework import Notices
+from rsnotify_publisher.framework import FrameworkNotices
 from rsnotify_publisher.journal import Journal
 from tests.publisher.helpers import BASE, QUICK, FakeHub
 from tests.publisher.test_journal import VERSION_1
@@ -140,7 +140,7 @@ def test_what_is_told_of_documents_says_nothing_of_the_set(path: Path) -> None:
     with Journal(path, BASE) as journal:
         record(journal, put("a"))
         assert journal.state().digest is not None
-        assert Notices(journal).state().digest is None
+        assert FrameworkNotices(journal).state().digest is None
 
 
 def test_nothing_is_said_of_a_set_with_a_resource_without_such_a_hash(path: Path) -> None:
@@ -186,7 +186,7 @@ def _is_heartbeat(fragment: Document) -> bool:
 async def test_a_source_that_is_never_quiet_says_it_with_its_changes(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify_publisher.push.feed._DIGEST_EVERY", 600)
+    monkeypatch.setattr("rsnotify_publisher.push.hub_feed._DIGEST_EVERY", 600)
     options = Options(heartbeat=600, grace=5)
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options) as publisher:
         await publisher.arecord([put("a").resource, put("b").resource])

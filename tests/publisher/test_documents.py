@@ -19,8 +19,8 @@ from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.documents import Documents
-from rsnotify_publisher.library.openlist import OpenList
+from rsnotify_publisher.document_builder import DocumentBuilder
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 from tests.publisher.published import numbered, publish, read, uris
 
@@ -221,15 +221,15 @@ def test_the_open_list_is_written_from_entries_it_already_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    entry = Documents.entry
+    entry = DocumentBuilder.entry
 
-    def count(documents: Documents, resource: Resource) -> bytes:
+    def count(documents: DocumentBuilder, resource: Resource) -> bytes:
         written.append(resource.uri)
         return entry(documents, resource)
 
-    monkeypatch.setattr(Documents, "entry", count)
+    monkeypatch.setattr(DocumentBuilder, "entry", count)
     publisher = Publisher(tmp_path, BASE, options=replace(QUICK, resource_list_every=900))
-    shown = OpenList(Documents(BASE, ()))
+    shown = OpenChangeList(DocumentBuilder(BASE, ()))
     # The Resource List, whose entries are others, is written once, while there is none.
     assert publisher.wait_published(PATIENCE)
     with publisher.source.open_journal() as journal:
@@ -270,7 +270,7 @@ def test_documents_go_on_when_the_clock_is_put_back(
 
 
 def test_a_backlog_is_closed_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rsnotify_publisher.library.changelists._AT_ONCE", 50)
+    monkeypatch.setattr("rsnotify_publisher.documents.change_lists._AT_ONCE", 50)
     publisher = Publisher(tmp_path, BASE, options=replace(QUICK, rotate="20 changes"))
     with publisher.source.open_journal() as journal, journal.transaction():
         journal.record(

@@ -331,7 +331,7 @@ def test_a_disk_that_is_full_now_and_then_leaves_nothing_half(
         flush(descriptor)
 
     monkeypatch.setattr("rsnotify_publisher.files.os.fsync", fsync)
-    monkeypatch.setattr("rsnotify_publisher.leader._RETRY", Retry(first=0.01, most=0.02))
+    monkeypatch.setattr("rsnotify_publisher.background.leader._RETRY", Retry(first=0.01, most=0.02))
     source = Published(tmp_path, options)
     with source:
         full = True

@@ -19,7 +19,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation import validate
-from rsnotify_publisher.dumps import Captured, DumpWriter, Package
+from rsnotify_publisher.dumps import Captured, DumpWriter, WrittenPackage
 
 BASE = "http://source.example/data/"
 UP = BASE + "capabilitylist.xml"
@@ -55,12 +55,12 @@ def pack(
     until: float = 1_000,
     check: Callable[[], None] = lambda: None,
     **settings: Any,
-) -> list[Package]:
+) -> list[WrittenPackage]:
     writer = DumpWriter(folder, BASE, UP, **settings)
     return writer.change_packages(STEM, START, instant(until), changes, content, check=check)
 
 
-def manifests(folder: Path, packages: list[Package]) -> list[Document]:
+def manifests(folder: Path, packages: list[WrittenPackage]) -> list[Document]:
     documents = []
     for package in packages:
         with zipfile.ZipFile(folder / package.files[0]) as zip:
@@ -70,7 +70,7 @@ def manifests(folder: Path, packages: list[Package]) -> list[Document]:
     return documents
 
 
-def bitstreams(folder: Path, packages: list[Package]) -> list[tuple[str, bytes | None]]:
+def bitstreams(folder: Path, packages: list[WrittenPackage]) -> list[tuple[str, bytes | None]]:
     """Return what each entry came with, and check that it is what the entry says."""
     found: list[tuple[str, bytes | None]] = []
     for package, document in zip(packages, manifests(folder, packages), strict=True):

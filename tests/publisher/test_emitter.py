@@ -20,10 +20,10 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, parse_hub
 from rsnotify_publisher.journal import Recorder
-from rsnotify_publisher.push.emitter import Emitter
-from rsnotify_publisher.push.feed import Feed
-from rsnotify_publisher.push.feeding import Feeding
-from rsnotify_publisher.push.fragments import Fragment
+from rsnotify_publisher.push.channel_push import ChannelPush
+from rsnotify_publisher.push.fragments import OutgoingFragment
+from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.hub_push import HubPush
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
 WAYS = ["websub", "ws"]
@@ -357,14 +357,14 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
         cursor = 0
         asked, broken = asyncio.Event(), asyncio.Event()
 
-        async def fragments(self, through: object = None) -> AsyncGenerator[Fragment, None]:
+        async def fragments(self, through: object = None) -> AsyncGenerator[OutgoingFragment, None]:
             self.asked.set()
             await self.broken.wait()
             raise ConnectionResetError("lost")
             yield
 
     feed = Breaking()
-    emitter = Emitter(BASE, [(parse_hub(way_to(hub, "ws")), cast(Feed, feed))])
+    emitter = ChannelPush(BASE, [(parse_hub(way_to(hub, "ws")), cast(HubFeed, feed))])
     emitting = asyncio.create_task(emitter.run())
     async with asyncio.timeout(PATIENCE):
         await feed.asked.wait()
@@ -395,7 +395,7 @@ async def test_the_moment_that_hubs_get_at_the_end_is_no_longer_where_all_is_slo
 
     with publisher.source.open_journal() as journal:
         recorder = Recorder(publisher.source.open_journal, lambda: None)
-        feeding = Feeding(publisher.source, journal, recorder)
+        feeding = HubPush(publisher.source, journal, recorder)
         slow = asyncio.create_task(be_slow())
         await feeding.drain()
         slow.cancel()

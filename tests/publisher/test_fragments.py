@@ -17,10 +17,15 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import INLINE_LIMIT, ChangeType
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.journal import State
-from rsnotify_publisher.push.feed import resume_at
-from rsnotify_publisher.push.fragments import Fragment, FragmentWriter, may_be_inline, with_content
-from rsnotify_publisher.push.hubs import advertised, parse_hub
+from rsnotify_publisher.hubs import advertised, parse_hub
+from rsnotify_publisher.journal import JournalState
+from rsnotify_publisher.push.fragments import (
+    FragmentWriter,
+    OutgoingFragment,
+    may_be_inline,
+    with_content,
+)
+from rsnotify_publisher.push.hub_feed import resume_at
 from tests.publisher.helpers import BASE, chain_of
 
 ORIGIN = from_microseconds(0)
@@ -35,13 +40,13 @@ def changes(count: int) -> list[Resource]:
 
 def written(
     given: Sequence[Resource], *, entries: int = 100, size: int = 10**6, **contents: bytes
-) -> list[Fragment]:
+) -> list[OutgoingFragment]:
     writer = FragmentWriter(BASE + "capabilitylist.xml", max_entries=entries, max_bytes=size)
     by_uri = {BASE + name: content for name, content in contents.items()}
     return list(writer.fragments(ORIGIN, given, by_uri))
 
 
-def read(fragments: list[Fragment]) -> list[Document]:
+def read(fragments: list[OutgoingFragment]) -> list[Document]:
     return [read_document(fragment.body) for fragment in fragments]
 
 
@@ -224,7 +229,7 @@ def test_websub_is_advertised_first() -> None:
     ],
 )
 def test_where_a_hub_is_fed_from(through: int | None, cursor: int, start: int) -> None:
-    state = State(last_change=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
+    state = JournalState(last_change=80, promised=90, pruned=10, closed=10, tracked=1, sum=None)
     assert resume_at(through, cursor, state) == start
 
 

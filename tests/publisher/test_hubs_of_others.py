@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.format.reader import read_document
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.push.hubs import parse_hub
+from rsnotify_publisher.hubs import parse_hub
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub
 
 CHANNEL = BASE + "channel.xml"

@@ -16,7 +16,7 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Record
-from rsnotify_publisher.journal import Journal, Volume
+from rsnotify_publisher.journal import FinishedDocument, Journal
 from tests.publisher.helpers import BASE
 
 
@@ -48,8 +48,10 @@ def record(journal: Journal, *names: str) -> list[Resource]:
         return journal.record([update(name) for name in names])
 
 
-def closed(begin: int, end: int) -> Volume:
-    return Volume("changelist", begin, end, 1, 100, (f"{begin}-{end}.xml",), archived=True)
+def closed(begin: int, end: int) -> FinishedDocument:
+    return FinishedDocument(
+        "changelist", begin, end, 1, 100, (f"{begin}-{end}.xml",), archived=True
+    )
 
 
 def datetimes(changes: list[Resource]) -> list[object]:

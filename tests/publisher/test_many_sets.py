@@ -19,13 +19,13 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher import Publisher, SourceDescription
+from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.folder.listening import Listening
-from rsnotify_publisher.folder.names import Names
-from rsnotify_publisher.folder.scan import Scanner
-from rsnotify_publisher.folder.serve import Folder, server
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FolderScanner
+from rsnotify_publisher.folder.server import PublishedFolder, server
+from rsnotify_publisher.folder.system_watch import SystemWatch
 from rsnotify_publisher.journal import Journal, Recorder
-from rsnotify_publisher.lookout import Lookout
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, put, serving
 
 HOST = "https://x.example/"
@@ -207,7 +207,7 @@ def test_a_journal_that_cannot_be_opened_is_told_at_once(
 
 async def test_only_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
     woken = {name: asyncio.Event() for name in "ab"}
-    lookout = Lookout()
+    lookout = JournalPoller()
     with (
         Journal(tmp_path / "a", BASE) as a,
         Journal(tmp_path / "b", BASE) as b,
@@ -239,7 +239,7 @@ async def test_a_journal_that_cannot_be_read_keeps_no_other_from_being_looked_at
     tmp_path: Path,
 ) -> None:
     broken, whole = asyncio.Event(), asyncio.Event()
-    lookout = Lookout()
+    lookout = JournalPoller()
     with (
         Broken(tmp_path / "a", BASE) as a,
         Journal(tmp_path / "b", BASE) as b,
@@ -279,7 +279,7 @@ async def test_one_watch_tells_each_of_its_own_folder(tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     heard = {folder: Heard() for folder in folders}
-    listening = asyncio.create_task(Listening(heard).run())
+    listening = asyncio.create_task(SystemWatch(heard).run())
     await asyncio.sleep(0)
     for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
         (folder / name).write_text("1")
@@ -293,7 +293,7 @@ async def test_a_folder_that_cannot_be_looked_at_keeps_no_other_from_being_watch
     tmp_path: Path,
 ) -> None:
     heard = {tmp_path: Heard(), tmp_path / ("x" * 300): Heard()}
-    listening = asyncio.create_task(Listening(heard).run())
+    listening = asyncio.create_task(SystemWatch(heard).run())
     await asyncio.sleep(0)
     (tmp_path / "one").write_text("1")
     await heard[tmp_path].of("one")
@@ -303,11 +303,11 @@ async def test_a_folder_that_cannot_be_looked_at_keeps_no_other_from_being_watch
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify_publisher.folder.listening._LOOK_AGAIN", 50)
+    monkeypatch.setattr("rsnotify_publisher.folder.system_watch._LOOK_AGAIN", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
     heard = {busy: Heard(), away: Heard()}
-    listening = asyncio.create_task(Listening(heard).run())
+    listening = asyncio.create_task(SystemWatch(heard).run())
     await asyncio.sleep(0)
     away.mkdir()
     async with asyncio.timeout(PATIENCE):
@@ -319,9 +319,9 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
 
 
 def test_a_folder_that_cannot_be_looked_at_ends_no_comparison(tmp_path: Path) -> None:
-    names = Names(tmp_path / ("x" * 300), BASE)
+    names = FileNames(tmp_path / ("x" * 300), BASE)
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
-        assert list(Scanner(names, journal).compare(names.root)) == []
+        assert list(FolderScanner(names, journal).compare(names.root)) == []
 
 
 # Serving
@@ -332,7 +332,7 @@ async def test_a_file_is_served_at_once_and_a_document_when_all_are_there(
 ) -> None:
     put(folder / "one", "text")
     publisher = Publisher(tmp_path / "state", f"{HOST}data/", options=QUICK)
-    ours = Folder(Names(folder, f"{HOST}data/"), publisher)
+    ours = PublishedFolder(FileNames(folder, f"{HOST}data/"), publisher)
     async with serving(server(publisher, [ours])) as url, aiohttp.ClientSession() as session:
 
         async def get(path: str) -> tuple[int, bytes]:

@@ -15,7 +15,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 from rsnotify_publisher.changes import Record
 from rsnotify_publisher.journal import Journal
-from rsnotify_publisher.journal.notices import KEPT
+from rsnotify_publisher.journal.notice_log import KEPT
 from tests.publisher.helpers import BASE
 from tests.publisher.test_journal import VERSION_1
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.retention import (
+    FinishedDocument,
     Floor,
     Retention,
     Rotation,
-    Volume,
     parse_retention,
     parse_rotation,
 )
@@ -23,11 +23,11 @@ HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 
 
-def volumes(*ends: int, size: int = 100) -> list[Volume]:
-    return [Volume("changelist", end - 1, end, 1, size, (f"{end}.xml",)) for end in ends]
+def volumes(*ends: int, size: int = 100) -> list[FinishedDocument]:
+    return [FinishedDocument("changelist", end - 1, end, 1, size, (f"{end}.xml",)) for end in ends]
 
 
-def ends(of: list[Volume]) -> list[int]:
+def ends(of: list[FinishedDocument]) -> list[int]:
     return [volume.end for volume in of]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from rsnotify.errors import RsnotifyError
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.command import source as command
-from rsnotify_publisher.documents import RESERVED
+from rsnotify_publisher.commands.source import source as command
+from rsnotify_publisher.document_builder import RESERVED
 from tests.publisher.helpers import PORT, Start
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.command_report import LineReport, hub_line, totals
+from rsnotify_publisher.commands.source_report import SourceLineReport, hub_line, totals
 from rsnotify_publisher.folder.status import HubStatus, SourceStatus, StatusReader
 from rsnotify_publisher.journal import system_clock
 from tests.publisher.helpers import BASE, PATIENCE, PORT, QUICK, FakeHub, Start
@@ -69,7 +69,7 @@ def test_a_count_of_one_is_written_as_one() -> None:
 
 
 def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    report = LineReport()
+    report = SourceLineReport()
     for _ in range(200):
         report.show(SourceStatus(3, 0, (replace(WELL, reached=None),)))
     assert capsys.readouterr().out == ""

@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rsnotify_publisher.web.answers import answer, hold_chunks, hold_file
+from rsnotify_publisher.web.responses import file_representation, memory_representation, respond
 from tests.publisher.helpers import PATIENCE, serving
 
 DIGITS = b"0123456789"
@@ -34,16 +34,18 @@ async def site(tmp_path: Path) -> AsyncIterator[str]:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
-        return await answer(
+        return await respond(
             request,
-            lambda: hold_file(tmp_path / name, is_gzip=name.endswith(".gz")),
+            lambda: file_representation(tmp_path / name, is_gzip=name.endswith(".gz")),
             {"Content-Type": "text/plain", "Cache-Control": "no-cache"},
             compressible="packed" in request.query,
         )
 
     async def chunks(request: web.Request) -> web.StreamResponse:
-        held = hold_chunks("v1", LONG_AGO, [LONG[at : at + 999] for at in range(0, 10**6, 999)])
-        return await answer(request, lambda: held, {}, compressible="packed" in request.query)
+        held = memory_representation(
+            "v1", LONG_AGO, [LONG[at : at + 999] for at in range(0, 10**6, 999)]
+        )
+        return await respond(request, lambda: held, {}, compressible="packed" in request.query)
 
     app = web.Application()
     app.router.add_get("/chunks", chunks)
@@ -62,9 +64,9 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 class Got:
     """An answer, read to its end."""
 
-    def __init__(self, answer: aiohttp.ClientResponse, body: bytes) -> None:
-        self.status = answer.status
-        self.headers = answer.headers
+    def __init__(self, respond: aiohttp.ClientResponse, body: bytes) -> None:
+        self.status = respond.status
+        self.headers = respond.headers
         self.body = body
 
 
@@ -320,7 +322,9 @@ async def test_a_long_answer_is_compressed_as_it_is_taken(tmp_path: Path) -> Non
     turns = 0
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await answer(request, lambda: hold_file(tmp_path / "sparse"), {}, compressible=True)
+        return await respond(
+            request, lambda: file_representation(tmp_path / "sparse"), {}, compressible=True
+        )
 
     async def count() -> None:
         nonlocal turns
@@ -355,8 +359,8 @@ async def test_a_client_that_hangs_up_is_no_error(
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            return await answer(
-                request, lambda: hold_file(tmp_path / "long"), {}, compressible=packed
+            return await respond(
+                request, lambda: file_representation(tmp_path / "long"), {}, compressible=packed
             )
         finally:
             answered.set()

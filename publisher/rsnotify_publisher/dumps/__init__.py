@@ -7,9 +7,9 @@ decided elsewhere. Memory does not grow with what is packed.
 
 from __future__ import annotations
 
+from rsnotify_publisher.dumps.bitstreams import EntryContent
 from rsnotify_publisher.dumps.captured import Captured
-from rsnotify_publisher.dumps.packages import Package
-from rsnotify_publisher.dumps.supply import EntryContent
+from rsnotify_publisher.dumps.packages import WrittenPackage
 from rsnotify_publisher.dumps.writer import DumpWriter
 
-__all__ = ["Captured", "DumpWriter", "EntryContent", "Package"]
+__all__ = ["Captured", "DumpWriter", "EntryContent", "WrittenPackage"]

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
+from rsnotify_publisher.dumps.bitstreams import Bitstream, BitstreamSupplier, agrees
 from rsnotify_publisher.dumps.package import PackageFile
-from rsnotify_publisher.dumps.supply import Bitstream, Supply, agrees
 
 
-class Entries(Protocol):
+class DumpEntries(Protocol):
     """One kind of dump.
 
     Args:
@@ -96,7 +96,7 @@ class ChangeEntries:
     folder = "changes"
 
     def __init__(
-        self, from_: Instant, until: Instant, supply: Supply, links: tuple[Link, ...]
+        self, from_: Instant, until: Instant, supply: BitstreamSupplier, links: tuple[Link, ...]
     ) -> None:
         self.stamp = until
         self._from = self._last = from_

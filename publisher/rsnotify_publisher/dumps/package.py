@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import Profile, closing, entry, opening
+from rsnotify_publisher.dumps.bitstreams import CHUNK, Bitstream, chunks
 from rsnotify_publisher.dumps.members import is_compressed, member_path
-from rsnotify_publisher.dumps.supply import CHUNK, Bitstream, chunks
 from rsnotify_publisher.hashes import Digests
 
 _MANIFEST = "manifest.xml"
@@ -21,7 +21,7 @@ _UNIX = 3
 _PLAIN_FILE = 0o100644 << 16
 
 
-class Stored(Struct, frozen=True):
+class StoredBitstream(Struct, frozen=True):
     """A bitstream that was copied into the package.
 
     Args:
@@ -72,7 +72,7 @@ class PackageFile:
         #: Entries in the manifest, bytes of the manifest, bytes of content.
         self.count = self.manifest_size = self.content_size = 0
 
-    def store(self, resource: Resource, bitstream: Bitstream) -> Stored:
+    def store(self, resource: Resource, bitstream: Bitstream) -> StoredBitstream:
         """Copy a bitstream into the ZIP.
 
         What it holds may change meanwhile, so the hash is of the bytes that were copied.
@@ -90,7 +90,7 @@ class PackageFile:
                 digests.update(chunk)
                 length += member.write(chunk)
         self.content_size += length
-        return Stored("/" + path, digests.text, length, digests.agree)
+        return StoredBitstream("/" + path, digests.text, length, digests.agree)
 
     def note(self, resource: Resource) -> None:
         """Put an entry into the manifest."""

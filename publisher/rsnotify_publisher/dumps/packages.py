@@ -14,9 +14,9 @@ from msgspec import Struct
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import MAX_BYTES, Rel
 from rsnotify.format.writer import Profile
-from rsnotify_publisher.dumps.entries import Entries
+from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryBitstream
+from rsnotify_publisher.dumps.entries import DumpEntries
 from rsnotify_publisher.dumps.package import PackageFile
-from rsnotify_publisher.dumps.supply import Offer, Supply
 from rsnotify_publisher.files import atomic, write_atomically
 
 # Room for one more entry, whose length is known only once its content has been copied.
@@ -24,7 +24,7 @@ _MANIFEST_BYTES = MAX_BYTES * 9 // 10
 _IN_MEMORY = 1_000_000
 
 
-class Package(Struct, frozen=True):
+class WrittenPackage(Struct, frozen=True):
     """A package that was written.
 
     Args:
@@ -38,7 +38,7 @@ class Package(Struct, frozen=True):
     count: int
 
 
-class Packages:
+class PackageSeries:
     """Writes packages into a folder.
 
     Args:
@@ -65,8 +65,12 @@ class Packages:
         self._profile = profile
 
     def write(
-        self, stem: str, entries: Entries, resources: Iterable[Resource], supply: Supply
-    ) -> list[Package]:
+        self,
+        stem: str,
+        entries: DumpEntries,
+        resources: Iterable[Resource],
+        supply: BitstreamSupplier,
+    ) -> list[WrittenPackage]:
         """Write all, at least one; if anything is raised, none is left behind.
 
         Args:
@@ -75,7 +79,7 @@ class Packages:
             resources: What goes in, streamed.
             supply: Where the bitstreams come from.
         """
-        written: list[Package] = []
+        written: list[WrittenPackage] = []
         with closing(supply.of(resources)) as offers, self._all_or_none() as names:
             pending = next(offers, None)
             while pending is not None or not written:
@@ -89,11 +93,11 @@ class Packages:
     def _write_one(
         self,
         files: tuple[str, str],
-        entries: Entries,
-        pending: Offer | None,
-        offers: Iterator[Offer],
+        entries: DumpEntries,
+        pending: EntryBitstream | None,
+        offers: Iterator[EntryBitstream],
         check: Callable[[], None],
-    ) -> tuple[Package, Offer | None]:
+    ) -> tuple[WrittenPackage, EntryBitstream | None]:
         """Write one package and the copy of its manifest, and return what no longer fitted."""
         path, copy = (self._folder / name for name in files)
         with (
@@ -110,7 +114,7 @@ class Packages:
             head = entries.manifest(is_last=pending is None)
             package.finish(head)
             write_atomically(copy, package.manifest(head))
-        return Package(self._entry(files, head), files, package.count), pending
+        return WrittenPackage(self._entry(files, head), files, package.count), pending
 
     @contextmanager
     def _all_or_none(self) -> Iterator[list[str]]:
@@ -123,7 +127,7 @@ class Packages:
                 (self._folder / name).unlink(missing_ok=True)
             raise
 
-    def _fits(self, package: PackageFile, offer: Offer) -> bool:
+    def _fits(self, package: PackageFile, offer: EntryBitstream) -> bool:
         size = offer[1].size if offer[1] else 0
         return package.count == 0 or (
             package.count < self._max_resources

@@ -11,10 +11,10 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import MAX_ENTRIES, Capability, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
-from rsnotify_publisher.dumps.dumpdocument import DumpDocument
+from rsnotify_publisher.dumps.bitstreams import BitstreamSupplier, EntryContent
+from rsnotify_publisher.dumps.dump_document import DumpDocument
 from rsnotify_publisher.dumps.entries import ChangeEntries, ResourceEntries
-from rsnotify_publisher.dumps.packages import Package, Packages
-from rsnotify_publisher.dumps.supply import EntryContent, Supply
+from rsnotify_publisher.dumps.packages import PackageSeries, WrittenPackage
 
 log = logging.getLogger("rsnotify.publisher")
 
@@ -44,7 +44,7 @@ class DumpWriter:
         profile: Profile = Profile.V1_1,
     ) -> None:
         self._links = (Link(Rel.UP, capability_list),)
-        self._packages = Packages(
+        self._packages = PackageSeries(
             folder,
             base_url,
             max_resources=max_resources,
@@ -62,7 +62,7 @@ class DumpWriter:
         *,
         now: Callable[[], Instant],
         check: Callable[[], None] = lambda: None,
-    ) -> list[Package]:
+    ) -> list[WrittenPackage]:
         """Write the packages of a Resource Dump; at least one, if without resources.
 
         Hash and length are those of the bytes in the package, whatever the entry said. If the
@@ -81,7 +81,7 @@ class DumpWriter:
             OSError: A file cannot be read or written. Whatever is raised, by the arguments
                 too, no file is left behind.
         """
-        supply = Supply(content, check)
+        supply = BitstreamSupplier(content, check)
         entries = ResourceEntries(at, now, self._links)
         written = self._packages.write(stem, entries, resources, supply)
         if entries.missing:
@@ -97,7 +97,7 @@ class DumpWriter:
         content: EntryContent,
         *,
         check: Callable[[], None] = lambda: None,
-    ) -> list[Package]:
+    ) -> list[WrittenPackage]:
         """Write the packages of a closed interval of changes; at least one, if empty.
 
         The manifests have an entry for every change, with a bitstream wherever `content` returns
@@ -115,7 +115,7 @@ class DumpWriter:
             OSError: A file cannot be read or written. Whatever is raised, by the arguments
                 too, no file is left behind.
         """
-        supply = Supply(content, check)
+        supply = BitstreamSupplier(content, check)
         entries = ChangeEntries(from_, until, supply, self._links)
         written = self._packages.write(stem, entries, changes, supply)
         if entries.missing:

@@ -8,10 +8,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from rsnotify.plural import counted
 from rsnotify.runtime.lanes import Lane
-from rsnotify_publisher.folder.listening import Listening
-from rsnotify_publisher.folder.serve import Folder
+from rsnotify_publisher.folder.server import PublishedFolder
 from rsnotify_publisher.folder.sets import load
-from rsnotify_publisher.folder.watch import Watcher
+from rsnotify_publisher.folder.system_watch import SystemWatch
+from rsnotify_publisher.folder.watcher import FolderWatcher
 from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.publisher import Publisher, close_all
 
@@ -20,14 +20,14 @@ _OPENERS = 4
 _SCANNERS = 4
 
 
-_Say = Callable[[str], None]
+_Announce = Callable[[str], None]
 
 
-class Stopping(Exception):
+class PublishingStopped(Exception):
     """What is looked through for the first time is not needed any more."""
 
 
-class Publishing:
+class FolderPublishing:
     """Publishes folders.
 
     Args:
@@ -35,7 +35,7 @@ class Publishing:
         listening: The URL at which this process serves them.
     """
 
-    def __init__(self, folders: Sequence[Folder], listening: str) -> None:
+    def __init__(self, folders: Sequence[PublishedFolder], listening: str) -> None:
         self._folders = folders
         self._listening = listening
         self._compared = {folder.prefix: asyncio.Event() for folder in folders}
@@ -43,7 +43,7 @@ class Publishing:
         #: Set when all folders are published.
         self.published = asyncio.Event()
 
-    async def run(self, stop: asyncio.Event, say: _Say) -> None:
+    async def run(self, stop: asyncio.Event, say: _Announce) -> None:
         """Publish until told to stop, and end in order.
 
         Args:
@@ -65,7 +65,7 @@ class Publishing:
         if not publishing.cancelled() and (error := publishing.exception()) is not None:
             raise first_cause(error) if isinstance(error, Exception) else error
 
-    async def _publish(self, say: _Say) -> None:
+    async def _publish(self, say: _Announce) -> None:
         openers = ThreadPoolExecutor(_OPENERS, "rsnotify-opener")
         scanners = ThreadPoolExecutor(_SCANNERS, "rsnotify-scanner")
         try:
@@ -75,20 +75,22 @@ class Publishing:
                 await asyncio.to_thread(pool.shutdown, cancel_futures=True)
             await asyncio.to_thread(close_all, [each.publisher for each in self._folders])
 
-    async def _watch(self, openers: Executor, scanners: ThreadPoolExecutor, say: _Say) -> None:
+    async def _watch(self, openers: Executor, scanners: ThreadPoolExecutor, say: _Announce) -> None:
         watchers = {
-            folder.names.root: Watcher(folder.names, folder.publisher, Lane(scanners))
+            folder.names.root: FolderWatcher(folder.names, folder.publisher, Lane(scanners))
             for folder in self._folders
         }
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(Listening(watchers).run())
+            tasks.create_task(SystemWatch(watchers).run())
             await asyncio.sleep(0)  # from now on they are watched, so that no change is missed
             for folder in self._folders:
                 watcher = watchers[folder.names.root]
                 tasks.create_task(self._keep(folder, watcher, openers))
             tasks.create_task(self._announce(say))
 
-    async def _keep(self, folder: Folder, watcher: Watcher, openers: Executor) -> None:
+    async def _keep(
+        self, folder: PublishedFolder, watcher: FolderWatcher, openers: Executor
+    ) -> None:
         """Publish one folder from now on."""
         await asyncio.get_running_loop().run_in_executor(openers, self._open, folder)
         async with asyncio.TaskGroup() as tasks:
@@ -96,16 +98,16 @@ class Publishing:
             if await folder.publisher.await_published():
                 folder.ready.set()
 
-    def _open(self, folder: Folder) -> None:
+    def _open(self, folder: PublishedFolder) -> None:
         load(folder, self._check, is_alone=len(self._folders) == 1)
         self._check()
         folder.publisher.start()
 
     def _check(self) -> None:
         if self._is_stopping:
-            raise Stopping
+            raise PublishingStopped
 
-    async def _announce(self, say: _Say) -> None:
+    async def _announce(self, say: _Announce) -> None:
         for folder in self._folders:
             await folder.ready.wait()
             await self._compared[folder.prefix].wait()

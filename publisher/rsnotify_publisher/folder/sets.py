@@ -15,22 +15,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.plural import counted
-from rsnotify_publisher.configuration import Configuration
+from rsnotify_publisher.config import SourceConfiguration
 from rsnotify_publisher.description import SourceDescription
-from rsnotify_publisher.folder.names import Names
-from rsnotify_publisher.folder.scan import Scanner
-from rsnotify_publisher.folder.serve import Folder
+from rsnotify_publisher.folder.file_names import FileNames
+from rsnotify_publisher.folder.scanner import FolderScanner
+from rsnotify_publisher.folder.server import PublishedFolder
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.source import normalize_base_url
+from rsnotify_publisher.source_context import normalize_base_url
 
 #: Where the state of several sets is kept, if the settings do not say.
 _STATE = Path("rsnotify-source")
 
 
 def one_folder(
-    root: Path, base_url: str, settings: Configuration
-) -> tuple[Publisher, list[Folder]]:
+    root: Path, base_url: str, settings: SourceConfiguration
+) -> tuple[Publisher, list[PublishedFolder]]:
     """Make a Source of one folder.
 
     Args:
@@ -41,7 +41,7 @@ def one_folder(
     Raises:
         ConfigurationError: The folder, the base URL or another setting is unusable.
     """
-    names = Names(root, normalize_base_url(base_url))
+    names = FileNames(root, normalize_base_url(base_url))
     beside = names.root.with_name(names.root.name + ".rsnotify")
     state = Path(settings.data) if settings.data else beside / "source"
     folder = _folder(names, state, settings, settings.options_of(), settings.described_by)
@@ -50,8 +50,8 @@ def one_folder(
 
 
 def several_folders(
-    base_url: str, settings: Configuration
-) -> tuple[SourceDescription, list[Folder]]:
+    base_url: str, settings: SourceConfiguration
+) -> tuple[SourceDescription, list[PublishedFolder]]:
     """Make a Source of several folders, each of which is a set of resources.
 
     Raises:
@@ -62,7 +62,7 @@ def several_folders(
     folders = []
     for one in settings.sets:
         place = one.base_url or f"{normalize_base_url(base_url)}{one.name}/"
-        names = Names(Path(one.folder), normalize_base_url(place))
+        names = FileNames(Path(one.folder), normalize_base_url(place))
         state = Path(settings.data or _STATE) / one.name
         options = settings.options_of(one)
         folders.append(_folder(names, state, settings, options, one.described_by))
@@ -73,12 +73,12 @@ def several_folders(
 
 
 def _folder(
-    names: Names,
+    names: FileNames,
     state: Path,
-    settings: Configuration,
+    settings: SourceConfiguration,
     options: Options,
     described_by: str | None,
-) -> Folder:
+) -> PublishedFolder:
     publisher = Publisher(
         state.resolve(),
         names.base_url,
@@ -87,16 +87,16 @@ def _folder(
         described_by=described_by,
         options=replace(options, change_memory=True),
     )
-    return Folder(names, publisher)
+    return PublishedFolder(names, publisher)
 
 
-def _file(names: Names, uri: str) -> Path | None:
+def _file(names: FileNames, uri: str) -> Path | None:
     path = names.path(uri)
     return path if path is not None and names.is_published(path) else None
 
 
 @contextmanager
-def claim(folders: Sequence[Folder]) -> Iterator[None]:
+def claim(folders: Sequence[PublishedFolder]) -> Iterator[None]:
     """Keep every other `rsnotify source` from publishing these folders with the same state.
 
     Each would compare the folder with the journal and record what it finds, so that every change
@@ -118,7 +118,7 @@ def claim(folders: Sequence[Folder]) -> Iterator[None]:
         yield
 
 
-def check_folders(folders: Sequence[Folder]) -> None:
+def check_folders(folders: Sequence[PublishedFolder]) -> None:
     """Refuse folders that cannot be published, and states that cannot be kept.
 
     Raises:
@@ -140,8 +140,8 @@ def check_folders(folders: Sequence[Folder]) -> None:
         folder.publisher.source.check_folders()
 
 
-def _by_root(folders: Sequence[Folder]) -> dict[Path, Folder]:
-    found: dict[Path, Folder] = {}
+def _by_root(folders: Sequence[PublishedFolder]) -> dict[Path, PublishedFolder]:
+    found: dict[Path, PublishedFolder] = {}
     for folder in folders:
         other = found.setdefault(folder.names.root, folder)
         if other is not folder:
@@ -149,19 +149,19 @@ def _by_root(folders: Sequence[Folder]) -> dict[Path, Folder]:
     return found
 
 
-def _around(path: Path, folders: Mapping[Path, Folder]) -> list[Folder]:
+def _around(path: Path, folders: Mapping[Path, PublishedFolder]) -> list[PublishedFolder]:
     """Return the folders in which a path is; of many it is found as soon as of few."""
     return [folders[one] for one in (path, *path.parents) if one in folders]
 
 
-def _both(one: Folder, other: Folder) -> ConfigurationError:
+def _both(one: PublishedFolder, other: PublishedFolder) -> ConfigurationError:
     return ConfigurationError(
         f"the sets at {one.names.base_url} and {other.names.base_url} would both publish "
         f"{other.names.root}; give each a folder that is not within another's"
     )
 
 
-def load(folder: Folder, on_file: Callable[[], None], *, is_alone: bool) -> None:
+def load(folder: PublishedFolder, on_file: Callable[[], None], *, is_alone: bool) -> None:
     """Take what a folder holds at the first start as the baseline.
 
     Args:
@@ -173,7 +173,7 @@ def load(folder: Folder, on_file: Callable[[], None], *, is_alone: bool) -> None
     if not publisher.is_empty():
         return
     with publisher.source.open_journal() as journal, _progress(is_alone) as progress:
-        scanner = Scanner(names, journal)
+        scanner = FolderScanner(names, journal)
         total = None if progress.disable else sum(1 for _ in scanner.files(names.root))
         task = progress.add_task("scanning", total=total)
 

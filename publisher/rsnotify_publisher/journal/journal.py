@@ -22,13 +22,13 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.changes import Record
-from rsnotify_publisher.journal.catalogue import Volume
-from rsnotify_publisher.journal.currentset import CurrentSet, Entered, decode, encode
-from rsnotify_publisher.journal.notices import Notices
-from rsnotify_publisher.journal.storage import State
+from rsnotify_publisher.journal.current_set import CurrentSet, RecordedState, decode, encode
+from rsnotify_publisher.journal.finished_documents import FinishedDocument
+from rsnotify_publisher.journal.notice_log import NoticeLog
+from rsnotify_publisher.journal.storage import JournalState
 
 
-class Journal(Notices, CurrentSet):
+class Journal(NoticeLog, CurrentSet):
     """What may be asked of the journal, and entered.
 
     A method that says "within a transaction" belongs inside `transaction()`, where what
@@ -48,7 +48,7 @@ class Journal(Notices, CurrentSet):
         recorded = []
         for item in records:
             at = max(now, at + 1)
-            entered.append(Entered(at, item))
+            entered.append(RecordedState(at, item))
             recorded.append(replace(item.resource, datetime=from_microseconds(at)))
         if recorded:
             rows = [(one.at, encode(one.record.resource)) for one in entered]
@@ -75,7 +75,7 @@ class Journal(Notices, CurrentSet):
                 f"{self._path}: a baseline is loaded into an empty journal only; record changes"
             )
         at = max(self._clock(), self.state().reached + 1)
-        entered = (Entered(at, item) for item in records)
+        entered = (RecordedState(at, item) for item in records)
         total = self.bring_along(entered, str(SetSum()))
         query = "UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1, closed = ?1"
         self._db.execute(f"{query}, sum = ?2", (at, total))
@@ -104,7 +104,7 @@ class Journal(Notices, CurrentSet):
         )
         return bool(self._db.execute(query).fetchone()[0])
 
-    def promise(self) -> State:
+    def promise(self) -> JournalState:
         """Promise that no later change gets a datetime up to now; within a transaction."""
         self._db.execute("UPDATE state SET promised = max(promised, ?)", (self._clock(),))
         return self.state()
@@ -136,7 +136,7 @@ class Journal(Notices, CurrentSet):
         row = self._db.execute(query, (instant,)).fetchone()
         return self.state().pruned if row is None else int(row[0])
 
-    def close_list(self, volume: Volume) -> None:
+    def close_list(self, volume: FinishedDocument) -> None:
         """Note a closed Change List, which begins where the last one ends; in a transaction."""
         self.put(volume)
         self._db.execute("UPDATE state SET closed = ?", (volume.end,))

@@ -26,7 +26,7 @@ def system_clock() -> int:
     return time.time_ns() // 1000
 
 
-class State(Struct, frozen=True):
+class JournalState(Struct, frozen=True):
     """Where the journal stands; see the columns of its table."""
 
     last_change: int
@@ -47,7 +47,7 @@ class State(Struct, frozen=True):
         return max(self.last_change, self.promised)
 
 
-class Storage:
+class JournalConnection:
     """One connection to the file, for one thread at a time.
 
     Args:
@@ -159,7 +159,7 @@ class Storage:
                 raise
 
     @contextmanager
-    def snapshot(self) -> Iterator[State]:
+    def snapshot(self) -> Iterator[JournalState]:
         """Read: everything inside sees the journal as it was at the start."""
         with self._translated():
             self._db.execute("BEGIN")
@@ -175,7 +175,7 @@ class Storage:
         except (sqlite3.Error, OSError) as error:
             raise StorageError(f"{self._path}: {error}") from error
 
-    def state(self) -> State:
+    def state(self) -> JournalState:
         """Tell where the journal stands."""
         query = "SELECT last_change, promised, pruned, closed, tracked, sum FROM state"
-        return State(*self._db.execute(query).fetchone())
+        return JournalState(*self._db.execute(query).fetchone())

@@ -10,6 +10,6 @@ is found then, whatever its number: so a transaction that takes long is never pa
 
 from rsnotify_publisher.outbox.forwarder import Forwarder
 from rsnotify_publisher.outbox.outbox import Outbox
-from rsnotify_publisher.outbox.queue import Queue, Waiting
+from rsnotify_publisher.outbox.queue import OutboxLine, OutboxQueue
 
-__all__ = ["Forwarder", "Outbox", "Queue", "Waiting"]
+__all__ = ["Forwarder", "Outbox", "OutboxLine", "OutboxQueue"]

@@ -15,9 +15,9 @@ from rsnotify.errors import ConfigurationError, RsnotifyError, StorageError
 from rsnotify.format.model import Resource
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher.changes import check_change
-from rsnotify_publisher.outbox.queue import Queue, Waiting
+from rsnotify_publisher.outbox.queue import OutboxLine, OutboxQueue
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.running import Running
+from rsnotify_publisher.startable import Startable
 
 _log = logging.getLogger("rsnotify.publisher")
 _RETRY = Retry(first=0.1, most=30.0)
@@ -27,7 +27,7 @@ BATCH = 1_000
 _PATIENCE = 60.0
 
 
-class Forwarder(Running):
+class Forwarder(Startable):
     """Records the changes of an outbox, from `start` until `close`.
 
     Several processes may run one for the same outbox and the same state folder. One forwards at
@@ -51,7 +51,7 @@ class Forwarder(Running):
         poll: Seconds between two reads of the outbox while the database sends no notification.
     """
 
-    def __init__(self, publisher: Publisher, queue: Queue, *, poll: float = 1.0) -> None:
+    def __init__(self, publisher: Publisher, queue: OutboxQueue, *, poll: float = 1.0) -> None:
         self._publisher = publisher
         self._queue = queue
         self._poll = poll
@@ -140,7 +140,7 @@ class Forwarder(Running):
                 *(self._lock.lock_file, _PATIENCE),
             )
 
-    def _take(self, waiting: Sequence[Waiting]) -> Mapping[int, str]:
+    def _take(self, waiting: Sequence[OutboxLine]) -> Mapping[int, str]:
         """Record changes durably; return the reason for each that cannot be recorded."""
         changes: list[Resource] = []
         refused: dict[int, str] = {}

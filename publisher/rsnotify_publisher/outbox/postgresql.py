@@ -15,7 +15,7 @@ import psycopg
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.outbox.outbox import LOCK, Outbox
-from rsnotify_publisher.outbox.queue import Take, Waiting
+from rsnotify_publisher.outbox.queue import OutboxLine, RecordLines
 
 _WAITING = "SELECT id, entry FROM {table} WHERE refused IS NULL ORDER BY id LIMIT %s"
 _REFUSE = "UPDATE {table} SET refused = %s WHERE id = %s"
@@ -39,7 +39,7 @@ class PostgreSQLQueue:
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._interrupted = threading.Event()
 
-    def forward(self, limit: int, take: Take) -> int:
+    def forward(self, limit: int, take: RecordLines) -> int:
         """Hand over what was committed, then delete it, as `Queue.forward`."""
         with self._translated():
             connection = self._connected()
@@ -48,11 +48,11 @@ class PostgreSQLQueue:
                     return 0
                 found = connection.execute(self._sql(_WAITING), (limit,)).fetchall()
                 if found:
-                    self._hand_over(connection, [Waiting(*row) for row in found], take)
+                    self._hand_over(connection, [OutboxLine(*row) for row in found], take)
             return len(found)
 
     def _hand_over(
-        self, connection: psycopg.Connection, waiting: list[Waiting], take: Take
+        self, connection: psycopg.Connection, waiting: list[OutboxLine], take: RecordLines
     ) -> None:
         refused = take(waiting)
         for number, reason in refused.items():

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import Struct
 
 
-class Waiting(Struct, frozen=True):
+class OutboxLine(Struct, frozen=True):
     """A line of the outbox.
 
     Args:
@@ -21,13 +21,13 @@ class Waiting(Struct, frozen=True):
 
 
 #: Is given lines, makes the changes in them durable, and returns why some cannot be, by number.
-Take = Callable[[Sequence[Waiting]], Mapping[int, str]]
+RecordLines = Callable[[Sequence[OutboxLine]], Mapping[int, str]]
 
 
-class Queue(Protocol):
+class OutboxQueue(Protocol):
     """Gives what waits in an outbox; used by one thread, but for `interrupt`."""
 
-    def forward(self, limit: int, take: Take) -> int:
+    def forward(self, limit: int, take: RecordLines) -> int:
         """Hand over what was committed, then delete it, as one transaction.
 
         Only one at a time does so, or changes of one resource could change places. If `take`

@@ -31,11 +31,11 @@ from sqlalchemy.orm import Session
 
 from rsnotify.errors import StorageError
 from rsnotify_publisher.outbox.outbox import LOCK, WAKE_FUNCTION, WAKE_TRIGGER
-from rsnotify_publisher.outbox.queue import Take, Waiting
-from rsnotify_publisher.outbox.recording import TABLE, Recording, check_table, in_no_transaction
+from rsnotify_publisher.outbox.queue import OutboxLine, RecordLines
+from rsnotify_publisher.outbox.recorder import TABLE, OutboxRecorder, check_table, in_no_transaction
 
 
-class SQLAlchemyOutbox(Recording[Session | Connection, AsyncSession | AsyncConnection]):
+class SQLAlchemyOutbox(OutboxRecorder[Session | Connection, AsyncSession | AsyncConnection]):
     """Writes by a `Session` or `Connection`, or their twins in asyncio.
 
     Args:
@@ -63,7 +63,7 @@ class SQLAlchemyOutbox(Recording[Session | Connection, AsyncSession | AsyncConne
 
     def _write(self, connection: Session | Connection, entries: list[str]) -> None:
         if isinstance(connection, Session):
-            connection.flush()  # the data is written first, see `Recording`
+            connection.flush()  # the data is written first, see `OutboxRecorder`
             connection = connection.connection()
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             raise in_no_transaction()
@@ -93,7 +93,7 @@ class SQLAlchemyQueue:
         self._interrupted = threading.Event()
         self._made = False
 
-    def forward(self, limit: int, take: Take) -> int:
+    def forward(self, limit: int, take: RecordLines) -> int:
         """Hand over what was committed, then delete it, as `Queue.forward`."""
         try:
             if not self._made:
@@ -111,7 +111,7 @@ class SQLAlchemyQueue:
         lock = text(LOCK.format(table=self._table.name))
         return bool(connection.execute(lock).scalar_one())
 
-    def _forward(self, connection: Connection, limit: int, take: Take) -> int:
+    def _forward(self, connection: Connection, limit: int, take: RecordLines) -> int:
         table = self._table
         query = (
             select(table.c.id, table.c.entry)
@@ -120,7 +120,7 @@ class SQLAlchemyQueue:
             .limit(limit)
             .with_for_update()
         )
-        found = [Waiting(row[0], row[1]) for row in connection.execute(query)]
+        found = [OutboxLine(row[0], row[1]) for row in connection.execute(query)]
         refused = take(found) if found else {}
         for number, reason in refused.items():
             connection.execute(update(table).where(table.c.id == number).values(refused=reason))

@@ -18,7 +18,7 @@ from rsnotify.format.writer import Profile, closing, entry, opening
 from rsnotify_publisher.hashes import Digests
 
 
-class Fragment(Struct, frozen=True):
+class OutgoingFragment(Struct, frozen=True):
     """What is sent: all changes after `from_`, through `until`.
 
     Args:
@@ -32,10 +32,10 @@ class Fragment(Struct, frozen=True):
     is_heartbeat: bool = False
 
 
-class Fragments(Protocol):
+class FragmentSource(Protocol):
     """What a transport needs of a feed."""
 
-    def fragments(self, through: Instant | None = None) -> AsyncGenerator[Fragment, None]:
+    def fragments(self, through: Instant | None = None) -> AsyncGenerator[OutgoingFragment, None]:
         """Yield what the hub lacks, then what is new, without end."""
 
     def accepted(self, until: Instant) -> None:
@@ -80,7 +80,7 @@ class FragmentWriter:
         changes: Sequence[Resource],
         contents: Mapping[str, bytes],
         digest: SetDigest | None = None,
-    ) -> Iterator[Fragment]:
+    ) -> Iterator[OutgoingFragment]:
         """Write consecutive fragments.
 
         Args:
@@ -107,7 +107,7 @@ class FragmentWriter:
 
     def heartbeat(
         self, from_: Instant, until: Instant, digest: SetDigest | None = None
-    ) -> Fragment:
+    ) -> OutgoingFragment:
         """Write that nothing happened since `from_`, through `until`."""
         return self._fragment(from_, until, [], digest)
 
@@ -120,7 +120,7 @@ class FragmentWriter:
         until: Instant,
         entries: list[bytes],
         digest: SetDigest | None = None,
-    ) -> Fragment:
+    ) -> OutgoingFragment:
         head = Document(
             self._capability,
             from_=from_,
@@ -129,7 +129,7 @@ class FragmentWriter:
             attributes=digest.attributes if digest is not None else (),
         )
         body = b"".join([opening(head), *entries, closing(head)])
-        return Fragment(from_, until, body, is_heartbeat=not entries)
+        return OutgoingFragment(from_, until, body, is_heartbeat=not entries)
 
 
 def may_be_inline(change: Resource) -> bool:

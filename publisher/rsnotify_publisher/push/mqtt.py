@@ -13,16 +13,16 @@ from contextlib import aclosing
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection, ConnectionRefused
 from rsnotify.runtime.mqtt.names import parse_broker
-from rsnotify_publisher.push.fragments import Fragment, Fragments
-from rsnotify_publisher.push.hubs import Hub
+from rsnotify_publisher.hubs import Hub
+from rsnotify_publisher.push.fragments import FragmentSource, OutgoingFragment
 
 _log = logging.getLogger("rsnotify.publisher")
 
 _XML = "application/xml"
-_Sent = asyncio.Queue[tuple[Fragment, asyncio.Future[None]]]
+_Sent = asyncio.Queue[tuple[OutgoingFragment, asyncio.Future[None]]]
 
 
-async def feed_by_mqtt(hub: Hub, topic: str, feed: Fragments) -> None:
+async def feed_by_mqtt(hub: Hub, topic: str, feed: FragmentSource) -> None:
     """Feed a broker until that fails.
 
     Args:
@@ -45,7 +45,7 @@ async def feed_by_mqtt(hub: Hub, topic: str, feed: Fragments) -> None:
 
 
 async def _send(
-    connection: BrokerConnection, name: str, channel: str, feed: Fragments, sent: _Sent
+    connection: BrokerConnection, name: str, channel: str, feed: FragmentSource, sent: _Sent
 ) -> None:
     async with aclosing(feed.fragments()) as fragments:
         async for fragment in fragments:
@@ -59,7 +59,7 @@ async def _send(
             sent.put_nowait((fragment, taken))
 
 
-async def _confirm(sent: _Sent, feed: Fragments) -> None:
+async def _confirm(sent: _Sent, feed: FragmentSource) -> None:
     while True:
         fragment, taken = await sent.get()
         try:

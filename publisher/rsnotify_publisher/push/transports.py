@@ -18,16 +18,16 @@ from websockets.exceptions import InvalidStatus, WebSocketException
 from rsnotify.format.datetimes import Instant, parse_datetime
 from rsnotify.runtime.mqtt.names import is_broker
 from rsnotify_publisher.groups import first_cause
-from rsnotify_publisher.push.fragments import Fragment, Fragments
-from rsnotify_publisher.push.hubs import Hub, HubFailure
+from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.fragments import FragmentSource, OutgoingFragment
+from rsnotify_publisher.push.http_post import ANSWER_WITHIN, feed_by_post, remedy
 from rsnotify_publisher.push.mqtt import feed_by_mqtt
-from rsnotify_publisher.push.posting import ANSWER_WITHIN, feed_by_post, remedy
 
 _IN_FLIGHT = 256
 _NETWORK = (OSError, aiohttp.ClientError, WebSocketException)
 
 
-async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
+async def feed_hub(hub: Hub, topic: str, feed: FragmentSource) -> None:
     """Feed a hub, in the way that its URI says, until that fails.
 
     Args:
@@ -58,7 +58,7 @@ async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
         raise cause from None
 
 
-async def _feed_by_websocket(hub: Hub, topic: str, feed: Fragments) -> None:
+async def _feed_by_websocket(hub: Hub, topic: str, feed: FragmentSource) -> None:
     # Compression would cost more time than it saves on a small fragment.
     websocket = await connect(
         hub.uri,
@@ -88,7 +88,7 @@ async def _begin(hub: Hub, websocket: ClientConnection, topic: str) -> Instant |
 
 
 async def _send(
-    websocket: ClientConnection, feed: Fragments, window: _Window, through: Instant | None
+    websocket: ClientConnection, feed: FragmentSource, window: _Window, through: Instant | None
 ) -> None:
     async with aclosing(feed.fragments(through)) as fragments:
         async for fragment in fragments:
@@ -109,12 +109,12 @@ async def _hear(hub: Hub, topic: str, websocket: ClientConnection, window: _Wind
 class _Window:
     """The fragments on their way, at most `_IN_FLIGHT`; `accepted` is cumulative."""
 
-    def __init__(self, feed: Fragments) -> None:
+    def __init__(self, feed: FragmentSource) -> None:
         self._feed = feed
         self._room = asyncio.Semaphore(_IN_FLIGHT)
         self._waiting: deque[Instant] = deque()
 
-    async def enter(self, fragment: Fragment) -> None:
+    async def enter(self, fragment: OutgoingFragment) -> None:
         await self._room.acquire()
         self._waiting.append(fragment.until)
 

@@ -24,7 +24,7 @@ from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Rel
 from rsnotify.format.writer import write_document
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import robots_lines
-from rsnotify_publisher.documents import (
+from rsnotify_publisher.document_builder import (
     CHANGE_LIST,
     CHANGE_MEMORY,
     CHANNEL,
@@ -33,11 +33,16 @@ from rsnotify_publisher.documents import (
     OPEN_PART,
     PARTS,
 )
-from rsnotify_publisher.library.openlist import OpenList
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
 from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.source import Source
-from rsnotify_publisher.web.answers import Held, answer, hold_chunks, hold_file
-from rsnotify_publisher.web.memory import USUAL_LIMIT, ChangeMemory, Forgotten
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.web.change_memory import USUAL_LIMIT, ChangesForgotten, SourceChangeMemory
+from rsnotify_publisher.web.responses import (
+    Representation,
+    file_representation,
+    memory_representation,
+    respond,
+)
 
 #: What may change has to be asked for again; an answer of 304 costs little.
 LIVE: dict[str, str] = {hdrs.CACHE_CONTROL: "no-cache"}
@@ -98,7 +103,7 @@ def path_of(source: Publisher | SourceDescription) -> str:
     return urlsplit(base_url).path
 
 
-def _routes_of_set(source: Source, prefix: str) -> dict[str, Handler]:
+def _routes_of_set(source: SourceContext, prefix: str) -> dict[str, Handler]:
     folder = source.documents_folder
     names = source.documents.files
     table = {prefix + name: _offered(folder / name, _XML | LIVE) for name in names}
@@ -121,7 +126,9 @@ def _offered(path: Path, headers: dict[str, str]) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         try:
-            return await answer(request, lambda: hold_file(path), headers, compressible=True)
+            return await respond(
+                request, lambda: file_representation(path), headers, compressible=True
+            )
         except web.HTTPNotFound:
             # A client that begins beside its Source would give up if it were told 404.
             raise web.HTTPServiceUnavailable(headers={hdrs.RETRY_AFTER: "1"}) from None
@@ -141,9 +148,9 @@ def _part(folder: Path) -> Handler:
         lasting = _CLOSED if _NAMED_FOR_INSTANTS.search(path.name) else LIVE
         # A `.xml.gz` is the XML document, compressed already: so every client can read it,
         # those that cannot inflate among them, and a browser shows it.
-        return await answer(
+        return await respond(
             request,
-            lambda: hold_file(path, is_gzip=path.suffix == ".gz"),
+            lambda: file_representation(path, is_gzip=path.suffix == ".gz"),
             (_ZIP if path.suffix == ".zip" else _XML) | lasting,
             compressible=path.suffix == ".xml",
         )
@@ -155,8 +162,8 @@ def _constant(body: bytes, type_: dict[str, str] = _XML) -> Handler:
     made = time.time()
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        held = hold_chunks(_tag(body), made, [body])
-        return await answer(request, lambda: held, type_ | LIVE, compressible=True)
+        held = memory_representation(_tag(body), made, [body])
+        return await respond(request, lambda: held, type_ | LIVE, compressible=True)
 
     return handle
 
@@ -168,49 +175,51 @@ def _tag(body: bytes) -> str:
 class _FreshList:
     """The open Change List, read on at every request."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceContext) -> None:
         documents = source.documents
         self._channel_headers = _links(documents.topic, documents.hubs)
         self._open_journal = source.open_journal
-        self._list = OpenList(documents)
+        self._list = OpenChangeList(documents)
         self._lock = threading.Lock()
 
     async def change_list(self, request: web.Request) -> web.StreamResponse:
         hold = self._hold(self._list.chunks)
-        return await answer(request, hold, _XML | LIVE, compressible=True)
+        return await respond(request, hold, _XML | LIVE, compressible=True)
 
     async def open_part(self, request: web.Request) -> web.StreamResponse:
         hold = self._hold(self._list.open_chunks)
-        return await answer(request, hold, _XML | LIVE, compressible=True)
+        return await respond(request, hold, _XML | LIVE, compressible=True)
 
     async def channel(self, request: web.Request) -> web.StreamResponse:
         headers = _XML | LIVE | self._channel_headers
-        return await answer(request, self._hold(self._list.open_chunks), headers, compressible=True)
+        return await respond(
+            request, self._hold(self._list.open_chunks), headers, compressible=True
+        )
 
-    def _hold(self, chunks: Callable[[], list[bytes]]) -> Callable[[], Held]:
-        def hold() -> Held:
+    def _hold(self, chunks: Callable[[], list[bytes]]) -> Callable[[], Representation]:
+        def hold() -> Representation:
             with self._lock:
                 with self._open_journal() as journal:
                     self._list.refresh(journal)
-                return hold_chunks(self._list.version, self._list.through / 1e6, chunks())
+                return memory_representation(self._list.version, self._list.through / 1e6, chunks())
 
         return hold
 
 
-def _change_memory(source: Source) -> Handler:
-    memory = ChangeMemory(source)
+def _change_memory(source: SourceContext) -> Handler:
+    memory = SourceChangeMemory(source)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         since, limit = _question(request)
 
-        def hold() -> Held:
+        def hold() -> Representation:
             page = memory.page(since, limit)
             body = source.documents.write(page)
-            return hold_chunks(_tag(body), _modified(page), [body])
+            return memory_representation(_tag(body), _modified(page), [body])
 
         try:
-            return await answer(request, hold, _XML | LIVE, compressible=True)
-        except Forgotten as error:
+            return await respond(request, hold, _XML | LIVE, compressible=True)
+        except ChangesForgotten as error:
             raise web.HTTPGone(text=f"{error}\n") from None
 
     return handle

@@ -17,7 +17,7 @@ _RANGE = re.compile(r"bytes\s*=\s*(\d{0,18})\s*-\s*(\d{0,18})\s*", re.ASCII | re
 _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGNORECASE)
 
 
-class Version(Struct, frozen=True):
+class RepresentationVersion(Struct, frozen=True):
     """What conditions are about.
 
     Args:
@@ -39,7 +39,7 @@ class Version(Struct, frozen=True):
         return min(int(self.modified), int(now) - 1)
 
 
-class Decision(Struct, frozen=True):
+class ConditionalResponse(Struct, frozen=True):
     """How to answer.
 
     Args:
@@ -53,21 +53,23 @@ class Decision(Struct, frozen=True):
     stop: int | None = None
 
 
-def decide(request: web.BaseRequest, version: Version, now: float) -> Decision:
+def decide(
+    request: web.BaseRequest, version: RepresentationVersion, now: float
+) -> ConditionalResponse:
     """Decide how a GET or HEAD is answered, in the order of RFC 9110 §13.2.2."""
     modified = int(version.modified)
     if (match := request.if_match) is not None:
         if not _matches(match, version.tag, weak=False):
-            return Decision(412)
+            return ConditionalResponse(412)
     elif (unmodified := request.if_unmodified_since) and modified > unmodified.timestamp():
-        return Decision(412)
+        return ConditionalResponse(412)
     if (none_match := request.if_none_match) is not None:
         if _matches(none_match, version.tag, weak=True):
-            return Decision(304)
+            return ConditionalResponse(304)
     elif (since := request.if_modified_since) and modified <= since.timestamp():
-        return Decision(304)
+        return ConditionalResponse(304)
     if version.length is None or not _range_applies(request.headers, version, now):
-        return Decision(200)
+        return ConditionalResponse(200)
     return _range(request.headers.get(hdrs.RANGE, ""), version.length)
 
 
@@ -77,7 +79,7 @@ def _matches(tags: tuple[ETag, ...], tag: str, *, weak: bool) -> bool:
     )
 
 
-def _range_applies(headers: Mapping[str, str], version: Version, now: float) -> bool:
+def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, now: float) -> bool:
     """Whether the client's part is one of this version (RFC 9110 §13.1.5)."""
     condition = headers.get(hdrs.IF_RANGE, "").strip()
     if not condition:
@@ -91,19 +93,19 @@ def _range_applies(headers: Mapping[str, str], version: Version, now: float) -> 
     return date == datetime.fromtimestamp(version.last_modified(now), UTC)
 
 
-def _range(header: str, length: int) -> Decision:
+def _range(header: str, length: int) -> ConditionalResponse:
     """Read a range. Several at once, and what makes no sense, are answered with everything."""
     match = _RANGE.fullmatch(header)
     first, last = match.groups() if match else ("", "")
     if first and last and int(last) < int(first):
-        return Decision(200)
+        return ConditionalResponse(200)
     if first:
         start, stop = int(first), min(int(last) + 1, length) if last else length
     elif last:
         start, stop = max(length - int(last), 0), length
     else:
-        return Decision(200)
-    return Decision(206, start, stop) if start < stop else Decision(416)
+        return ConditionalResponse(200)
+    return ConditionalResponse(206, start, stop) if start < stop else ConditionalResponse(416)
 
 
 def accepts_gzip(headers: Mapping[str, str]) -> bool:

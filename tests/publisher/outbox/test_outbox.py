@@ -14,7 +14,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_publisher import Publisher
-from rsnotify_publisher.outbox import Forwarder, Outbox, Waiting
+from rsnotify_publisher.outbox import Forwarder, Outbox, OutboxLine
 from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 from tests.postgresql import PostgreSQL
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
@@ -178,7 +178,7 @@ async def test_it_is_recorded_in_asyncio_too(source: Source) -> None:
 
 
 def test_what_dies_between_record_and_delete_is_recorded_again(source: Source) -> None:
-    def take(waiting: Sequence[Waiting]) -> dict[int, str]:
+    def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
         source.publisher.updated(A, length=1)
         raise ZeroDivisionError
 
@@ -195,7 +195,7 @@ def test_what_dies_between_record_and_delete_is_recorded_again(source: Source) -
 def test_one_forwards_at_a_time(source: Source) -> None:
     other = PostgreSQLQueue(source.conninfo)
 
-    def take(waiting: Sequence[Waiting]) -> dict[int, str]:
+    def take(waiting: Sequence[OutboxLine]) -> dict[int, str]:
         assert other.forward(10, lambda _: {}) == 0
         return {}
 

@@ -1,0 +1,1 @@
+"""The work of a started Publisher: leadership, threads, schedules, polling."""

@@ -1,0 +1,121 @@
+"""The Change Lists as files: the open one, those that are closed, and their archive."""
+
+from __future__ import annotations
+
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.document_builder import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
+from rsnotify_publisher.documents.archives import Archives
+from rsnotify_publisher.documents.notifications import NotificationBuilder
+from rsnotify_publisher.documents.open_change_list import ListToClose, OpenChangeList
+from rsnotify_publisher.files import also_as, write_atomically
+from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
+from rsnotify_publisher.source_context import SourceContext
+
+# Changes that are held at once, however many there are to catch up with.
+_AT_ONCE = 20_000
+
+
+class ChangeLists:
+    """Keeps the Change Lists of one Source in step with the journal.
+
+    Args:
+        source: Whose documents they are.
+        recorder: Makes durable what was closed.
+        archives: Take what leaves the open period.
+    """
+
+    def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
+        self._captured = source.captured
+        self._clock = source.clock
+        self._folder = source.documents_folder
+        self._rotation = source.rotation
+        self._suffix = ".xml.gz" if source.options.gzip else ".xml"
+        self._recorder = recorder
+        self._archives = archives
+        self._telling = NotificationBuilder(source.documents)
+        self._open = OpenChangeList(source.documents)
+        self._published = ""
+
+    def write(self, journal: Journal) -> bool:
+        """Bring the open Change List and the channel up to date; close what is too long.
+
+        What comes meanwhile waits for the next time: in a flood this would never end.
+
+        Returns:
+            Whether something was closed.
+        """
+        closed = False
+        last = journal.state().last_change
+        while True:
+            behind = self._open.through < last
+            changes = self._open.refresh(journal, _AT_ONCE if behind else 0)
+            if self._captured is not None:
+                # Whoever recorded them may have ended before it did so. Before anything that may
+                # fail, because `refresh` returns each change once.
+                self._captured.keep(changes)
+            if self._close_next(journal):
+                closed = True
+            elif not changes:
+                break
+        self._publish()
+        return closed
+
+    def _close_next(self, journal: Journal) -> bool:
+        now = self._clock()
+        if parts := self._open.to_archive(self._rotation, now):
+            self._move(journal, parts)
+            return True
+        closing = self._open.to_close(self._rotation, now)
+        if closing is not None:
+            self._close(journal, closing)
+        return closing is not None
+
+    def _move(self, journal: Journal, parts: list[FinishedDocument]) -> None:
+        """Let closed parts leave the open period."""
+
+        def note(journal: Journal) -> None:
+            journal.archive(parts)
+            journal.tell(self._telling.reopened(parts[-1].end))
+
+        self._archives.add(journal, parts, note)
+
+    def _close(self, journal: Journal, closing: ListToClose) -> None:
+        """Publish a closed list: first itself, then what refers to it."""
+        # Closed anew after a crash, it may end elsewhere; so the end is in the name too.
+        own = f"{stem(Capability.CHANGE_LIST, self._open.begin)}-{compact(closing.until)}"
+        name = own + self._suffix
+        self._archives.reclaim(own)
+        size = write_atomically(self._folder / name, self._open.closed(closing))
+        volume = FinishedDocument(
+            *(Capability.CHANGE_LIST, self._open.begin, closing.until, closing.count, size),
+            files=(name,),
+            archived=closing.archived,
+        )
+
+        def note(journal: Journal) -> None:
+            journal.close_list(volume)
+            journal.tell(self._telling.closed(volume))
+
+        if closing.archived:
+            self._archives.add(journal, [volume], note)
+            return
+        if not (self._folder / OPEN_PART).exists():
+            write_atomically(self._folder / OPEN_PART, self._open.open_chunks())
+        self._recorder.submit(note).result()
+
+    def _publish(self) -> None:
+        version = self._open.version
+        if version == self._published:
+            return
+        top, part = self._folder / CHANGE_LIST, self._folder / OPEN_PART
+        if self._open.is_indexed:
+            # In this order, whoever reads both meanwhile finds more than enough, not a hole.
+            write_atomically(top, self._open.chunks())
+            write_atomically(part, self._open.open_chunks())
+            also_as(part, self._folder / CHANNEL)
+        else:
+            write_atomically(top, self._open.chunks())
+            also_as(top, self._folder / CHANNEL)
+            if part.exists():  # some may still poll it
+                also_as(top, part)
+        self._published = version

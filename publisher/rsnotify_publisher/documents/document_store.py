@@ -1,0 +1,218 @@
+"""The documents as files in a folder, which any web server can serve."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+
+from rsnotify.errors import RsnotifyError, StorageError
+from rsnotify.format.datetimes import to_microseconds
+from rsnotify.format.model import Document, Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.changes import as_listed, check_resource
+from rsnotify_publisher.document_builder import (
+    CAPABILITY_LIST,
+    DESCRIPTION,
+    FRAMEWORK,
+    RESOURCE_LIST,
+    stem,
+)
+from rsnotify_publisher.documents.archives import Archives
+from rsnotify_publisher.documents.change_lists import ChangeLists
+from rsnotify_publisher.documents.notifications import notify_version
+from rsnotify_publisher.documents.resource_list import ResourceListWriter
+from rsnotify_publisher.documents.source_dumps import SourceDumps
+from rsnotify_publisher.files import write_atomically
+from rsnotify_publisher.journal import Journal, Recorder
+from rsnotify_publisher.source_context import SourceContext
+
+_log = logging.getLogger("rsnotify.publisher")
+# Notices that a GET of the channel shows; who lacks more looks at the documents.
+_SHOWN = 100
+
+
+class WritingStopped(Exception):
+    """What was to be written is not, because the Publisher closes."""
+
+
+class DocumentStore:
+    """Keeps the folder of documents in step with the journal; one process does so at a time.
+
+    Every method raises OSError if the folder cannot be written, StorageError if the journal or
+    the Source's own resources cannot be read, and Stopped once `close` was called.
+
+    Args:
+        source: Whose documents they are.
+        recorder: Makes promises and closed documents durable.
+    """
+
+    def __init__(self, source: SourceContext, recorder: Recorder) -> None:
+        self._source = source
+        self._folder = source.documents_folder
+        self._recorder = recorder
+        self._archives = Archives(source, recorder)
+        self._dumping = SourceDumps(source, recorder, self._archives, self._check)
+        self._change_lists = ChangeLists(source, recorder, self._archives)
+        self._resource_list = ResourceListWriter(source)
+        self._prepared = self._offered = False
+        self._listed = self._told = -1
+        # A job that was cancelled may still be at work in its thread.
+        self._locks = {name: threading.Lock() for name in ("changes", "resources", "dumps")}
+        self._offering = threading.Lock()
+        self._stopping = threading.Event()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the Capability List and all that it must name are written."""
+        return self._offered
+
+    def close(self) -> None:
+        """Break off what takes long; nothing is being written any more when it returns."""
+        self._stopping.set()
+        for lock in self._locks.values():
+            with lock:
+                pass
+
+    def _check(self) -> None:
+        if self._stopping.is_set():
+            raise WritingStopped
+
+    @contextmanager
+    def _working(self, name: str) -> Iterator[Journal]:
+        with self._locks[name], self._source.open_journal() as journal:
+            self._check()
+            yield journal
+
+    def _prepare(self, journal: Journal) -> None:
+        """Write the archives and live dumps; remove what the options no longer offer."""
+        self._write_capability_list()  # before anything that it named is removed
+        self._archives.prepare(journal)
+        self._dumping.prepare(journal)
+        self._prepared = True
+
+    def _has_baseline(self) -> bool:
+        return (self._folder / RESOURCE_LIST).exists()
+
+    def _write_capability_list(self) -> None:
+        """Write the Capability List, with the documents that exist.
+
+        Without a Resource List there is none: a Destination that finds one takes its word for
+        what the Source has.
+        """
+        documents = self._source.documents
+        with self._offering:
+            if self._has_baseline():
+                missing = {name for name in documents.offered.values() if self._lacks(name)}
+                self._write(CAPABILITY_LIST, documents.capability_list(frozenset(missing)))
+
+    def _lacks(self, name: str) -> bool:
+        return self._dumping.awaits(name) or not (self._folder / name).exists()
+
+    def _offer(self) -> bool:
+        """Write what leads to the documents, once all are there; return whether it was written."""
+        if self._offered or not self._has_baseline():
+            return False
+        self._write_capability_list()
+        with self._offering:
+            self._write(DESCRIPTION, self._source.documents.description())
+        if self._source.documents.framework is None:
+            (self._folder / FRAMEWORK).unlink(missing_ok=True)
+        self._offered = True
+        return True
+
+    def _write(self, name: str, document: Document) -> None:
+        documents = self._source.documents
+        body = documents.write(document)
+        write_atomically(self._folder / name, [body])
+        told = Resource(documents.uri(name), capability=document.capability)
+        notify_version(documents, self._recorder, told, blake2b(body, digest_size=12).hexdigest())
+
+    def write_change_lists(self) -> None:
+        """Bring the open Change List and the channel up to date; close what is too long.
+
+        To be called before all else: the first time, it prepares the folder.
+        """
+        with self._working("changes") as journal:
+            if not self._prepared:
+                self._prepare(journal)
+            if self._change_lists.write(journal):
+                self._archives.retire(journal, self._source.clock())
+            self._write_framework(journal)
+            if self._offer():
+                self._write_framework(journal)
+
+    def _write_framework(self, journal: Journal) -> None:
+        """Bring the channel up to date on which is told of the documents."""
+        documents = self._source.documents
+        until = journal.last_notice()
+        if documents.framework is None or until == self._told:
+            return
+        notices = journal.notices(0)[-_SHOWN:]
+        first = notices[0].datetime if notices else None
+        from_ = journal.last_notice_at(to_microseconds(first) - 1) if first else until
+        shown = documents.framework.content(notices, from_, until, documents.description_uri)
+        write_atomically(self._folder / FRAMEWORK, [documents.write(shown)])
+        self._told = until
+
+    def write_resource_list(self) -> None:
+        """Write the Resource List, if anything changed since it was last written."""
+        with self._working("resources") as journal:
+            self._write_resource_list(journal)
+
+    def complete(self) -> None:
+        """Write the first Resource List, unless it is there."""
+        with self._working("resources") as journal:
+            if not self.is_complete:
+                self._write_resource_list(journal)
+
+    def _write_resource_list(self, journal: Journal) -> None:
+        if journal.state().last_change != self._listed:
+            state = self._recorder.submit(Journal.promise).result()
+            self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
+            volume = self._resource_list.write(
+                state.reached, self._resources(journal), self._promise
+            )
+            self._archives.replace(journal, volume)
+            self._listed = state.last_change
+            self._offer()
+
+    def write_resource_dump(self) -> None:
+        """Write the Resource Dump, if it is due and anything changed since it was last written."""
+        with self._working("dumps") as journal:
+            if self._dumping.resource_dump_is_due(journal):
+                self._dumping.write_resource_dump(journal, self._resources(journal))
+                self._write_capability_list()
+
+    def write_change_dumps(self) -> None:
+        """Pack what has been closed since."""
+        with self._working("dumps") as journal:
+            self._dumping.write_change_dumps(journal)
+
+    def tidy(self) -> None:
+        """Drop what the policy no longer keeps, and remove what lingered long enough."""
+        with self._working("changes") as journal:
+            self._archives.retire(journal, self._source.clock())
+
+    def _promise(self) -> int:
+        return self._recorder.submit(Journal.promise).result().reached
+
+    def _resources(self, journal: Journal) -> Iterator[Resource]:
+        given = self._source.resources
+        for resource in journal.resources() if given is None else self._given():
+            self._check()
+            yield resource
+
+    def _given(self) -> Iterator[Resource]:
+        """Stream the set that the Source knows itself."""
+        assert self._source.resources is not None
+        try:
+            for resource in self._source.resources():
+                yield as_listed(check_resource(resource), None)
+        except RsnotifyError:
+            raise
+        except Exception as error:  # the Source's own code; all else goes on meanwhile
+            _log.exception("the resources of the Source could not be read")
+            raise StorageError(f"the resources of the Source: {error!r}") from error

@@ -1,0 +1,107 @@
+"""Long documents: one if it holds all, or else an index and parts, streamed (core §7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from rsnotify.format.model import Document
+from rsnotify.format.writer import closing, opening
+from rsnotify_publisher.document_builder import DocumentBuilder
+from rsnotify_publisher.files import atomic, reading, write_atomically, writing
+from rsnotify_publisher.options import Options
+
+Write = Callable[[bytes], object]
+
+
+class Pager:
+    """Writes long documents.
+
+    Args:
+        documents: Write what is not streamed.
+        folder: Where all is written.
+        options: Say how much one document holds, and whether parts are compressed.
+    """
+
+    def __init__(self, documents: DocumentBuilder, folder: Path, options: Options) -> None:
+        self._documents = documents
+        self._folder = folder
+        self._max_entries = options.max_entries
+        self._max_bytes = options.max_bytes
+        self._suffix = ".xml.gz" if options.gzip else ".xml"
+
+    def write(
+        self,
+        name: str,
+        stem: str,
+        part: Document,
+        entries: Iterable[bytes],
+        top: Callable[[list[str]], Document],
+    ) -> list[str]:
+        """Write a document, or its parts and then the index of them.
+
+        Args:
+            name: Of the document, below the base URL.
+            stem: How the names of its parts begin.
+            part: How each part begins.
+            entries: All entries, in order.
+            top: Says how the document begins; or what the index is, given the names of parts.
+
+        Returns:
+            The names of the parts; none if the document holds all.
+
+        Raises:
+            OSError: The folder cannot be written. No part is left behind, whatever is raised.
+        """
+        parts: list[str] = []
+        try:
+            self._write_parts(stem, part, iter(entries), parts)
+            if len(parts) > 1:
+                write_atomically(self._folder / name, [self._documents.write(top(parts))])
+                return parts
+            self._make_single(self._folder / parts[0], part, self._folder / name, top([]))
+        except BaseException:
+            self._remove(parts)
+            raise
+        self._remove(parts)
+        return []
+
+    def _remove(self, names: list[str]) -> None:
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
+
+    def _write_parts(
+        self, stem: str, head: Document, entries: Iterator[bytes], parts: list[str]
+    ) -> None:
+        pending = next(entries, None)
+        while pending is not None or not parts:
+            name = f"{stem}-{len(parts) + 1:05}{self._suffix}"
+            with writing(self._folder / name) as write:
+                parts.append(name)
+                pending = self._fill(write, head, pending, entries)
+
+    def _fill(
+        self, write: Write, head: Document, pending: bytes | None, entries: Iterator[bytes]
+    ) -> bytes | None:
+        """Write one part, and return the entry that no longer fitted."""
+        begin, end = opening(head), closing(head)
+        write(begin)
+        count, size = 0, len(begin) + len(end)
+        while pending is not None:
+            size += len(pending)
+            if count == self._max_entries or (count and size > self._max_bytes):
+                break
+            write(pending)
+            count += 1
+            pending = next(entries, None)
+        write(end)
+        return pending
+
+    def _make_single(self, part: Path, old: Document, target: Path, head: Document) -> None:
+        """Write the only part anew as the document, with another beginning."""
+        skipped = len(opening(old))
+        with atomic(target) as file:
+            file.write(opening(head))
+            for piece in reading(part):
+                file.write(piece[skipped:])
+                skipped = max(0, skipped - len(piece))

@@ -1,0 +1,70 @@
+"""The Resource List: one document, or an index and parts, streamed while the set changes.
+
+`at` is promised before the first resource is read, and `completed` when the last was: each
+stands in the list as it was at some instant between, and what changed since `at` is told by
+the Change Lists too (core §10.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from rsnotify.format.model import Resource
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.document_builder import RESOURCE_LIST, stem
+from rsnotify_publisher.documents.paging import Pager
+from rsnotify_publisher.files import also_as
+from rsnotify_publisher.journal import FinishedDocument
+from rsnotify_publisher.source_context import SourceContext
+
+
+class ResourceListWriter:
+    """Writes the Resource List of one Source.
+
+    Args:
+        source: Whose it is.
+    """
+
+    def __init__(self, source: SourceContext) -> None:
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._keeps = source.documents.keeps(Capability.RESOURCE_LIST)
+        self._pager = Pager(source.documents, source.documents_folder, source.options)
+        self._count = 0
+
+    def write(
+        self, at: int, resources: Iterable[Resource], completed: Callable[[], int]
+    ) -> FinishedDocument:
+        """Write it.
+
+        Args:
+            at: No change that is not in `resources` has a datetime (µs) up to here.
+            resources: The set, streamed.
+            completed: Promises, at the end, that no change that is in them has one after.
+
+        Raises:
+            OSError: The folder cannot be written.
+        """
+        own = stem(Capability.RESOURCE_LIST, at)
+        name = f"{own}.xml" if self._keeps else RESOURCE_LIST
+        end = at
+
+        def entries() -> Iterator[bytes]:
+            nonlocal end
+            self._count = 0
+            for self._count, resource in enumerate(resources, 1):
+                yield self._documents.entry(resource)
+            end = completed()
+
+        parts = self._pager.write(
+            name,
+            own,
+            self._documents.resource_list_part(at, name),
+            entries(),
+            lambda parts: self._documents.resource_list(at, end, parts),
+        )
+        if self._keeps:
+            parts = [name, *parts]
+            also_as(self._folder / name, self._folder / RESOURCE_LIST)
+        size = sum((self._folder / part).stat().st_size for part in parts)
+        return FinishedDocument(Capability.RESOURCE_LIST, at, end, self._count, size, tuple(parts))

@@ -1,0 +1,277 @@
+"""When dumps are written, and of what.
+
+The Resource Dump is written now and then, if something changed. Each Change List that is
+closed becomes a closed Change Dump too; the live Change Dump shows the packages of the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from shutil import rmtree
+
+from msgspec.structs import replace
+
+from rsnotify.format.datetimes import from_microseconds, to_microseconds
+from rsnotify.format.model import Resource
+from rsnotify.format.reader import read_document
+from rsnotify.format.vocabulary import Capability
+from rsnotify_publisher.contents import CheckedContents
+from rsnotify_publisher.document_builder import (
+    ARCHIVES,
+    CAPABILITY_LIST,
+    CHANGE_DUMP,
+    RESOURCE_DUMP,
+    compact,
+    stem,
+)
+from rsnotify_publisher.documents.archives import Archives
+from rsnotify_publisher.documents.closed_change_lists import changes_in, still_listed
+from rsnotify_publisher.documents.notifications import notify_version
+from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
+from rsnotify_publisher.files import also_as
+from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
+from rsnotify_publisher.source_context import SourceContext
+
+# Where there is an archive, so many of the newest Change Dumps stay in what is live.
+_LIVE = 10
+# Later than any instant (µs).
+_NEVER = 2**63
+
+
+class SourceDumps:
+    """Keeps the dumps of one Source.
+
+    Args:
+        source: Whose dumps they are.
+        recorder: Makes durable which there are.
+        archives: Take what is no longer live.
+        check: Called often; raises to break off.
+    """
+
+    def __init__(
+        self,
+        source: SourceContext,
+        recorder: Recorder,
+        archives: Archives,
+        check: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._documents = source.documents
+        self._folder = source.documents_folder
+        self._recorder = recorder
+        self._archives = archives
+        self._check = check
+        self._writer = DumpWriter(
+            source.documents_folder,
+            source.base_url,
+            source.documents.uri(CAPABILITY_LIST),
+            max_resources=source.options.max_entries,
+            max_entries=source.options.max_entries,
+            profile=source.documents.profile,
+        )
+        self._captured = source.captured
+        self._begin = 0
+        self._forgotten = -1
+        self._shown: list[FinishedDocument] = []
+
+    def awaits(self, name: str) -> bool:
+        """Whether a document is a Resource Dump that was never written, or its archive."""
+        dump = name in (RESOURCE_DUMP, ARCHIVES[Capability.RESOURCE_DUMP])
+        return dump and not (self._folder / RESOURCE_DUMP).exists()
+
+    # The Resource Dump
+
+    def resource_dump_is_due(self, journal: Journal) -> bool:
+        """Whether it is old enough, and something changed since."""
+        every = self._source.options.resource_dump_every
+        live = journal.volumes(Capability.RESOURCE_DUMP, archived=False)
+        if every is None or not live:
+            return every is not None
+        at = live[-1].begin
+        return journal.state().last_change > at and self._source.clock() >= at + every * 1e6
+
+    def write_resource_dump(self, journal: Journal, resources: Iterable[Resource]) -> None:
+        """Write the Resource Dump while the set changes (core §11.1).
+
+        Raises:
+            StorageError: A resource is in the set, but its content could not be had.
+        """
+        at = self._promise()
+        own = stem(Capability.RESOURCE_DUMP, at)
+        contents = self._contents(journal, at)
+        self._archives.reclaim(own)
+        packages = self._writer.resource_packages(
+            own,
+            from_microseconds(at),
+            resources,
+            lambda resource: contents.get(resource.uri),
+            now=lambda: from_microseconds(self._promise()),
+            check=self._check,
+        )
+        with self._all_or_none(packages):
+            contents.check()
+            end = self._promise()
+            parts = self._writer.write_resource_dump(
+                f"{own}.xml",
+                from_microseconds(at),
+                from_microseconds(end),
+                [package.entry for package in packages],
+                links=self._documents.archives_link(Capability.RESOURCE_DUMP),
+            )
+        also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
+        dump = FinishedDocument(Capability.RESOURCE_DUMP, at, end, 0, 0, (f"{own}.xml",))
+        volume = self._volume(dump, parts, packages)
+        self._archives.replace(journal, volume)
+
+    def _contents(self, journal: Journal, since: int) -> CheckedContents:
+        """Ask for what resources hold that were in the set after an instant (µs)."""
+        assert self._source.contents is not None
+        return CheckedContents(
+            self._source.contents,
+            lambda uris: still_listed(uris, since, journal, self._folder),
+        )
+
+    @contextmanager
+    def _all_or_none(self, packages: list[WrittenPackage]) -> Iterator[None]:
+        """Remove packages if there will be no document on them."""
+        try:
+            yield
+        except BaseException:
+            for name in chain.from_iterable(package.files for package in packages):
+                (self._folder / name).unlink(missing_ok=True)
+            raise
+
+    def _volume(
+        self, volume: FinishedDocument, parts: list[str], packages: list[WrittenPackage]
+    ) -> FinishedDocument:
+        """Add to a dump document what belongs to it."""
+        files = (*volume.files, *parts, *(name for package in packages for name in package.files))
+        size = sum((self._folder / name).stat().st_size for name in files)
+        return replace(volume, entries=sum(p.count for p in packages), size=size, files=files)
+
+    def _promise(self) -> int:
+        return self._recorder.submit(Journal.promise).result().reached
+
+    # Change Dumps
+
+    def prepare(self, journal: Journal) -> None:
+        """Write the live dumps anew; the Change Dump begins with what is open now."""
+        for dump in journal.volumes(Capability.RESOURCE_DUMP, archived=False)[-1:]:
+            # A crash, or a full disk, may have left another there, whose packages will go.
+            also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
+        self._begin = min(self._announced(), journal.state().closed)
+        if self._captured is not None:
+            self._write_live(journal.volumes(Capability.CHANGE_DUMP, archived=False))
+        else:
+            rmtree(self._source.captured_folder, ignore_errors=True)
+
+    def _announced(self) -> int:
+        """Return from when on the live Change Dump has said that it holds changes (µs).
+
+        Who led before may have ended before it packed what was closed since.
+        """
+        try:
+            text = (self._folder / CHANGE_DUMP).read_bytes()
+        except FileNotFoundError:
+            return _NEVER
+        from_ = read_document(text, source=CHANGE_DUMP).from_
+        return _NEVER if from_ is None else to_microseconds(from_)
+
+    def write_change_dumps(self, journal: Journal) -> None:
+        """Pack the changes of each Change List that was closed since (core §13.1)."""
+        written = journal.volumes(Capability.CHANGE_DUMP)
+        through = written[-1].end if written else self._begin
+        closed = journal.volumes(Capability.CHANGE_LIST)
+        new = [volume for volume in closed if volume.begin >= through]
+        self._forget(new[0].begin if new else through)
+        for volume in new:
+            self._write_change_dump(volume)
+            self._forget(volume.end)
+        self._retire(journal)
+        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+        if live != self._shown:
+            self._write_live(live)
+
+    def _forget(self, through: int) -> None:
+        """Delete the content of changes that are packed, or will not be packed any more."""
+        if self._captured is not None and through != self._forgotten:
+            self._captured.forget(from_microseconds(through))
+            self._forgotten = through
+
+    def _retire(self, journal: Journal) -> None:
+        """Take from the live Change Dump what belongs there no longer."""
+        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+        archives = self._documents.keeps(Capability.CHANGE_DUMP)
+        if archives:
+            going = live[:-_LIVE]
+        else:
+            going = self._source.retention.expired(live, self._source.clock())
+        # It covers an interval without a hole, even if a list was dropped before it was packed.
+        holes = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
+        going = live[: max(len(going), next(holes, 0))]
+        if going and archives:
+            self._archives.add(journal, going, lambda journal: journal.archive(going))
+        elif going:
+            self._recorder.submit(lambda journal: journal.drop(going)).result()
+        if going:
+            self._begin = max(self._begin, going[-1].end)
+
+    def _write_live(self, live: list[FinishedDocument]) -> None:
+        begin = live[0].begin if live else self._begin
+        parts = self._writer.write_change_dump(
+            CHANGE_DUMP,
+            from_microseconds(begin),
+            None,
+            [entry for volume in live for entry in self._entries(volume.files[0])],
+            links=self._documents.archives_link(Capability.CHANGE_DUMP),
+        )
+        self._archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
+        self._shown = live
+        dump = Resource(
+            self._documents.uri(CHANGE_DUMP),
+            capability=Capability.CHANGE_DUMP,
+            from_=from_microseconds(begin),
+        )
+        through = live[-1].end if live else begin
+        notify_version(self._documents, self._recorder, dump, f"{begin}-{through}")
+
+    def _entries(self, name: str) -> Iterator[Resource]:
+        """Read what a closed Change Dump says of its packages."""
+        document = read_document((self._folder / name).read_bytes(), source=name)
+        for entry in document.resources:
+            if document.index:
+                yield from self._entries(entry.uri.removeprefix(self._source.base_url))
+            else:
+                yield entry
+
+    def _write_change_dump(self, closed: FinishedDocument) -> None:
+        captured, contents = self._captured, self._source.contents
+        assert captured is not None
+        assert contents is not None
+        # Where the journal was restored from a backup, another list may begin at this instant.
+        own = f"{stem(Capability.CHANGE_DUMP, closed.begin)}-{compact(closed.end)}"
+        from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
+        self._archives.reclaim(own)
+        packages = self._writer.change_packages(
+            own,
+            from_,
+            until,
+            changes_in(self._folder, closed),
+            lambda change: captured.content(change) or contents.get(change.uri),
+            check=self._check,
+        )
+        with self._all_or_none(packages):
+            parts = self._writer.write_change_dump(
+                f"{own}.xml",
+                from_,
+                until,
+                [package.entry for package in packages],
+                links=self._documents.archives_link(Capability.CHANGE_DUMP),
+            )
+        dump = FinishedDocument(
+            Capability.CHANGE_DUMP, closed.begin, closed.end, 0, 0, (f"{own}.xml",)
+        )
+        volume = self._volume(dump, parts, packages)
+        self._recorder.submit(lambda journal: journal.put(volume)).result()

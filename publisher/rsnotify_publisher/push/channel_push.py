@@ -1,0 +1,114 @@
+"""The emitter: keeps every hub fed, each in a task of its own, so that none waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from random import Random
+
+from rsnotify.errors import RsnotifyError
+from rsnotify.sync.retry import Retry
+from rsnotify_publisher.hubs import Hub, HubFailure
+from rsnotify_publisher.push.hub_feed import HubFeed
+from rsnotify_publisher.push.transports import feed_hub
+
+_log = logging.getLogger("rsnotify.publisher")
+_RETRY = Retry(first=0.1, most=30.0)
+
+
+class ChannelPush:
+    """Feeds the hubs until it is cancelled.
+
+    Args:
+        topic: The URI of the channel.
+        feeds: Each hub with its feed.
+        what: What waits in the journal while a hub is away.
+        beside: What feeds the same hubs on another channel, and warns when one is away.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        feeds: Sequence[tuple[Hub, HubFeed]],
+        *,
+        what: str = "changes",
+        beside: ChannelPush | None = None,
+    ) -> None:
+        self._topic = topic
+        self._what = what
+        self._feeds = feeds
+        self._beside = beside
+        self._failed: dict[str, float] = {}
+        self._random = Random()
+
+    def behind(self, instant: int) -> bool:
+        """Whether a hub still lacks something up to an instant (µs)."""
+        return any(feed.cursor < instant for _, feed in self._feeds)
+
+    @property
+    def cursors(self) -> dict[str, int]:
+        """Through which instant each hub, by its URI, has everything."""
+        return {hub.uri: feed.cursor for hub, feed in self._feeds}
+
+    def failed_lately(self, hub: Hub) -> bool:
+        """Whether a hub could not be fed a moment ago."""
+        failed = self._failed.get(hub.uri)
+        now = asyncio.get_running_loop().time()
+        return failed is not None and now < failed + 2 * _RETRY.most
+
+    def wake(self) -> None:
+        """Say that the journal has something new."""
+        for _, feed in self._feeds:
+            feed.wake()
+
+    def show(self, through: int) -> None:
+        """Say that the documents show everything through an instant (µs)."""
+        for _, feed in self._feeds:
+            feed.show(through)
+
+    async def run(self) -> None:
+        """Feed them all."""
+        async with asyncio.TaskGroup() as tasks:
+            for hub, feed in self._feeds:
+                tasks.create_task(self._keep_feeding(hub, feed))
+
+    async def _keep_feeding(self, hub: Hub, feed: HubFeed) -> None:
+        failures = 0
+        while True:
+            before = feed.cursor
+            wait = 0.0
+            try:
+                await _in_a_task(feed_hub(hub, self._topic, feed))
+            except RsnotifyError as error:
+                self._report(hub, error, failures if feed.cursor == before else 0)
+                wait = error.retry_after or 0.0
+            except Exception:  # an error of our own must not end the feeding of a hub for good
+                _log.exception("feeding %s failed; it is tried again", hub.uri)
+            failures = 1 if feed.cursor > before else failures + 1
+            await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
+
+    def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
+        """Warn once of a hub that is away; what follows is only for those who look closely."""
+        self._failed[hub.uri] = asyncio.get_running_loop().time()
+        first = failures == 0
+        if self._beside is not None:  # which has had its turn when this one fails again
+            first = failures == 1 and not self._beside.failed_lately(hub)
+        level = logging.WARNING if first else logging.INFO
+        lasts = isinstance(error, HubFailure) and error.remedy is not None
+        until = "then" if lasts else "it is back"
+        _log.log(level, "%s; %s wait in the journal until %s", error, self._what, until)
+
+
+async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
+    """Do it, and end as cancelled if it fails at the moment of being cancelled.
+
+    Before Python 3.13 a task group within, if it fails then, hides that it was cancelled. The task
+    around it still knows: it has no group, so it is not being cancelled for any other reason.
+    """
+    try:
+        await asyncio.create_task(feeding)
+    finally:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
