@@ -27,7 +27,7 @@ BASE = "https://source.example/data/"
 PAGE = 1_000
 
 
-class Database:
+class DatabaseSource:
     """A table of records, each of which is a resource.
 
     Args:
@@ -94,7 +94,9 @@ def described(number: int, length: int, found: str) -> Resource:
     return Resource(f"{BASE}{number}", length=length, hash=found, type="text/plain")
 
 
-def publish(database: Database, folder: Path, *, changes: int, entries: int, dump: bool) -> None:
+def publish(
+    database: DatabaseSource, folder: Path, *, changes: int, entries: int, dump: bool
+) -> None:
     """Write all documents, and record some changes."""
     options = Options(
         gzip=True,
@@ -130,7 +132,7 @@ def main() -> None:
     parser.add_argument("--dump", action="store_true", help="write a Resource Dump, too")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        database = Database(Path(folder, "records.sqlite3"))
+        database = DatabaseSource(Path(folder, "records.sqlite3"))
         database.fill(arguments.count)
         began = time.monotonic()
         state = Path(folder, "state")

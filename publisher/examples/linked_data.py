@@ -48,7 +48,7 @@ LABEL = NamedNode("http://www.w3.org/2000/01/rdf-schema#label")
 DATETIME = NamedNode("http://www.w3.org/2001/XMLSchema#dateTime")
 
 
-class Feed:
+class ObservationFeed:
     """Graphs, each of which is a resource.
 
     Args:
@@ -162,7 +162,7 @@ def triples_of(document: bytes, name: str, base: str) -> list[Triple]:
     return [one.triple for one in parse(document, kind, base_iri=base + name)]
 
 
-async def observe(feed: Feed, *, count: int, rate: float) -> None:
+async def observe(feed: ObservationFeed, *, count: int, rate: float) -> None:
     """Let stations tell something new, for ever."""
     while True:
         number = random.randrange(count)
@@ -170,7 +170,7 @@ async def observe(feed: Feed, *, count: int, rate: float) -> None:
         await asyncio.sleep(random.expovariate(rate))
 
 
-async def replay(feed: Feed, path: Path, *, rate: float) -> None:
+async def replay(feed: ObservationFeed, path: Path, *, rate: float) -> None:
     """Do what a history tells: a JSON object a line, compressed with xz."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         for change in map(json.loads, lines):
@@ -178,7 +178,7 @@ async def replay(feed: Feed, path: Path, *, rate: float) -> None:
             await asyncio.sleep(random.expovariate(rate))
 
 
-async def step(feed: Feed, name: str, content: str | None) -> None:
+async def step(feed: ObservationFeed, name: str, content: str | None) -> None:
     """Do one step of a history: there is a document, or none any more."""
     if content is None:
         await feed.remove(name)
@@ -193,7 +193,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     """Publish until interrupted."""
     base = f"http://127.0.0.1:{arguments.port}/"
     with tempfile.TemporaryDirectory() as folder:
-        feed = Feed(folder, base, arguments.hub, delta=arguments.delta)
+        feed = ObservationFeed(folder, base, arguments.hub, delta=arguments.delta)
         runner = web.AppRunner(feed.application())
         await runner.setup()
         try:

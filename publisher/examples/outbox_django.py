@@ -33,7 +33,7 @@ django.setup()
 outbox = Outbox()
 
 
-class Document(models.Model):
+class StoredDocument(models.Model):
     """A resource."""
 
     name = models.CharField(primary_key=True, max_length=50)
@@ -48,7 +48,7 @@ class Document(models.Model):
 def put(request: HttpRequest, name: str) -> HttpResponse:
     """Keep a document, and tell of it."""
     with transaction.atomic():
-        Document(name, request.body.decode()).save()
+        StoredDocument(name, request.body.decode()).save()
         outbox.updated(connection, BASE + name, length=len(request.body))
         if not request.body:
             raise ValueError("a document must not be empty")  # which undoes both
@@ -63,7 +63,7 @@ def main() -> None:
     from django.test import Client
 
     with connection.schema_editor() as editor:
-        editor.create_model(Document)
+        editor.create_model(StoredDocument)
         editor.execute(outbox.ddl)
     client = Client(raise_request_exception=False)
     for name, body in (("a", "one"), ("b", ""), ("a", "three")):

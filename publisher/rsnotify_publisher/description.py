@@ -15,10 +15,10 @@ from rsnotify.format.writer import write_document
 from rsnotify.runtime.arguments import require
 from rsnotify_publisher.background.pool import PublisherPool
 from rsnotify_publisher.changes import check_uri
-from rsnotify_publisher.document_builder import CAPABILITY_LIST, DESCRIPTION
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.publisher import Publisher, close_all
 from rsnotify_publisher.source_context import normalize_base_url
+from rsnotify_publisher.source_documents import CAPABILITY_LIST, DESCRIPTION
 from rsnotify_publisher.startable import Startable
 
 _PORTS = {"http": 80, "https": 443}

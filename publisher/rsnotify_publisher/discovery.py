@@ -11,8 +11,8 @@ from html import escape
 
 from rsnotify.format.links import format_links
 from rsnotify.format.vocabulary import Rel
-from rsnotify_publisher.document_builder import CAPABILITY_LIST, RESOURCE_LIST
 from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source_documents import CAPABILITY_LIST, RESOURCE_LIST
 
 
 def link_header(publisher: Publisher) -> str:

@@ -12,13 +12,13 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Resource
 from rsnotify_publisher.changes import Record, check_uri
 from rsnotify_publisher.contents import ContentCallback, SourceContents
-from rsnotify_publisher.document_builder import PARTS, DocumentBuilder
 from rsnotify_publisher.dumps import Captured
 from rsnotify_publisher.files import check_writable
 from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options, check_options
 from rsnotify_publisher.retention import parse_retention, parse_rotation
+from rsnotify_publisher.source_documents import PARTS, SourceDocuments
 
 #: Gives the current set of resources, from the Source's own database say.
 ResourceCallback = Callable[[], Iterable[Resource]]
@@ -73,7 +73,7 @@ class SourceContext:
             raise ConfigurationError("resource_dump_archive needs resource_dump_every, too")
         if options.change_dump_archive and not options.change_dump:
             raise ConfigurationError("change_dump_archive needs change_dump, too")
-        self.documents = DocumentBuilder(
+        self.documents = SourceDocuments(
             self.base_url,
             advertised(hubs),
             options,

@@ -44,7 +44,7 @@ async def running(folder: Path, *, delta: bool) -> AsyncIterator[tuple[Any, Any,
     async with AsyncExitStack() as stack:
         hub = await stack.enter_async_context(serve(load_configuration(None, **settings)))
         base = f"http://127.0.0.1:{free_port()}/"
-        feed = source["Feed"](str(folder / "source"), base, [hub], delta=delta)
+        feed = source["ObservationFeed"](str(folder / "source"), base, [hub], delta=delta)
         runner = web.AppRunner(feed.application(), shutdown_timeout=0.1)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)

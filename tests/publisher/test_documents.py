@@ -19,8 +19,8 @@ from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_publisher import Publisher, Record
-from rsnotify_publisher.document_builder import DocumentBuilder
 from rsnotify_publisher.documents.open_change_list import OpenChangeList
+from rsnotify_publisher.source_documents import SourceDocuments
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, eventually
 from tests.publisher.published import numbered, publish, read, uris
 
@@ -221,15 +221,15 @@ def test_the_open_list_is_written_from_entries_it_already_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    entry = DocumentBuilder.entry
+    entry = SourceDocuments.entry
 
-    def count(documents: DocumentBuilder, resource: Resource) -> bytes:
+    def count(documents: SourceDocuments, resource: Resource) -> bytes:
         written.append(resource.uri)
         return entry(documents, resource)
 
-    monkeypatch.setattr(DocumentBuilder, "entry", count)
+    monkeypatch.setattr(SourceDocuments, "entry", count)
     publisher = Publisher(tmp_path, BASE, options=replace(QUICK, resource_list_every=900))
-    shown = OpenChangeList(DocumentBuilder(BASE, ()))
+    shown = OpenChangeList(SourceDocuments(BASE, ()))
     # The Resource List, whose entries are others, is written once, while there is none.
     assert publisher.wait_published(PATIENCE)
     with publisher.source.open_journal() as journal:

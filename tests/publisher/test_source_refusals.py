@@ -11,7 +11,7 @@ import pytest
 from rsnotify.errors import RsnotifyError
 from rsnotify_publisher import Publisher
 from rsnotify_publisher.commands.source import source as command
-from rsnotify_publisher.document_builder import RESERVED
+from rsnotify_publisher.source_documents import RESERVED
 from tests.publisher.helpers import PORT, Start
 
 

@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 from rsnotify.errors import RsnotifyError
 from rsnotify_publisher.background.leader import Leader
 from rsnotify_publisher.background.pool import PublisherPool
-from rsnotify_publisher.document_builder import DESCRIPTION, RESOURCE_LIST
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import DESCRIPTION, RESOURCE_LIST
 
 _log = logging.getLogger("rsnotify.publisher")
 _TAKE_OVER_WITHIN = 0.2

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 
 from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.document_builder import ARCHIVES, PARTS, compact, is_final
 from rsnotify_publisher.documents.notifications import (
     NO_NOTIFICATIONS,
     NotificationBuilder,
@@ -20,6 +19,7 @@ from rsnotify_publisher.documents.paging import Pager
 from rsnotify_publisher.files import sweep
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import ARCHIVES, PARTS, compact, is_final
 
 _BASELINES = (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP)
 

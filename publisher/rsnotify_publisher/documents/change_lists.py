@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.document_builder import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.notifications import NotificationBuilder
 from rsnotify_publisher.documents.open_change_list import ListToClose, OpenChangeList
 from rsnotify_publisher.files import also_as, write_atomically
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import CHANGE_LIST, CHANNEL, OPEN_PART, compact, stem
 
 # Changes that are held at once, however many there are to catch up with.
 _AT_ONCE = 20_000

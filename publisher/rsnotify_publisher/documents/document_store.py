@@ -13,13 +13,6 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.changes import as_listed, check_resource
-from rsnotify_publisher.document_builder import (
-    CAPABILITY_LIST,
-    DESCRIPTION,
-    FRAMEWORK,
-    RESOURCE_LIST,
-    stem,
-)
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.change_lists import ChangeLists
 from rsnotify_publisher.documents.notifications import notify_version
@@ -28,6 +21,13 @@ from rsnotify_publisher.documents.source_dumps import SourceDumps
 from rsnotify_publisher.files import write_atomically
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import (
+    CAPABILITY_LIST,
+    DESCRIPTION,
+    FRAMEWORK,
+    RESOURCE_LIST,
+    stem,
+)
 
 _log = logging.getLogger("rsnotify.publisher")
 # Notices that a GET of the channel shows; who lacks more looks at the documents.

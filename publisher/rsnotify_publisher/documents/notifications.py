@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
-from rsnotify_publisher.document_builder import ARCHIVES, CHANGE_LIST, DocumentBuilder
 from rsnotify_publisher.journal import FinishedDocument, Recorder
+from rsnotify_publisher.source_documents import ARCHIVES, CHANGE_LIST, SourceDocuments
 
 Notifications = tuple[Resource, ...]
 NO_NOTIFICATIONS: Notifications = ()
@@ -21,7 +21,7 @@ class NotificationBuilder:
         documents: Of the Source.
     """
 
-    def __init__(self, documents: DocumentBuilder) -> None:
+    def __init__(self, documents: SourceDocuments) -> None:
         self._documents = documents
 
     def live(self, volume: FinishedDocument, *, first: bool) -> Notifications:
@@ -68,7 +68,7 @@ class NotificationBuilder:
 
 
 def notify_version(
-    documents: DocumentBuilder, recorder: Recorder, document: Resource, version: str
+    documents: SourceDocuments, recorder: Recorder, document: Resource, version: str
 ) -> None:
     """Tell of a document that is written anew more often than it says anything new.
 

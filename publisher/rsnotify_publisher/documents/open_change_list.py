@@ -16,9 +16,9 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import closing, opening
-from rsnotify_publisher.document_builder import DocumentBuilder
 from rsnotify_publisher.journal import FinishedDocument, Journal
 from rsnotify_publisher.retention import Rotation
+from rsnotify_publisher.source_documents import SourceDocuments
 
 # Longer than all that stands before and after the entries.
 _HEAD = 50_000
@@ -45,7 +45,7 @@ class OpenChangeList:
         documents: Says how a Change List begins, and how much one document holds.
     """
 
-    def __init__(self, documents: DocumentBuilder) -> None:
+    def __init__(self, documents: SourceDocuments) -> None:
         options = documents.options
         self._documents = documents
         self._max_entries = options.max_entries

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rsnotify.format.model import Document
 from rsnotify.format.writer import closing, opening
-from rsnotify_publisher.document_builder import DocumentBuilder
 from rsnotify_publisher.files import atomic, reading, write_atomically, writing
 from rsnotify_publisher.options import Options
+from rsnotify_publisher.source_documents import SourceDocuments
 
 Write = Callable[[bytes], object]
 
@@ -23,7 +23,7 @@ class Pager:
         options: Say how much one document holds, and whether parts are compressed.
     """
 
-    def __init__(self, documents: DocumentBuilder, folder: Path, options: Options) -> None:
+    def __init__(self, documents: SourceDocuments, folder: Path, options: Options) -> None:
         self._documents = documents
         self._folder = folder
         self._max_entries = options.max_entries

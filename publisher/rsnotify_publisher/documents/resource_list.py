@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.document_builder import RESOURCE_LIST, stem
 from rsnotify_publisher.documents.paging import Pager
 from rsnotify_publisher.files import also_as
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import RESOURCE_LIST, stem
 
 
 class ResourceListWriter:

@@ -18,14 +18,6 @@ from rsnotify.format.model import Resource
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.contents import CheckedContents
-from rsnotify_publisher.document_builder import (
-    ARCHIVES,
-    CAPABILITY_LIST,
-    CHANGE_DUMP,
-    RESOURCE_DUMP,
-    compact,
-    stem,
-)
 from rsnotify_publisher.documents.archives import Archives
 from rsnotify_publisher.documents.closed_change_lists import changes_in, still_listed
 from rsnotify_publisher.documents.notifications import notify_version
@@ -33,6 +25,14 @@ from rsnotify_publisher.dumps import DumpWriter, WrittenPackage
 from rsnotify_publisher.files import also_as
 from rsnotify_publisher.journal import FinishedDocument, Journal, Recorder
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import (
+    ARCHIVES,
+    CAPABILITY_LIST,
+    CHANGE_DUMP,
+    RESOURCE_DUMP,
+    compact,
+    stem,
+)
 
 # Where there is an archive, so many of the newest Change Dumps stay in what is live.
 _LIVE = 10

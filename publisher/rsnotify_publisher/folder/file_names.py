@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.media_types import guess
-from rsnotify_publisher.document_builder import RESERVED
+from rsnotify_publisher.source_documents import RESERVED
 
 _UNKNOWN = "application/octet-stream"
 

@@ -9,7 +9,6 @@ import asyncio
 import logging
 
 from rsnotify.format.vocabulary import Capability
-from rsnotify_publisher.document_builder import CAPABILITY_LIST
 from rsnotify_publisher.framework import FrameworkNotices, framework_hubs, promise_notices
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.journal import Journal, JournalState, Recorder
@@ -17,6 +16,7 @@ from rsnotify_publisher.push.channel_push import ChannelPush
 from rsnotify_publisher.push.fragments import FragmentWriter
 from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import CAPABILITY_LIST
 
 _log = logging.getLogger("rsnotify.publisher")
 _LOOK_EVERY = 0.01

@@ -24,7 +24,10 @@ from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Rel
 from rsnotify.format.writer import write_document
 from rsnotify_publisher.description import SourceDescription
 from rsnotify_publisher.discovery import robots_lines
-from rsnotify_publisher.document_builder import (
+from rsnotify_publisher.documents.open_change_list import OpenChangeList
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.source_context import SourceContext
+from rsnotify_publisher.source_documents import (
     CHANGE_LIST,
     CHANGE_MEMORY,
     CHANNEL,
@@ -33,9 +36,6 @@ from rsnotify_publisher.document_builder import (
     OPEN_PART,
     PARTS,
 )
-from rsnotify_publisher.documents.open_change_list import OpenChangeList
-from rsnotify_publisher.publisher import Publisher
-from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.web.change_memory import USUAL_LIMIT, ChangesForgotten, SourceChangeMemory
 from rsnotify_publisher.web.responses import (
     Representation,

@@ -73,7 +73,7 @@ def stem(kind: str, begin: int) -> str:
     return f"{PARTS}{kind}-{compact(begin)}"
 
 
-class DocumentBuilder:
+class SourceDocuments:
     """Says what the documents of one Source hold.
 
     Args:
