@@ -1,9 +1,10 @@
-"""What a Source is to the rooms of this package: its state, its documents, its hubs."""
+"""The parts of one Source that the rest of this package works on: folders, options, hubs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypedDict
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
@@ -18,24 +19,43 @@ from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options, check_options
 from rsnotify_publisher.retention import parse_retention, parse_rotation
+from rsnotify_publisher.schedule import Schedule, parse_schedule
 from rsnotify_publisher.source_documents import PARTS, SourceDocuments
 
-#: Gives the current set of resources, from the Source's own database say.
+#: Returns the current set of resources.
 ResourceCallback = Callable[[], Iterable[Resource]]
 
 
+class SourceCallbacks(TypedDict, total=False):
+    """Functions of the Source that a Publisher calls, in threads.
+
+    `content` returns the current content of a resource: bytes, the path of a file, or None if the
+    resource is gone. With it, small content travels inside the fragments, and there can be dumps.
+
+    `resources` returns the current set of resources, for example from a database of the Source;
+    any iterable, which is not held in memory. Without it, the set is kept in the journal. Called
+    whenever a Resource List or Resource Dump is written.
+
+    `clock` returns the time in microseconds since 1970.
+    """
+
+    content: ContentCallback | None
+    resources: ResourceCallback | None
+    clock: Callable[[], int]
+
+
 class SourceContext:
-    """One Source.
+    """One Source, or one set of resources of a Source.
 
     Args:
         folder: Holds the journal, the lock of the leader, and `documents/`.
-        base_url: Below which the documents stand; a missing slash at its end is added.
-        hubs: Where fragments go.
+        base_url: The URL below which documents are served; a missing slash at its end is added.
+        hubs: Where fragments are sent.
         options: Tuning.
-        clock: Tells the time in microseconds since 1970.
-        content: Tells what a resource holds now, if the Source can tell.
-        resources: Gives the current set, if the Source knows it itself.
-        described_by: A document about the set of resources, if there is one.
+        clock: Returns the time in microseconds since 1970.
+        content: Returns the current content of a resource.
+        resources: Returns the current set; None if the journal keeps it.
+        described_by: The URL of a document about the set of resources.
 
     Raises:
         ConfigurationError: The base URL or an option is unusable.
@@ -62,9 +82,18 @@ class SourceContext:
         self.options = options
         self.retention = parse_retention(options.keep)
         self.rotation = parse_rotation(options.rotate)
-        if self.rotation.age is None:
+        if self.rotation.age is None and self.rotation.schedule is None:
             # Nothing stays offered for ever only because little happens.
             self.rotation = replace(self.rotation, age=self.retention.age)
+        self.resource_list_schedule = parse_schedule(
+            "resource_list_every", options.resource_list_every
+        )
+        #: None if there is no Resource Dump.
+        self.resource_dump_schedule: Schedule | None = None
+        if options.resource_dump_every is not None:
+            self.resource_dump_schedule = parse_schedule(
+                "resource_dump_every", options.resource_dump_every
+            )
         self.contents = None if content is None else SourceContents(content)
         self.resources = resources
         if self.contents is None and (options.change_dump or options.resource_dump_every):
@@ -89,10 +118,10 @@ class SourceContext:
         self.clock = clock
 
     def check_folders(self) -> None:
-        """Make the folders if they are not there, and see that they can be written.
+        """Create the folders if they are missing, and check that they can be written.
 
         Raises:
-            ConfigurationError: One cannot be.
+            ConfigurationError: One cannot be written.
         """
         for folder in (self.folder, self.documents_folder, self.documents_folder / PARTS):
             check_writable(folder)
@@ -100,7 +129,7 @@ class SourceContext:
     def record(self, journal: Journal, records: Sequence[Record]) -> list[Resource]:
         """Enter changes in the journal, and keep the content that comes with them.
 
-        To be called within a transaction: once others can read a change, it may be packed.
+        Call this within a transaction: once others can read a change, it may be packed.
         """
         recorded = journal.record(records)
         if self.captured is not None:
@@ -110,7 +139,7 @@ class SourceContext:
         return recorded
 
     def open_journal(self) -> Journal:
-        """Make a connection to the journal for the calling thread.
+        """Return a connection to the journal for the calling thread.
 
         Raises:
             StorageError: The journal cannot be used.
@@ -123,8 +152,8 @@ def normalize_base_url(base_url: str) -> str:
     """Return the base URL with a slash at its end.
 
     Raises:
-        ConfigurationError: It is no absolute http(s) URL, or has a query, a fragment, a user
-            name, or segments that clients would take away.
+        ConfigurationError: It is not an absolute http(s) URL, or has a query, a fragment, a user
+            name, or segments that clients would remove.
     """
     check_uri(base_url)
     try:
@@ -135,7 +164,7 @@ def normalize_base_url(base_url: str) -> str:
     if not usable:
         raise ConfigurationError(f"base URL {base_url!r} must be http(s)://host/…")
     if parts.username or parts.password:
-        # Not shown, as it holds what is to stay secret.
+        # Not shown, because it contains a secret.
         raise ConfigurationError("the base URL must have no user name or password")
     if parts.query or parts.fragment:
         raise ConfigurationError(f"base URL {base_url!r} must have no query or fragment")

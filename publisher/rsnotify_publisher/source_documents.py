@@ -121,7 +121,7 @@ class SourceDocuments:
         entries = (self._described(self._described_by), *self.framework_entries)
         return Document(Capability.DESCRIPTION, entries, links=links)
 
-    def described(self) -> Resource:
+    def description_entry(self) -> Resource:
         """Say what the Source Description of several sets says of this one (core §8)."""
         return self._described(self._described_by + self._framework_links)
 

@@ -90,7 +90,7 @@ class Published:
     def keeps(self, uris: list[str], kind: str = "changelist") -> bool:
         """Whether some document of a kind, live or in the archive, is among these."""
         with self.publisher.source.open_journal() as journal:
-            kept = {BASE + volume.files[0] for volume in journal.volumes(kind)}
+            kept = {BASE + volume.files[0] for volume in journal.finished(kind)}
         return not kept.isdisjoint(uris)
 
     def offered(self) -> dict[str | None, str]:

@@ -202,7 +202,7 @@ def test_a_dump_waits_for_a_source_that_cannot_say_what_it_holds(
     with publisher:
         for number in range(6):
             publisher.updated(f"{BASE}{number}", hash=sha256(f"{BASE}{number}".encode()))
-        eventually(lambda: "it could not be written, and is tried again" in caplog.text)
+        eventually(lambda: "documents could not be written; retrying" in caplog.text)
         assert not read(publisher, "changedump.xml").resources
         away.clear()
         away.append(False)
@@ -301,7 +301,7 @@ def test_packages_that_a_crash_left_are_written_anew_and_stay(tmp_path: Path) ->
         source.update(*range(10))
         eventually(lambda: len(source.read("changedump.xml").resources) > 1)
     with source.publisher.source.open_journal() as journal, journal.transaction():
-        (*_, last) = journal.volumes("changedump")
+        (*_, last) = journal.finished("changedump")
         journal.drop([last])
     with source:
         eventually(lambda: source.keeps([BASE + name for name in last.files], "changedump"))

@@ -51,7 +51,7 @@ async def took_it_down(publisher: Publisher) -> None:
 
     def noted() -> bool:
         with publisher.source.open_journal() as journal:
-            return journal.told(hub.uri) == journal.last_notice()
+            return journal.notice_cursor(hub.uri) == journal.last_notice()
 
     await asyncio.to_thread(eventually, noted)
 

@@ -257,7 +257,7 @@ def test_the_open_list_begins_where_the_last_closed_one_ended_even_when_that_is_
     with journal.transaction():
         journal.close_list(volume)
         journal.drop([volume])
-    assert journal.volumes("changelist") == []
+    assert journal.finished("changelist") == []
     assert journal.state().closed == 3_000_000
 
 
@@ -267,12 +267,12 @@ def test_documents_are_catalogued_by_kind_and_place(journal: Journal) -> None:
     with journal.transaction():
         for volume in (newer, dump, older):
             journal.put(volume)
-    assert journal.volumes("changelist") == [older, newer]
-    assert journal.volumes("changelist", archived=True) == [older]
-    assert journal.volumes("changelist", archived=False) == [newer]
+    assert journal.finished("changelist") == [older, newer]
+    assert journal.finished("changelist", archived=True) == [older]
+    assert journal.finished("changelist", archived=False) == [newer]
     with journal.transaction():
         journal.archive([newer])
-    assert journal.volumes("changelist", archived=False) == []
+    assert journal.finished("changelist", archived=False) == []
     assert journal.files() == {"1-2.xml", "2-3.xml", "d.xml", "d.zip"}
 
 
@@ -360,7 +360,7 @@ def test_a_journal_of_the_version_before_is_brought_along(tmp_path: Path) -> Non
         assert (state.closed, state.pruned, state.last_change) == (2_000_000, 1_000_000, 3_000_000)
         assert state.tracked
         assert [change.uri for change in journal.changes(0)] == [BASE + "a"]
-        (volume,) = journal.volumes("changelist", archived=True)
+        (volume,) = journal.finished("changelist", archived=True)
     assert volume.files == (
         "resourcesync/changelist-19700101T000001000000Z-19700101T000002000000Z.xml",
     )

@@ -32,7 +32,7 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 def tell(journal: Journal, *documents: Resource) -> None:
     with journal.transaction():
-        journal.tell(documents)
+        journal.add_notices(documents)
 
 
 def instants(journal: Journal, after: int = 0) -> list[int]:
@@ -94,7 +94,7 @@ def test_a_version_is_told_once(journal: Journal) -> None:
     document = Resource(BASE + "capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
     for version in ("one", "one", "two"):
         with journal.transaction():
-            journal.tell_version(document, version)
+            journal.add_version_notice(document, version)
     told = [(notice.uri, notice.change) for notice in journal.notices(0)]
     assert told == [(document.uri, ChangeType.CREATED), (document.uri, ChangeType.UPDATED)]
 
@@ -102,14 +102,14 @@ def test_a_version_is_told_once(journal: Journal) -> None:
 def test_a_hub_begins_with_the_next_notice_and_keeps_its_place(journal: Journal) -> None:
     tell(journal, LIST)
     with journal.transaction():
-        journal.add_listener("hub")
-    assert journal.notices(journal.told("hub")) == []
+        journal.add_notice_hub("hub")
+    assert journal.notices(journal.notice_cursor("hub")) == []
     tell(journal, LIST)
-    assert len(journal.notices(journal.told("hub"))) == 1
+    assert len(journal.notices(journal.notice_cursor("hub"))) == 1
     with journal.transaction():
-        journal.note_told("hub", journal.last_notice())
-        journal.add_listener("hub")
-    assert journal.notices(journal.told("hub")) == []
+        journal.move_notice_cursor("hub", journal.last_notice())
+        journal.add_notice_hub("hub")
+    assert journal.notices(journal.notice_cursor("hub")) == []
 
 
 def test_a_journal_of_an_earlier_version_can_tell(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Noticing what other processes write: one look at every journal, again and again."""
+"""Notices what other processes write into the journals, by polling their data versions."""
 
 from __future__ import annotations
 
@@ -11,63 +11,62 @@ from msgspec import Struct
 
 from rsnotify_publisher.journal import Journal
 
-# Looking may take this part of the time, however many journals there are.
+# Largest part of the time that goes into polling, however many journals there are.
 _SHARE = 0.05
 
 
-class _Watched(Struct, eq=False):
+class _PolledJournal(Struct, eq=False):
     journal: Journal
     every: float
-    wake: Callable[[], None]
-    seen: int | None
+    on_write: Callable[[], None]
+    version: int | None
+
+    def poll(self) -> None:
+        try:
+            version = self.journal.data_version()
+        except sqlite3.Error:  # the owner of the journal gets the error when it reads
+            version = None
+        if version is None or version != self.version:
+            self.version = version
+            self.on_write()
 
 
 class JournalPoller:
-    """Looks at journals as long as there are some; used in one event loop.
+    """Polls any number of journals; used in one event loop.
 
-    A process hears of its own changes otherwise, and sooner.
+    Only for the writes of other processes: a process notifies itself of its own, and sooner.
     """
 
     def __init__(self) -> None:
-        self._watched: dict[_Watched, None] = {}
-        self._some = asyncio.Event()
+        self._polled: dict[_PolledJournal, None] = {}
+        self._not_empty = asyncio.Event()
 
     @contextmanager
-    def watch(self, journal: Journal, every: float, wake: Callable[[], None]) -> Iterator[None]:
-        """Look at a journal, within the context.
+    def watch(self, journal: Journal, every: float, on_write: Callable[[], None]) -> Iterator[None]:
+        """Poll a journal within the context.
 
         Args:
             journal: The journal.
-            every: Seconds until what another process wrote is noticed, at best.
-            wake: Called then.
+            every: Seconds between two polls, at least.
+            on_write: Called after another process has written.
         """
-        watched = _Watched(journal, every, wake, journal.data_version())
-        self._watched[watched] = None
-        self._some.set()
+        polled = _PolledJournal(journal, every, on_write, journal.data_version())
+        self._polled[polled] = None
+        self._not_empty.set()
         try:
             yield
         finally:
-            del self._watched[watched]
+            del self._polled[polled]
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Poll until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
-            if not self._watched:
-                self._some.clear()
-                await self._some.wait()
+            if not self._polled:
+                self._not_empty.clear()
+                await self._not_empty.wait()
             began = clock()
-            for watched in self._watched:
-                _look(watched)
-            soonest = min(watched.every for watched in self._watched)
+            for polled in self._polled:
+                polled.poll()
+            soonest = min(polled.every for polled in self._polled)
             await asyncio.sleep(max(soonest, (clock() - began) / _SHARE))
-
-
-def _look(watched: _Watched) -> None:
-    try:
-        version = watched.journal.data_version()
-    except sqlite3.Error:  # whose journal it is finds out by reading it; the others go on
-        version = None
-    if version is None or version != watched.seen:
-        watched.seen = version
-        watched.wake()

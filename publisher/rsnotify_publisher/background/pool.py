@@ -1,4 +1,4 @@
-"""What the Publishers of one process share: an event loop, threads, a scheduler."""
+"""The event loop, threads and scheduler that the Publishers of one process share."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC
 from enum import StrEnum
-from typing import Any, TypeVar
-
-from apscheduler.executors.debug import DebugExecutor
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from typing import Any, Self, TypeVar
 
 from rsnotify.runtime.lanes import Lane
+from rsnotify_publisher.background.job_scheduler import JobScheduler
 from rsnotify_publisher.background.journal_poller import JournalPoller
 from rsnotify_publisher.journal.storage import USUAL_MEMORY
 
@@ -24,8 +21,8 @@ T = TypeVar("T")
 class WorkKind(StrEnum):
     """The kinds of work on documents, each with threads of its own.
 
-    What is short must not wait for what is long: a Change List not for a Resource List, nor that
-    for a dump; and no document for the Source's own code, which tells what resources hold.
+    Short work must not wait for long work: a Change List not for a Resource List, nor that for a
+    dump; and no document for the Source's callbacks, which return contents.
     """
 
     CHANGES = "changes"
@@ -36,39 +33,42 @@ class WorkKind(StrEnum):
 _WORKERS = {WorkKind.CHANGES: 6, WorkKind.RESOURCES: 4, WorkKind.DUMPS: 2}
 #: Threads that read contents to send them inline.
 _READERS = 6
-#: Threads in which sets that are one of several commit. What they write waits for the disk.
+#: Threads that commit the changes of sets that are one of several; they wait for the disk.
 _RECORDERS = 8
-#: MiB of all journals together that are kept at hand, and at least of each.
+#: MiB of cache for all journals together, and at least for each.
 _MEMORY, _LEAST_MEMORY = 512.0, 2.0
-#: How many sets begin at a time; the others wait until these have written all documents.
+#: How many sets start at a time; the others wait until these have written all documents.
 _STARTING = 8
 
 
 class WorkPermit:
-    """A place among those who begin at the same time.
+    """Limits how many sets start at the same time; an async context manager.
 
     Args:
-        places: How many there are.
+        permits: As many as may start at a time.
     """
 
-    def __init__(self, places: asyncio.Semaphore) -> None:
-        self._places = places
-        self._is_taken = False
+    def __init__(self, permits: asyncio.Semaphore) -> None:
+        self._permits = permits
+        self._is_held = False
 
-    async def take(self) -> None:
-        """Wait until there is one."""
-        await self._places.acquire()
-        self._is_taken = True
+    async def __aenter__(self) -> Self:
+        await self._permits.acquire()
+        self._is_held = True
+        return self
 
-    def give(self) -> None:
-        """Leave it to the next, if that was not done."""
-        if self._is_taken:
-            self._is_taken = False
-            self._places.release()
+    async def __aexit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Release the permit before the end of the context."""
+        if self._is_held:
+            self._is_held = False
+            self._permits.release()
 
 
 class _PoolThreads:
-    """What there is while somebody uses it."""
+    """The threads of a pool that is in use."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -77,10 +77,9 @@ class _PoolThreads:
         }
         self._contents = ThreadPoolExecutor(_READERS, "rsnotify-contents")
         self.recorders = ThreadPoolExecutor(_RECORDERS, "rsnotify-recorder")
-        self.lookout = JournalPoller()
-        self.turns = asyncio.Semaphore(_STARTING)
-        # This executor calls a job right away, in the event loop: it only sets an event.
-        self.scheduler = AsyncIOScheduler(executors={"default": DebugExecutor()}, timezone=UTC)
+        self.poller = JournalPoller()
+        self.permits = asyncio.Semaphore(_STARTING)
+        self.scheduler = JobScheduler()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="rsnotify-publisher", daemon=True)
         self._thread.start()
@@ -98,85 +97,81 @@ class _PoolThreads:
 
     async def _main(self) -> None:
         self.loop.set_default_executor(self._contents)
-        looking = asyncio.create_task(self.lookout.run())
-        self.scheduler.start()
+        tasks = [asyncio.create_task(work.run()) for work in (self.poller, self.scheduler)]
         try:
             await self._stop.wait()
         finally:
-            self.scheduler.shutdown(wait=False)
-            looking.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
 
 
 class PublisherPool:
-    """One thread with an event loop in which sets are led, and a few threads for their work.
+    """One thread with an event loop for all sets, and a few threads for their work.
 
     It runs while at least one Publisher uses it.
 
     Args:
-        sets: How many there are. The changes of one have a thread of their own.
+        sets: How many sets there are. The changes of a single set have a thread of their own.
     """
 
     def __init__(self, sets: int = 1) -> None:
         self._sets = sets
         self._lock = threading.Lock()
         self._users = 0
-        self._running: _PoolThreads
+        self._threads: _PoolThreads
 
     def enter(self) -> None:
-        """Begin to use it."""
+        """Use the pool; the first user starts the threads."""
         with self._lock:
             if self._users == 0:
-                self._running = _PoolThreads()
+                self._threads = _PoolThreads()
             self._users += 1
 
     def leave(self) -> None:
-        """Use it no longer; the last waits until all work is done."""
+        """Stop using the pool; the last user waits until all work is done."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._running.end()
+                self._threads.end()
 
     # From any thread
 
-    def recorder(self) -> Executor | None:
-        """Return what commits the changes of one Publisher, one group after the other.
-
-        None where a thread of its own is to do that.
-        """
-        return None if self._sets == 1 else Lane(self._running.recorders)
+    def recording_executor(self) -> Executor | None:
+        """Return what commits the changes of one Publisher; None for a thread of its own."""
+        return None if self._sets == 1 else Lane(self._threads.recorders)
 
     @property
     def memory(self) -> float:
-        """How much of its journal one set may keep at hand, in MiB."""
+        """MiB of cache for one journal."""
         return max(_LEAST_MEMORY, min(USUAL_MEMORY, _MEMORY / self._sets))
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Do something in the event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._running.loop)
+        """Run a coroutine in the event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._threads.loop)
 
-    def call(self, what: Callable[[], object]) -> None:
-        """Call something in the event loop, soon."""
-        with suppress(RuntimeError):  # it was closed this moment
-            self._running.loop.call_soon_threadsafe(what)
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the event loop, soon."""
+        with suppress(RuntimeError):  # the loop was closed this moment
+            self._threads.loop.call_soon_threadsafe(function)
 
     # In the event loop
 
     async def in_thread(self, kind: WorkKind, work: Callable[[], T]) -> T:
-        """Do what takes long where nothing waits for it."""
-        running = self._running
-        return await running.loop.run_in_executor(running.workers[kind], work)
+        """Run blocking work in a thread of its kind."""
+        return await self._threads.loop.run_in_executor(self._threads.workers[kind], work)
 
     @property
-    def scheduler(self) -> AsyncIOScheduler:
-        """What tells when something is due. It calls a job right away, in the event loop."""
-        return self._running.scheduler
+    def scheduler(self) -> JobScheduler:
+        """Runs jobs at intervals and at the times of cron expressions."""
+        return self._threads.scheduler
 
     @property
-    def lookout(self) -> JournalPoller:
-        """What notices that another process has written."""
-        return self._running.lookout
+    def poller(self) -> JournalPoller:
+        """Notices what other processes write."""
+        return self._threads.poller
 
     @property
-    def turns(self) -> asyncio.Semaphore:
-        """Lets a few begin at a time."""
-        return self._running.turns
+    def permits(self) -> asyncio.Semaphore:
+        """Limits how many sets start at a time."""
+        return self._threads.permits

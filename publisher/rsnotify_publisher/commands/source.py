@@ -1,35 +1,13 @@
-"""`rsnotify source`: publish folders, serve them, watch them, and push what changes."""
+"""`rsnotify source`: publishes folders, serves and watches them, and pushes their changes."""
 
 from __future__ import annotations
 
-import asyncio
-import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.plural import counted
-from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
-from rsnotify.runtime.cli.listening import address, listen
-from rsnotify.runtime.cli.running import complain, run
-from rsnotify.runtime.open_files import allow_files
-
-if TYPE_CHECKING:
-    from aiohttp import web
-
-    from rsnotify_publisher.config import SourceConfiguration
-    from rsnotify_publisher.description import SourceDescription
-    from rsnotify_publisher.folder.publishing import FolderPublishing
-    from rsnotify_publisher.publisher import Publisher
-
-#: Files that one set keeps open: its journal, three times, and connections to hubs.
-_FILES_OF_A_SET = 20
-_OTHER_FILES = 256
-#: Seconds in which hundreds of sets write their last documents, though the disk is busy.
-_TO_END = 90.0
-_LEFT = "the Source has not ended in order, so it is left as it is; what was recorded is kept"
 
 #: The groups of options in the help.
 _HUBS = "Hubs"
@@ -54,7 +32,7 @@ def source(
     port: Annotated[
         int | None,
         typer.Option(
-            metavar="PORT", help="Port to listen on; 0 takes a free one.", show_default="8000"
+            metavar="PORT", help="Port to listen on; 0 for a free one.", show_default="8000"
         ),
     ] = None,
     hub: Annotated[
@@ -68,7 +46,7 @@ def source(
         typer.Option(
             metavar="URL",
             rich_help_panel=_HUBS,
-            help="URL of the hub for Destinations, if it is another; may be repeated.",
+            help="URL of the hub for Destinations, if it differs; may be repeated.",
         ),
     ] = None,
     config: Annotated[
@@ -105,7 +83,7 @@ def source(
         typer.Option(
             metavar="FILE",
             rich_help_panel=_MQTT,
-            help="Certificates that a broker's has to come from.",
+            help="Certificates of the authorities that may sign a broker's.",
         ),
     ] = None,
     mqtt_certificate: Annotated[
@@ -143,12 +121,11 @@ def source(
         ),
     ] = None,
     resource_list_every: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            metavar="SECONDS",
+            metavar="SCHEDULE",
             rich_help_panel=_DOCUMENTS,
-            help="Seconds between refreshes of the Resource List.",
-            min=0.1,
+            help="Seconds between Resource Lists, or a cron expression such as 'cron: 0 * * * *'.",
             show_default="900",
         ),
     ] = None,
@@ -157,7 +134,7 @@ def source(
         typer.Option(
             metavar="BOUNDS",
             rich_help_panel=_DOCUMENTS,
-            help="When changes are closed, such as '500 changes or 1 h'.",
+            help="When changes are closed: '500 changes or 1 h', 'cron: 0 3 * * *' (UTC).",
         ),
     ] = None,
     keep: Annotated[
@@ -165,15 +142,16 @@ def source(
         typer.Option(
             metavar="BOUNDS",
             rich_help_panel=_DOCUMENTS,
-            help="How long what is closed stays, such as '30 days, 1000 lists, 2 GB'.",
+            help="How long closed documents stay: '30 days, 1000 lists, 2 GB'; a cron expression "
+            "such as 'cron: 0 4 * * sun' says when they are dropped.",
         ),
     ] = None,
     resource_dump_every: Annotated[
-        float | None,
+        str | None,
         typer.Option(
-            metavar="SECONDS",
+            metavar="SCHEDULE",
             rich_help_panel=_DOCUMENTS,
-            help="Seconds between Resource Dumps; none if not given.",
+            help="Seconds between Resource Dumps, or a cron expression; none if not given.",
         ),
     ] = None,
     change_dump: Annotated[
@@ -211,7 +189,7 @@ def source(
     no_framework: Annotated[
         bool,
         typer.Option(
-            "--no-framework", rich_help_panel=_HUBS, help="Do not tell hubs of new documents."
+            "--no-framework", rich_help_panel=_HUBS, help="Do not notify hubs of new documents."
         ),
     ] = False,
     framework_url: Annotated[
@@ -219,7 +197,7 @@ def source(
         typer.Option(
             "--framework-url",
             rich_help_panel=_HUBS,
-            help="Name where that is told by a <url> of the Source Description, too.",
+            help="Also list the channel of these notices by a <url> in the Source Description.",
         ),
     ] = False,
     gzip: Annotated[
@@ -233,7 +211,7 @@ def source(
         typer.Option(
             metavar="1.1|1.0",
             rich_help_panel=_DOCUMENTS,
-            help="The ResourceSync that is written, 1.1 or 1.0.",
+            help="The version of ResourceSync to write, 1.1 or 1.0.",
             show_default="1.1",
         ),
     ] = None,
@@ -242,7 +220,7 @@ def source(
         typer.Option(
             "--allow-private-addresses",
             rich_help_panel=_HUBS,
-            help="Dial any address. A hub named here may be anywhere even without.",
+            help="Connect to any address. Hubs named here may have any address even without.",
         ),
     ] = False,
 ) -> None:
@@ -291,64 +269,6 @@ def source(
             "profile": profile,
         },
     )
-    _publish(folder, settings)
+    from rsnotify_publisher.commands.source_run import publish
 
-
-def _publish(root: Path | None, settings: SourceConfiguration) -> None:
-    from rsnotify_publisher.commands.source_report import show_status
-    from rsnotify_publisher.folder.publishing import FolderPublishing
-    from rsnotify_publisher.folder.server import server
-    from rsnotify_publisher.folder.sets import claim, one_folder, several_folders
-
-    with listen(settings.host, settings.port) as listening:
-        base_url = settings.base_url or address(settings.host, listening)
-        published: Publisher | SourceDescription
-        if root is None:
-            published, folders = several_folders(base_url, settings)
-        else:
-            published, folders = one_folder(root, base_url, settings)
-        with claim(folders):
-            _allow_files(len(folders))
-            app = server(published, folders)
-            leaving = ForcedShutdown(lambda: _LEFT, _TO_END)
-            at = address(settings.host, listening)
-            publishers = [folder.publisher for folder in folders]
-
-            async def main(stop: asyncio.Event) -> None:
-                publishing = FolderPublishing(folders, at)
-                showing = asyncio.create_task(show_status(publishers, publishing.published))
-                try:
-                    await _serve(app, publishing, listening, stop)
-                finally:
-                    showing.cancel()
-                    await asyncio.gather(showing, return_exceptions=True)
-
-            run(main, leaving)
-
-
-def _allow_files(sets: int) -> None:
-    wanted = sets * _FILES_OF_A_SET + _OTHER_FILES
-    allowed = allow_files(wanted)
-    if allowed < wanted:
-        complain(
-            f"{counted(sets, 'set')} may need {wanted:,} files and connections at once, and the "
-            f"system allows {allowed:,}; raise that (ulimit -n)",
-            0,
-        )
-
-
-async def _serve(
-    app: web.Application,
-    publishing: FolderPublishing,
-    listening: socket.socket,
-    stop: asyncio.Event,
-) -> None:
-    from aiohttp import web
-
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=2)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listening).start()
-        await publishing.run(stop, typer.echo)
-    finally:
-        await runner.cleanup()
+    publish(folder, settings)

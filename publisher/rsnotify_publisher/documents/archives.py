@@ -52,13 +52,13 @@ class Archives:
             sweep(self._folder)
             for kind, name in ARCHIVES.items():
                 if self._documents.keeps(kind):
-                    self._write(kind, journal.volumes(kind, archived=True))
+                    self._write(kind, journal.finished(kind, archived=True))
                 else:
                     (self._folder / name).unlink(missing_ok=True)
             former = [kind for kind in ARCHIVES if kind not in self._documents.offered]
             for kind in former:
                 (self._folder / f"{kind}.xml").unlink(missing_ok=True)
-            dropped = [volume for kind in former for volume in journal.volumes(kind)]
+            dropped = [document for kind in former for document in journal.finished(kind)]
             self._note(lambda journal: journal.drop(dropped))
             self._let_linger(journal)
 
@@ -99,25 +99,28 @@ class Archives:
         self._note(note)
 
     def add(
-        self, journal: Journal, volumes: Sequence[FinishedDocument], note: Callable[[Journal], None]
+        self,
+        journal: Journal,
+        documents: Sequence[FinishedDocument],
+        note: Callable[[Journal], None],
     ) -> None:
         """Put documents of one kind into its archive, if there is one.
 
         Args:
             journal: Read only.
-            volumes: At least one; newer than what the archive holds.
+            documents: At least one; newer than what the archive holds.
             note: Enters in the journal that they stand there; run when they do.
         """
-        kind = volumes[0].kind
+        kind = documents[0].kind
         with self._lock:
             told = NO_NOTIFICATIONS
             if self._documents.keeps(kind):
-                self._write(kind, [*journal.volumes(kind, archived=True), *volumes])
+                self._write(kind, [*journal.finished(kind, archived=True), *documents])
                 told = self._telling.archive(kind)
             # Only now may a reader of the journal see the live document without them.
             self._note(note, told)
 
-    def replace(self, journal: Journal, volume: FinishedDocument) -> None:
+    def replace(self, journal: Journal, document: FinishedDocument) -> None:
         """Note a new live document, in place of the former ones of its kind.
 
         These go into the archive, if there is one and they have a file of their own; or else
@@ -125,24 +128,24 @@ class Archives:
         """
         former = [
             other
-            for other in journal.volumes(volume.kind, archived=False)
-            if other.begin != volume.begin
+            for other in journal.finished(document.kind, archived=False)
+            if other.begin != document.begin
         ]
         kept = [other for other in former if self._documents.is_own(other)]
 
         def note(journal: Journal) -> None:
-            journal.put(volume)
+            journal.put(document)
             journal.archive(kept)
             journal.drop(other for other in former if other not in kept)
-            journal.tell(self._telling.live(volume, first=not former))
+            journal.add_notices(self._telling.live(document, first=not former))
 
         if kept:
             self.add(journal, kept, note)
         else:
             self._note(note)
 
-    def retire(self, journal: Journal, now: int) -> None:
-        """Drop from the archives what the policy does not keep; remove what lingered long enough.
+    def drop_expired(self, journal: Journal, now: int) -> None:
+        """Drop from the archives what the retention policy does not keep.
 
         Raises:
             OSError: The folder cannot be written.
@@ -150,43 +153,47 @@ class Archives:
         """
         with self._lock:
             for kind in ARCHIVES:
-                self._retire(journal, kind, now)
+                self._drop_expired(journal, kind, now)
+
+    def delete_discarded(self, journal: Journal, now: int) -> None:
+        """Delete the files that have lingered long enough; errors as in `drop_expired`."""
+        with self._lock:
             linger = round(self._source.options.linger * 1e6)
             if gone := journal.discarded(now - linger):
                 for name in gone:
                     (self._folder / name).unlink(missing_ok=True)
                 self._note(lambda journal: journal.removed(gone))
 
-    def _retire(self, journal: Journal, kind: str, now: int) -> None:
-        volumes = journal.volumes(kind, archived=True)
-        expired = volumes
+    def _drop_expired(self, journal: Journal, kind: str, now: int) -> None:
+        documents = journal.finished(kind, archived=True)
+        expired = documents
         if self._documents.keeps(kind):
-            expired = self._retention.expired(volumes, now)
+            expired = self._retention.expired(documents, now)
         if kind == Capability.CHANGE_LIST:
             needed = self._needed_after(journal)
-            expired = [volume for volume in expired if volume.end <= needed]
+            expired = [document for document in expired if document.end <= needed]
         if expired:
             told = NO_NOTIFICATIONS
             if self._documents.keeps(kind):
-                self._write(kind, volumes[len(expired) :])
+                self._write(kind, documents[len(expired) :])
                 told = self._telling.archive(kind)
             # Only now do their files begin to linger, as no document refers to them.
             self._note(lambda journal: journal.drop(expired), told)
 
     def _needed_after(self, journal: Journal) -> int:
         """Return after which instant changes are needed by those that begin with a baseline."""
-        live = [v.begin for kind in _BASELINES for v in journal.volumes(kind, archived=False)]
+        live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
         return min(live, default=journal.state().closed)
 
-    def _write(self, kind: str, volumes: list[FinishedDocument]) -> None:
+    def _write(self, kind: str, documents: list[FinishedDocument]) -> None:
         stem = f"{PARTS}{kind}-archive-"
-        if volumes:
-            stem += f"{compact(volumes[0].begin)}-{compact(volumes[-1].end)}"
+        if documents:
+            stem += f"{compact(documents[0].begin)}-{compact(documents[-1].end)}"
         parts = self._pager.write(
             ARCHIVES[kind],
             stem,
             self._documents.archive_part(kind),
-            (self._documents.entry(self._documents.archived(volume)) for volume in volumes),
+            (self._documents.entry(self._documents.archived(document)) for document in documents),
             lambda parts: self._documents.archive(kind, parts),
         )
         self.keep_only(f"{kind}-archive-", parts)
@@ -196,6 +203,6 @@ class Archives:
     ) -> None:
         def note(journal: Journal) -> None:
             operation(journal)
-            journal.tell(told)
+            journal.add_notices(told)
 
         self._recorder.submit(note).result()

@@ -36,10 +36,14 @@ class ChangeLists:
         self._open = OpenChangeList(source.documents)
         self._published = ""
 
-    def write(self, journal: Journal) -> bool:
-        """Bring the open Change List and the channel up to date; close what is too long.
+    def write(self, journal: Journal, scheduled: int | None = None) -> bool:
+        """Update the open Change List and the channel; close what the rotation closes.
 
-        What comes meanwhile waits for the next time: in a flood this would never end.
+        Changes that arrive meanwhile wait for the next call: in a flood this would never end.
+
+        Args:
+            journal: Read only.
+            scheduled: Changes through this instant (µs) are to be closed.
 
         Returns:
             Whether something was closed.
@@ -53,19 +57,19 @@ class ChangeLists:
                 # Whoever recorded them may have ended before it did so. Before anything that may
                 # fail, because `refresh` returns each change once.
                 self._captured.keep(changes)
-            if self._close_next(journal):
+            if self._close_next(journal, scheduled):
                 closed = True
             elif not changes:
                 break
         self._publish()
         return closed
 
-    def _close_next(self, journal: Journal) -> bool:
+    def _close_next(self, journal: Journal, scheduled: int | None) -> bool:
         now = self._clock()
-        if parts := self._open.to_archive(self._rotation, now):
+        if parts := self._open.parts_to_archive(self._rotation, now, scheduled):
             self._move(journal, parts)
             return True
-        closing = self._open.to_close(self._rotation, now)
+        closing = self._open.next_to_close(self._rotation, now, scheduled)
         if closing is not None:
             self._close(journal, closing)
         return closing is not None
@@ -75,7 +79,7 @@ class ChangeLists:
 
         def note(journal: Journal) -> None:
             journal.archive(parts)
-            journal.tell(self._telling.reopened(parts[-1].end))
+            journal.add_notices(self._telling.reopened(parts[-1].end))
 
         self._archives.add(journal, parts, note)
 
@@ -86,18 +90,18 @@ class ChangeLists:
         name = own + self._suffix
         self._archives.reclaim(own)
         size = write_atomically(self._folder / name, self._open.closed(closing))
-        volume = FinishedDocument(
+        document = FinishedDocument(
             *(Capability.CHANGE_LIST, self._open.begin, closing.until, closing.count, size),
             files=(name,),
             archived=closing.archived,
         )
 
         def note(journal: Journal) -> None:
-            journal.close_list(volume)
-            journal.tell(self._telling.closed(volume))
+            journal.close_list(document)
+            journal.add_notices(self._telling.closed(document))
 
         if closing.archived:
-            self._archives.add(journal, [volume], note)
+            self._archives.add(journal, [document], note)
             return
         if not (self._folder / OPEN_PART).exists():
             write_atomically(self._folder / OPEN_PART, self._open.open_chunks())

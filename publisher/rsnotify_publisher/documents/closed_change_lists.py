@@ -53,9 +53,9 @@ def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path
 def _deleted(since: int, journal: Journal, folder: Path) -> set[str]:
     """Return what was deleted after an instant, and has not come back."""
     with journal.snapshot() as state:
-        closed = journal.volumes(Capability.CHANGE_LIST)
+        closed = journal.finished(Capability.CHANGE_LIST)
         opened = journal.changes(max(since, state.closed))
-    lists = [changes_in(folder, volume) for volume in closed if volume.end > since]
+    lists = [changes_in(folder, document) for document in closed if document.end > since]
     deleted: set[str] = set()
     for change in chain(*lists, opened):
         if change.change is ChangeType.DELETED:

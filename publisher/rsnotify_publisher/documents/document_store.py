@@ -131,15 +131,26 @@ class DocumentStore:
         notify_version(documents, self._recorder, told, blake2b(body, digest_size=12).hexdigest())
 
     def write_change_lists(self) -> None:
-        """Bring the open Change List and the channel up to date; close what is too long.
+        """Update the open Change List and the channel; close what the rotation closes.
 
-        To be called before all else: the first time, it prepares the folder.
+        Call this before anything else: the first call prepares the folder.
         """
+        self._write_change_lists(None)
+
+    def rotate(self) -> None:
+        """Close all changes up to the last time of the rotation's schedule."""
+        schedule = self._source.rotation.schedule
+        scheduled = None if schedule is None else schedule.last_time(self._source.clock())
+        if scheduled is not None:
+            self._write_change_lists(scheduled)
+
+    def _write_change_lists(self, scheduled: int | None) -> None:
         with self._working("changes") as journal:
             if not self._prepared:
                 self._prepare(journal)
-            if self._change_lists.write(journal):
-                self._archives.retire(journal, self._source.clock())
+            closed = self._change_lists.write(journal, scheduled)
+            if closed and self._source.retention.schedule is None:
+                self._archives.drop_expired(journal, self._source.clock())
             self._write_framework(journal)
             if self._offer():
                 self._write_framework(journal)
@@ -172,10 +183,10 @@ class DocumentStore:
         if journal.state().last_change != self._listed:
             state = self._recorder.submit(Journal.promise).result()
             self._archives.reclaim(stem(Capability.RESOURCE_LIST, state.reached))
-            volume = self._resource_list.write(
+            document = self._resource_list.write(
                 state.reached, self._resources(journal), self._promise
             )
-            self._archives.replace(journal, volume)
+            self._archives.replace(journal, document)
             self._listed = state.last_change
             self._offer()
 
@@ -191,10 +202,17 @@ class DocumentStore:
         with self._working("dumps") as journal:
             self._dumping.write_change_dumps(journal)
 
-    def tidy(self) -> None:
-        """Drop what the policy no longer keeps, and remove what lingered long enough."""
+    def drop_expired(self) -> None:
+        """Drop from the archives what the retention policy does not keep, if it is time to."""
+        schedule, now = self._source.retention.schedule, self._source.clock()
+        if schedule is None or schedule.last_time(now) is not None:
+            with self._working("changes") as journal:
+                self._archives.drop_expired(journal, now)
+
+    def delete_discarded(self) -> None:
+        """Delete the files that no document has referred to for `Options.linger` seconds."""
         with self._working("changes") as journal:
-            self._archives.retire(journal, self._source.clock())
+            self._archives.delete_discarded(journal, self._source.clock())
 
     def _promise(self) -> int:
         return self._recorder.submit(Journal.promise).result().reached

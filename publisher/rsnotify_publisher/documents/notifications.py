@@ -24,28 +24,28 @@ class NotificationBuilder:
     def __init__(self, documents: SourceDocuments) -> None:
         self._documents = documents
 
-    def live(self, volume: FinishedDocument, *, first: bool) -> Notifications:
+    def live(self, document: FinishedDocument, *, first: bool) -> Notifications:
         """Tell of a new Resource List or Resource Dump.
 
         Args:
-            volume: The document.
+            document: The document.
             first: Whether it is the first of its kind.
         """
         change = ChangeType.CREATED if first else ChangeType.UPDATED
-        begin, end = from_microseconds(volume.begin), from_microseconds(volume.end)
-        uri = self._documents.uri(f"{volume.kind}.xml")
+        begin, end = from_microseconds(document.begin), from_microseconds(document.end)
+        uri = self._documents.uri(f"{document.kind}.xml")
         return self._told(
-            Resource(uri, capability=volume.kind, change=change, at=begin, completed=end)
+            Resource(uri, capability=document.kind, change=change, at=begin, completed=end)
         )
 
-    def closed(self, volume: FinishedDocument) -> Notifications:
+    def closed(self, document: FinishedDocument) -> Notifications:
         """Tell that the older part of the Change List was closed, and where the other begins."""
         part = replace(
-            self._documents.archived(volume),
+            self._documents.archived(document),
             capability=Capability.CHANGE_LIST,
             change=ChangeType.CREATED,
         )
-        return self._told(part) + self.reopened(volume.end)
+        return self._told(part) + self.reopened(document.end)
 
     def reopened(self, begin: int) -> Notifications:
         """Tell that the Change List begins at another instant (µs)."""
@@ -79,4 +79,4 @@ def notify_version(
         version: A text that differs whenever it does.
     """
     if documents.framework is not None:
-        recorder.submit(lambda journal: journal.tell_version(document, version)).result()
+        recorder.submit(lambda journal: journal.add_version_notice(document, version)).result()

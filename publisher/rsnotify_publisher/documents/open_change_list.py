@@ -17,7 +17,7 @@ from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import closing, opening
 from rsnotify_publisher.journal import FinishedDocument, Journal
-from rsnotify_publisher.retention import Rotation
+from rsnotify_publisher.retention import MinimumOpen, RotationPolicy
 from rsnotify_publisher.source_documents import SourceDocuments
 
 # Longer than all that stands before and after the entries.
@@ -65,7 +65,7 @@ class OpenChangeList:
         """
         with journal.snapshot() as state:
             changes = journal.changes(max(state.closed, self.through), limit)
-            self._parts = journal.volumes(Capability.CHANGE_LIST, archived=False)
+            self._parts = journal.finished(Capability.CHANGE_LIST, archived=False)
         if state.closed != self._from:
             self._drop(state.closed)
         for change in changes:
@@ -126,25 +126,35 @@ class OpenChangeList:
         head = self._documents.change_list(self._from, part.until, is_part=not part.archived)
         return [opening(head), *self._entries[: part.count], closing(head)]
 
-    def to_archive(self, rotation: Rotation, now: int) -> list[FinishedDocument]:
-        """Decide which closed parts leave the open period; see `Rotation`."""
+    def parts_to_archive(
+        self, rotation: RotationPolicy, now: int, scheduled: int | None = None
+    ) -> list[FinishedDocument]:
+        """Return which closed parts leave the open period; arguments as for `next_to_close`."""
         changes = len(self._entries) + sum(part.entries for part in self._parts)
         size = self._size + sum(part.size for part in self._parts)
         going: list[FinishedDocument] = []
         if not self._parts:
             return going
-        floor = rotation.floor(changes, size, self._parts[0].begin, now)
+        minimum = rotation.minimum_open(changes, size, self._parts[0].begin, now, scheduled)
         for part in self._parts:
             changes -= part.entries
             size -= part.size
-            if floor is None or not floor.permits(changes, size, part.end):
+            if minimum is None or not minimum.allows(changes, size, part.end):
                 break
             going.append(part)
         return going
 
-    def to_close(self, rotation: Rotation, now: int) -> ListToClose | None:
-        """Decide what to close: the older half of a list that is due, or a whole document."""
-        count = 0 if self._parts else self._surplus(rotation, now)
+    def next_to_close(
+        self, rotation: RotationPolicy, now: int, scheduled: int | None = None
+    ) -> ListToClose | None:
+        """Return what to close next: what the rotation takes, or what fills a whole document.
+
+        Args:
+            rotation: When changes are closed.
+            now: The time of day (µs).
+            scheduled: Changes through this instant (µs) are to be closed.
+        """
+        count = 0 if self._parts else self._surplus(rotation, now, scheduled)
         if count:
             return ListToClose(count, self._datetimes[count - 1], archived=True)
         if len(self._entries) > self._max_entries or self._size > self._max_bytes:
@@ -152,11 +162,13 @@ class OpenChangeList:
             return ListToClose(count, self._datetimes[count - 1], archived=False)
         return None
 
-    def _surplus(self, rotation: Rotation, now: int) -> int:
-        """Return how many changes the rotation takes away, in one document."""
+    def _surplus(self, rotation: RotationPolicy, now: int, scheduled: int | None) -> int:
+        """Return how many changes the rotation closes, in one document."""
         changes, size = len(self._entries), self._size
-        floor = rotation.floor(changes, size, self._datetimes[0], now) if changes else None
-        if floor is None:
+        minimum: MinimumOpen | None = None
+        if changes:
+            minimum = rotation.minimum_open(changes, size, self._datetimes[0], now, scheduled)
+        if minimum is None:
             return 0
         # After a flood the older half may itself be more than one document.
         most = min(self._max_entries, rotation.changes or self._max_entries)
@@ -164,7 +176,7 @@ class OpenChangeList:
         for at, written in zip(self._datetimes[:most], self._entries[:most], strict=True):
             changes -= 1
             size -= len(written)
-            if not floor.permits(changes, size, at):
+            if not minimum.allows(changes, size, at):
                 break
             count += 1
         return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)

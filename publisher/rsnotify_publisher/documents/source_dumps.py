@@ -85,12 +85,17 @@ class SourceDumps:
 
     def resource_dump_is_due(self, journal: Journal) -> bool:
         """Whether it is old enough, and something changed since."""
-        every = self._source.options.resource_dump_every
-        live = journal.volumes(Capability.RESOURCE_DUMP, archived=False)
-        if every is None or not live:
-            return every is not None
-        at = live[-1].begin
-        return journal.state().last_change > at and self._source.clock() >= at + every * 1e6
+        schedule = self._source.resource_dump_schedule
+        live = journal.finished(Capability.RESOURCE_DUMP, archived=False)
+        if schedule is None or not live:
+            return schedule is not None
+        at, now = live[-1].begin, self._source.clock()
+        if journal.state().last_change <= at:
+            return False
+        if schedule.cron is None:
+            return now >= at + schedule.seconds * 1e6
+        scheduled = schedule.last_time(now)
+        return scheduled is not None and scheduled > at
 
     def write_resource_dump(self, journal: Journal, resources: Iterable[Resource]) -> None:
         """Write the Resource Dump while the set changes (core §11.1).
@@ -122,8 +127,8 @@ class SourceDumps:
             )
         also_as(self._folder / f"{own}.xml", self._folder / RESOURCE_DUMP)
         dump = FinishedDocument(Capability.RESOURCE_DUMP, at, end, 0, 0, (f"{own}.xml",))
-        volume = self._volume(dump, parts, packages)
-        self._archives.replace(journal, volume)
+        document = self._with_files(dump, parts, packages)
+        self._archives.replace(journal, document)
 
     def _contents(self, journal: Journal, since: int) -> CheckedContents:
         """Ask for what resources hold that were in the set after an instant (µs)."""
@@ -143,13 +148,13 @@ class SourceDumps:
                 (self._folder / name).unlink(missing_ok=True)
             raise
 
-    def _volume(
-        self, volume: FinishedDocument, parts: list[str], packages: list[WrittenPackage]
+    def _with_files(
+        self, document: FinishedDocument, parts: list[str], packages: list[WrittenPackage]
     ) -> FinishedDocument:
         """Add to a dump document what belongs to it."""
-        files = (*volume.files, *parts, *(name for package in packages for name in package.files))
+        files = (*document.files, *parts, *(name for package in packages for name in package.files))
         size = sum((self._folder / name).stat().st_size for name in files)
-        return replace(volume, entries=sum(p.count for p in packages), size=size, files=files)
+        return replace(document, entries=sum(p.count for p in packages), size=size, files=files)
 
     def _promise(self) -> int:
         return self._recorder.submit(Journal.promise).result().reached
@@ -158,12 +163,12 @@ class SourceDumps:
 
     def prepare(self, journal: Journal) -> None:
         """Write the live dumps anew; the Change Dump begins with what is open now."""
-        for dump in journal.volumes(Capability.RESOURCE_DUMP, archived=False)[-1:]:
+        for dump in journal.finished(Capability.RESOURCE_DUMP, archived=False)[-1:]:
             # A crash, or a full disk, may have left another there, whose packages will go.
             also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
         self._begin = min(self._announced(), journal.state().closed)
         if self._captured is not None:
-            self._write_live(journal.volumes(Capability.CHANGE_DUMP, archived=False))
+            self._write_live(journal.finished(Capability.CHANGE_DUMP, archived=False))
         else:
             rmtree(self._source.captured_folder, ignore_errors=True)
 
@@ -181,16 +186,16 @@ class SourceDumps:
 
     def write_change_dumps(self, journal: Journal) -> None:
         """Pack the changes of each Change List that was closed since (core §13.1)."""
-        written = journal.volumes(Capability.CHANGE_DUMP)
+        written = journal.finished(Capability.CHANGE_DUMP)
         through = written[-1].end if written else self._begin
-        closed = journal.volumes(Capability.CHANGE_LIST)
-        new = [volume for volume in closed if volume.begin >= through]
+        closed = journal.finished(Capability.CHANGE_LIST)
+        new = [document for document in closed if document.begin >= through]
         self._forget(new[0].begin if new else through)
-        for volume in new:
-            self._write_change_dump(volume)
-            self._forget(volume.end)
+        for document in new:
+            self._write_change_dump(document)
+            self._forget(document.end)
         self._retire(journal)
-        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+        live = journal.finished(Capability.CHANGE_DUMP, archived=False)
         if live != self._shown:
             self._write_live(live)
 
@@ -202,7 +207,7 @@ class SourceDumps:
 
     def _retire(self, journal: Journal) -> None:
         """Take from the live Change Dump what belongs there no longer."""
-        live = journal.volumes(Capability.CHANGE_DUMP, archived=False)
+        live = journal.finished(Capability.CHANGE_DUMP, archived=False)
         archives = self._documents.keeps(Capability.CHANGE_DUMP)
         if archives:
             going = live[:-_LIVE]
@@ -224,7 +229,7 @@ class SourceDumps:
             CHANGE_DUMP,
             from_microseconds(begin),
             None,
-            [entry for volume in live for entry in self._entries(volume.files[0])],
+            [entry for document in live for entry in self._entries(document.files[0])],
             links=self._documents.archives_link(Capability.CHANGE_DUMP),
         )
         self._archives.keep_only(f"{Capability.CHANGE_DUMP}-part-", parts)
@@ -273,5 +278,5 @@ class SourceDumps:
         dump = FinishedDocument(
             Capability.CHANGE_DUMP, closed.begin, closed.end, 0, 0, (f"{own}.xml",)
         )
-        volume = self._volume(dump, parts, packages)
-        self._recorder.submit(lambda journal: journal.put(volume)).result()
+        document = self._with_files(dump, parts, packages)
+        self._recorder.submit(lambda journal: journal.put(document)).result()

@@ -13,7 +13,8 @@ from rsnotify_publisher.folder.sets import load
 from rsnotify_publisher.folder.system_watch import SystemWatch
 from rsnotify_publisher.folder.watcher import FolderWatcher
 from rsnotify_publisher.groups import first_cause
-from rsnotify_publisher.publisher import Publisher, close_all
+from rsnotify_publisher.publisher import Publisher
+from rsnotify_publisher.startable import close_all
 
 # Threads that begin with folders, and those that look at files for good.
 _OPENERS = 4

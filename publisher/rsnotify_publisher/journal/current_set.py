@@ -70,7 +70,7 @@ def _named(uri: str, entry: bytes) -> Resource:
 class CurrentSet(JournalConnection):
     """What may be asked of the set, and entered; entering belongs inside `transaction()`."""
 
-    def bring_along(self, entered: Iterable[RecordedState], total: str) -> str:
+    def apply(self, entered: Iterable[RecordedState], total: str) -> str:
         """Bring the set to where changes have left it.
 
         Args:

@@ -38,7 +38,7 @@ class FinishedDocument(Struct, frozen=True):
 class FinishedDocuments(JournalConnection):
     """What may be asked of the catalogue, and entered; entering belongs inside `transaction()`."""
 
-    def volumes(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
+    def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
         """Return the finished documents of a kind, oldest first.
 
         Args:

@@ -54,7 +54,7 @@ class Journal(NoticeLog, CurrentSet):
             rows = [(one.at, encode(one.record.resource)) for one in entered]
             self._db.executemany("INSERT INTO changes VALUES (?, ?)", rows)
             # Where the set is not tracked, the Source itself knows it.
-            total = None if state.sum is None else self.bring_along(entered, state.sum)
+            total = None if state.sum is None else self.apply(entered, state.sum)
             self._db.execute("UPDATE state SET last_change = ?, sum = ?", (at, total))
         return recorded
 
@@ -76,7 +76,7 @@ class Journal(NoticeLog, CurrentSet):
             )
         at = max(self._clock(), self.state().reached + 1)
         entered = (RecordedState(at, item) for item in records)
-        total = self.bring_along(entered, str(SetSum()))
+        total = self.apply(entered, str(SetSum()))
         query = "UPDATE state SET last_change = ?1, promised = ?1, pruned = ?1, closed = ?1"
         self._db.execute(f"{query}, sum = ?2", (at, total))
         return SetSum.parse(total).count

@@ -27,7 +27,7 @@ KEPT = 1_000
 class NoticeLog(FinishedDocuments):
     """What may be asked of the notices, and entered; entering belongs inside `transaction()`."""
 
-    def tell(self, documents: Iterable[Resource]) -> None:
+    def add_notices(self, documents: Iterable[Resource]) -> None:
         """Enter that documents were written.
 
         Args:
@@ -40,7 +40,7 @@ class NoticeLog(FinishedDocuments):
         kept = "SELECT at FROM notices ORDER BY at DESC LIMIT 1 OFFSET ?"
         self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (KEPT,))
 
-    def tell_version(self, document: Resource, version: str) -> None:
+    def add_version_notice(self, document: Resource, version: str) -> None:
         """Enter that a document was written, unless that was told of this very version.
 
         Args:
@@ -52,7 +52,7 @@ class NoticeLog(FinishedDocuments):
         if known == (version,):
             return
         change = ChangeType.CREATED if known is None else ChangeType.UPDATED
-        self.tell([replace(document, change=change)])
+        self.add_notices([replace(document, change=change)])
         self._db.execute("INSERT OR REPLACE INTO versions VALUES (?, ?)", (document.uri, version))
 
     def notices(self, after: int, limit: int = -1) -> list[Resource]:
@@ -75,16 +75,16 @@ class NoticeLog(FinishedDocuments):
         at: int | None = self._db.execute(query, (instant,)).fetchone()[0]
         return self.first_notice() if at is None else at
 
-    def add_listener(self, hub: str) -> None:
+    def add_notice_hub(self, hub: str) -> None:
         """Let a hub that is new begin with the next notice."""
         query = "INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices"
         self._db.execute(query, (hub,))
 
-    def told(self, hub: str) -> int:
+    def notice_cursor(self, hub: str) -> int:
         """Return through which instant a hub is known to have every notice."""
         query = "SELECT through FROM told WHERE hub = ?"
         return int(self._db.execute(query, (hub,)).fetchone()[0])
 
-    def note_told(self, hub: str, through: int) -> None:
+    def move_notice_cursor(self, hub: str, through: int) -> None:
         """Note that a hub has every notice through an instant."""
         self._db.execute("UPDATE told SET through = ? WHERE hub = ?", (through, hub))

@@ -1,4 +1,4 @@
-"""The emitter: keeps every hub fed, each in a task of its own, so that none waits for another."""
+"""One channel of a Source: each hub is fed in a task of its own, so that none waits for another."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _RETRY = Retry(first=0.1, most=30.0)
 
 
 class ChannelPush:
-    """Feeds the hubs until it is cancelled.
+    """Feeds the hubs on one channel until it is cancelled.
 
     Args:
         topic: The URI of the channel.
         feeds: Each hub with its feed.
-        what: What waits in the journal while a hub is away.
-        beside: What feeds the same hubs on another channel, and warns when one is away.
+        what: What waits in the journal while a hub is away, for messages.
+        beside: Feeds the same hubs on the other channel, and warns when a hub is away.
     """
 
     def __init__(
@@ -42,33 +42,19 @@ class ChannelPush:
         self._failed: dict[str, float] = {}
         self._random = Random()
 
-    def behind(self, instant: int) -> bool:
-        """Whether a hub still lacks something up to an instant (µs)."""
-        return any(feed.cursor < instant for _, feed in self._feeds)
-
     @property
     def cursors(self) -> dict[str, int]:
-        """Through which instant each hub, by its URI, has everything."""
+        """Through which instant (µs) each hub, by its URI, has everything."""
         return {hub.uri: feed.cursor for hub, feed in self._feeds}
 
-    def failed_lately(self, hub: Hub) -> bool:
-        """Whether a hub could not be fed a moment ago."""
+    def failed_recently(self, hub: Hub) -> bool:
+        """Whether feeding a hub failed a moment ago."""
         failed = self._failed.get(hub.uri)
         now = asyncio.get_running_loop().time()
         return failed is not None and now < failed + 2 * _RETRY.most
 
-    def wake(self) -> None:
-        """Say that the journal has something new."""
-        for _, feed in self._feeds:
-            feed.wake()
-
-    def show(self, through: int) -> None:
-        """Say that the documents show everything through an instant (µs)."""
-        for _, feed in self._feeds:
-            feed.show(through)
-
     async def run(self) -> None:
-        """Feed them all."""
+        """Feed all hubs."""
         async with asyncio.TaskGroup() as tasks:
             for hub, feed in self._feeds:
                 tasks.create_task(self._keep_feeding(hub, feed))
@@ -89,11 +75,11 @@ class ChannelPush:
             await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
 
     def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
-        """Warn once of a hub that is away; what follows is only for those who look closely."""
+        """Warn once of a hub that is away; further failures are logged as INFO."""
         self._failed[hub.uri] = asyncio.get_running_loop().time()
         first = failures == 0
-        if self._beside is not None:  # which has had its turn when this one fails again
-            first = failures == 1 and not self._beside.failed_lately(hub)
+        if self._beside is not None:  # the other channel has failed before this one fails again
+            first = failures == 1 and not self._beside.failed_recently(hub)
         level = logging.WARNING if first else logging.INFO
         lasts = isinstance(error, HubFailure) and error.remedy is not None
         until = "then" if lasts else "it is back"
@@ -101,9 +87,9 @@ class ChannelPush:
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:
-    """Do it, and end as cancelled if it fails at the moment of being cancelled.
+    """Run a coroutine; end as cancelled if it fails at the moment of being cancelled.
 
-    Before Python 3.13 a task group within, if it fails then, hides that it was cancelled. The task
+    Before Python 3.13 a task group inside it that fails then hides that it was cancelled. The task
     around it still knows: it has no group, so it is not being cancelled for any other reason.
     """
     try:

@@ -1,7 +1,7 @@
-"""The feed of one hub: what it is sent next, and how far it has come.
+"""The feed of one hub: the next fragment to send, and the hub's cursor.
 
-A transport asks `fragments` for one fragment after the other and calls `accepted` for what
-the hub has made durable. Between connections the feed keeps the place.
+A transport takes one fragment after the other from `fragments`, and calls `accepted` for what the
+hub has made durable. The feed keeps the cursor between connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rsnotify_publisher.journal import JournalState
 from rsnotify_publisher.push.fragments import FragmentWriter, OutgoingFragment, may_be_inline
 
 _log = logging.getLogger("rsnotify.publisher")
-#: Seconds between two fragments with changes that also tell the digest of the set.
+#: Seconds between two fragments with changes that also carry the digest of the set.
 _DIGEST_EVERY = 1.0
 
 InlineContents = Callable[[Sequence[str]], Mapping[str, bytes]]
@@ -28,88 +28,107 @@ class ChangeStream(Protocol):
     """What a feed follows: the journal's changes, or its notices of documents. Instants in µs."""
 
     def state(self) -> JournalState:
-        """Tell where it stands."""
+        """Return where the stream ends."""
 
     def last_change_at(self, instant: int) -> int:
-        """Return the datetime of the last change at or before an instant, or where it begins."""
+        """Return the datetime of the last change at or before an instant, or of the beginning."""
 
     def changes(self, after: int, limit: int) -> list[Resource]:
-        """Read the changes later than `after`, oldest first, at most `limit`."""
+        """Return the changes later than `after`, oldest first, at most `limit`."""
+
+
+class ChannelNews:
+    """What is new on one channel, for the feeds of all its hubs; used in one event loop."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+        self._documented = 0
+        self._more_documented = asyncio.Event()
+
+    def notify(self) -> None:
+        """Resume every feed: there may be new changes."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Return an event that the next `notify` sets.
+
+        A feed that gets it before it reads the journal misses no change.
+        """
+        return self._changed
+
+    def set_documented(self, through: int) -> None:
+        """Note that the documents show every change through an instant (µs)."""
+        self._documented = through
+        self._more_documented.set()
+        self._more_documented = asyncio.Event()
+
+    async def documented(self, until: Instant) -> Instant:
+        """Wait until the documents show every change through `until`; return how far they go."""
+        while self._documented < to_microseconds(until):
+            await self._more_documented.wait()
+        return from_microseconds(self._documented)
 
 
 def resume_at(through: int | None, cursor: int, state: JournalState) -> int:
-    """Decide from which instant on a hub is fed.
+    """Return the instant from which a hub is fed.
 
     Args:
-        through: What the hub says it has; None if it says nothing or has nothing.
-        cursor: What it is known to have accepted.
-        state: Where the journal stands.
+        through: What the hub reports to have; None if it reports nothing or has nothing.
+        cursor: What the hub is known to have accepted.
+        state: Where the journal ends.
 
     Returns:
-        The hub's word, which tells of a loss and of what was not noted here, as far as the
-        journal reaches.
+        What the hub reports, as far as the journal reaches: it may have lost something, or have
+        accepted more than was noted here.
     """
     start = cursor if through is None else through
     return min(max(start, state.pruned), state.reached)
 
 
 class HubFeed:
-    """Feeds one hub.
+    """Feeds one hub on one channel.
 
     Args:
-        journal: What there is to tell; read in the event loop's thread.
+        stream: What is sent; read in the event loop's thread.
         cursor: Through which instant the hub is known to have everything.
         writer: Writes the fragments.
-        promise: Makes a promise durable, and tells where the journal then stands.
-        contents: Reads what resources hold, in a thread; None sends nothing inline.
+        promise: Makes a promise durable, and returns where the journal then ends.
+        contents: Reads contents, in a thread; None sends nothing inline.
+        news: Of the channel.
         heartbeat: Seconds of quiet before a heartbeat.
         batch: How many changes are read at once.
     """
 
     def __init__(
         self,
-        journal: ChangeStream,
+        stream: ChangeStream,
         cursor: int,
         writer: FragmentWriter,
         promise: Callable[[], Awaitable[JournalState]],
         contents: InlineContents | None,
+        news: ChannelNews,
         *,
         heartbeat: float,
         batch: int,
     ) -> None:
-        self._journal = journal
+        self._stream = stream
         self._writer = writer
         self._promise = promise
         self._contents = contents
+        self._news = news
         self._heartbeat = heartbeat
         self._batch = batch
-        self._news = asyncio.Event()
         self._sent = cursor
         self._is_pinged = False
         self._digest_due = 0.0
-        self._documented = 0
-        self._more_documented = asyncio.Event()
         self.cursor = cursor
-
-    def wake(self) -> None:
-        """Say that the journal has something new."""
-        self._news.set()
+        #: Waits until the documents show every change through an instant; returns how far they go.
+        self.documented = news.documented
 
     def accepted(self, until: Instant) -> None:
         """Note that the hub has everything through `until`."""
         self.cursor = max(self.cursor, to_microseconds(until))
-
-    def show(self, through: int) -> None:
-        """Note that the documents show every change through an instant (µs)."""
-        self._documented = through
-        self._more_documented.set()
-
-    async def documented(self, until: Instant) -> Instant:
-        """Wait until the documents show every change through `until`; return how far they go."""
-        while self._documented < to_microseconds(until):
-            self._more_documented.clear()
-            await self._more_documented.wait()
-        return from_microseconds(self._documented)
 
     def pinged(self, hub: str, reason: str) -> None:
         """Log once that a hub is pinged, since it does not accept fragments."""
@@ -120,27 +139,27 @@ class HubFeed:
     async def fragments(
         self, through: Instant | None = None
     ) -> AsyncGenerator[OutgoingFragment, None]:
-        """Yield what the hub lacks, then what is new as it comes, without end.
+        """Yield what the hub lacks, then new changes as they come, without end.
 
         Args:
-            through: What the hub says it has, at the start of this connection.
+            through: What the hub reports to have, at the start of this connection.
         """
-        said = None if through is None else to_microseconds(through)
-        state = self._journal.state()
-        self._sent = resume_at(said, self.cursor, state)
+        reported = None if through is None else to_microseconds(through)
+        state = self._stream.state()
+        self._sent = resume_at(reported, self.cursor, state)
         due = self._next_heartbeat()
-        if said is not None and said > state.reached:
+        if reported is not None and reported > state.reached:
             _log.warning(
                 "the hub has changes until %s, and this journal ends at %s: it was restored from a "
                 "backup, or is not the one that was published before. Destinations that have the "
                 "later changes must compare what they hold with the Resource List",
-                *(format_datetime(from_microseconds(at)) for at in (said, state.reached)),
+                *(format_datetime(from_microseconds(at)) for at in (reported, state.reached)),
             )
-            due = 0.0  # say so at once, by a fragment without these changes
+            due = 0.0  # send a fragment without these changes at once
         while True:
-            self._news.clear()
-            last = self._journal.last_change_at(self._sent)
-            changes = self._journal.changes(self._sent, self._batch)
+            changed = self._news.next()
+            last = self._stream.last_change_at(self._sent)
+            changes = self._stream.changes(self._sent, self._batch)
             if changes:
                 digest = self._digest_after(changes)
                 contents = await self._read(changes)
@@ -148,7 +167,7 @@ class HubFeed:
                 for fragment in self._writer.fragments(begin, changes, contents, digest):
                     yield self._sending(fragment)
                 due = self._next_heartbeat()
-            elif not await self._news_before(due):
+            elif not await _is_set_before(changed, due):
                 state = await self._promise()
                 if state.last_change == last:
                     begin, until = from_microseconds(last), from_microseconds(state.reached)
@@ -156,16 +175,16 @@ class HubFeed:
                     due = self._next_heartbeat()
 
     def _digest_after(self, changes: Sequence[Resource]) -> SetDigest | None:
-        """Return what can be said of the set after these changes, now and then.
+        """Return the digest of the set after these changes, at most every `_DIGEST_EVERY`.
 
-        A Source that is never quiet has no heartbeats, so changes carry it as well.
+        A Source that is never quiet sends no heartbeats, so changes carry the digest as well.
         """
         now = asyncio.get_running_loop().time()
         until = changes[-1].datetime
         if now < self._digest_due or until is None:
             return None
-        # Read later than the changes were: it speaks of them, or of more.
-        state = self._journal.state()
+        # The state is read later than the changes, so it may already include more of them.
+        state = self._stream.state()
         if state.last_change != to_microseconds(until):
             return None
         self._digest_due = now + _DIGEST_EVERY
@@ -185,10 +204,11 @@ class HubFeed:
             return {}
         return await asyncio.to_thread(self._contents, wanted)
 
-    async def _news_before(self, due: float) -> bool:
-        try:
-            async with asyncio.timeout_at(due):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
+
+async def _is_set_before(event: asyncio.Event, due: float) -> bool:
+    try:
+        async with asyncio.timeout_at(due):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -53,16 +53,16 @@ class SourceChangeMemory:
         """
         many = min(limit, _MOST)
         with self._source.open_journal() as journal, journal.snapshot() as state:
-            closed = journal.volumes(Capability.CHANGE_LIST)
-            earliest = min([state.pruned, *(volume.begin for volume in closed)])
+            closed = journal.finished(Capability.CHANGE_LIST)
+            earliest = min([state.pruned, *(document.begin for document in closed)])
             since = earliest if since is None else since
             if since >= state.pruned:
                 changes = journal.changes(since, many + 1)
                 end = None
             else:
-                volume = self._covering(closed, since, earliest)
-                changes = list(islice(self._listed(volume, since), many + 1))
-                end = volume.end
+                document = self._covering(closed, since, earliest)
+                changes = list(islice(self._listed(document, since), many + 1))
+                end = document.end
         if len(changes) > many:
             end = _instant(changes[many - 1])
         return self._document(since, changes[:many], end, many)
@@ -70,16 +70,16 @@ class SourceChangeMemory:
     def _covering(
         self, closed: list[FinishedDocument], since: int, earliest: int
     ) -> FinishedDocument:
-        for volume in closed:
-            if volume.begin <= since < volume.end:
-                return volume
+        for document in closed:
+            if document.begin <= since < document.end:
+                return document
         raise ChangesForgotten(
             f"changes are known since {format_datetime(from_microseconds(earliest))} only; compare "
             f"with {self._documents.uri(RESOURCE_LIST)} and ask for what changed since its `at`"
         )
 
-    def _listed(self, volume: FinishedDocument, since: int) -> Iterator[Resource]:
-        changes = changes_in(self._source.documents_folder, volume)
+    def _listed(self, document: FinishedDocument, since: int) -> Iterator[Resource]:
+        changes = changes_in(self._source.documents_folder, document)
         return (change for change in changes if _instant(change) > since)
 
     def _document(
