@@ -348,7 +348,7 @@ def test_what_is_removed_just_now_is_written_anew_only_after_that(tmp_path: Path
     with Slow(source.folder / "journal.sqlite3", BASE) as journal:
         with journal.transaction():
             journal.discard([name])
-        archives.drop_expired(journal, source.clock() + 10**9)
+        archives.delete_discarded(journal, source.clock() + 10**9)
     writing.join()
     recorder.close()
     assert (source.documents_folder / name).exists()

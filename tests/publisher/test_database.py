@@ -94,7 +94,7 @@ def test_a_database_that_fails_costs_nothing_but_the_resource_list(
     with publisher:
         publisher.updated(BASE + "a")
         changed = publisher.source.documents_folder / "changelist.xml"
-        eventually(lambda: "tried again" in caplog.text)
+        eventually(lambda: "retrying" in caplog.text)
         eventually(lambda: changed.exists() and b"/a<" in changed.read_bytes())
         assert not (changed.parent / "resourcelist.xml").exists()
         broken = False

@@ -286,7 +286,7 @@ def test_files_of_a_dropped_document_linger(journal: Journal, clock: Clock) -> N
     assert journal.discarded(before=5_000_001) == ["1-2.xml"]
     assert journal.files() == {"1-2.xml"}
     with journal.transaction():
-        journal.removed(["1-2.xml"])
+        journal.keep(["1-2.xml"])
     assert journal.files() == set()
 
 

@@ -82,7 +82,9 @@ class JobScheduler:
             name=name,
             coalesce=True,
             max_instances=1,
-            misfire_grace_time=None if schedule.cron is None else MISFIRE_GRACE.total_seconds(),
+            misfire_grace_time=None
+            if schedule.cron is None
+            else round(MISFIRE_GRACE.total_seconds()),
         )
         try:
             await failed

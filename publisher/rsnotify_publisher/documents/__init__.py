@@ -1,4 +1,4 @@
-"""The documents as files in a folder, which any web server can serve."""
+"""The documents of a Source as files in a folder, which any web server can serve."""
 
 from rsnotify_publisher.documents.document_store import DocumentStore, WritingStopped
 

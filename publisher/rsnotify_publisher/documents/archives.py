@@ -1,7 +1,7 @@
-"""The archives of a Source: what is no longer live, as long as the policy keeps it.
+"""The archives of a Source: documents that are no longer live, kept by the retention policy.
 
-Whoever reads a live document first finds in its archive all that came before it, because
-what leaves the live document stands in the archive before it leaves.
+A document is written into the archive before it leaves the live document. So a client that reads
+the live document first, and then its archive, misses nothing.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Archives:
     """Keeps the archives of one Source, and removes what they no longer hold.
 
     Args:
-        source: Whose archives they are.
-        recorder: Makes durable what stands where.
+        source: The Source.
+        recorder: Makes durable which documents are in the archives.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder) -> None:
@@ -39,14 +39,14 @@ class Archives:
         self._recorder = recorder
         self._retention = source.retention
         self._pager = Pager(source.documents, source.documents_folder, source.options)
-        self._telling = NotificationBuilder(source.documents)
+        self._notifications = NotificationBuilder(source.documents)
         # Several jobs may have something to archive at the same time.
         self._lock = threading.Lock()
 
     def prepare(self, journal: Journal) -> None:
-        """Write the archives, and part with what a crash or former options have left.
+        """Write the archives, and discard what a crash or former options have left.
 
-        To be called before anything else is written.
+        Call this before anything else is written.
         """
         with self._lock:
             sweep(self._folder)
@@ -60,11 +60,11 @@ class Archives:
                 (self._folder / f"{kind}.xml").unlink(missing_ok=True)
             dropped = [document for kind in former for document in journal.finished(kind)]
             self._note(lambda journal: journal.drop(dropped))
-            self._let_linger(journal)
+            self._discard_lost(journal)
 
-    def _let_linger(self, journal: Journal) -> None:
-        """Let files linger that no document refers to any more."""
-        # Who writes these parts anew compares them with what there is; see `keep_only`.
+    def _discard_lost(self, journal: Journal) -> None:
+        """Discard files that no document refers to any more."""
+        # The writer of these parts discards the others itself; see `keep_only`.
         current = [f"{PARTS}{kind}-archive-" for kind in ARCHIVES if self._documents.keeps(kind)]
         if Capability.CHANGE_DUMP in self._documents.offered:
             current.append(f"{PARTS}{Capability.CHANGE_DUMP}-part-")
@@ -74,26 +74,26 @@ class Archives:
         self._note(lambda journal: journal.discard(lost))
 
     def reclaim(self, stem: str) -> None:
-        """Let what a crash left under names that begin so linger no longer.
+        """Keep the discarded files whose names begin with `stem`: they will be written again.
 
-        To be called before they are written anew, which may take longer than files linger.
+        Call this before writing, which may take longer than `Options.linger`.
         """
-        with self._lock:  # or `retire` might remove what is written from now on
+        with self._lock:  # or `delete_discarded` might delete what is written from now on
             self._note(lambda journal: journal.reclaim(stem))
 
     def keep_only(self, stem: str, parts: Sequence[str]) -> None:
-        """Of all parts whose names begin so, let those linger that are not current any more.
+        """Discard all parts whose names begin with `stem`, except the current ones.
 
         Args:
             stem: Without the folder.
-            parts: The names of those that are, all written.
+            parts: The names of the current parts; all have been written.
         """
         found = {PARTS + path.name for path in (self._folder / PARTS).glob(f"{stem}*")}
         if not found:
             return
 
         def note(journal: Journal) -> None:
-            journal.removed(parts)
+            journal.keep(parts)
             journal.discard(found.difference(parts))
 
         self._note(note)
@@ -108,23 +108,23 @@ class Archives:
 
         Args:
             journal: Read only.
-            documents: At least one; newer than what the archive holds.
-            note: Enters in the journal that they stand there; run when they do.
+            documents: At least one; newer than those in the archive.
+            note: Enters in the journal that they are in the archive; run once they are.
         """
         kind = documents[0].kind
         with self._lock:
-            told = NO_NOTIFICATIONS
+            notifications = NO_NOTIFICATIONS
             if self._documents.keeps(kind):
                 self._write(kind, [*journal.finished(kind, archived=True), *documents])
-                told = self._telling.archive(kind)
+                notifications = self._notifications.archive(kind)
             # Only now may a reader of the journal see the live document without them.
-            self._note(note, told)
+            self._note(note, notifications)
 
     def replace(self, journal: Journal, document: FinishedDocument) -> None:
-        """Note a new live document, in place of the former ones of its kind.
+        """Enter a new live document, in place of the former ones of its kind.
 
-        These go into the archive, if there is one and they have a file of their own; or else
-        their files linger.
+        These move into the archive, if there is one and they have a file of their own; otherwise
+        their files are discarded.
         """
         former = [
             other
@@ -137,7 +137,7 @@ class Archives:
             journal.put(document)
             journal.archive(kept)
             journal.drop(other for other in former if other not in kept)
-            journal.add_notices(self._telling.live(document, first=not former))
+            journal.add_notices(self._notifications.live(document, first=not former))
 
         if kept:
             self.add(journal, kept, note)
@@ -156,13 +156,13 @@ class Archives:
                 self._drop_expired(journal, kind, now)
 
     def delete_discarded(self, journal: Journal, now: int) -> None:
-        """Delete the files that have lingered long enough; errors as in `drop_expired`."""
+        """Delete the files that were discarded long enough ago; errors as in `drop_expired`."""
         with self._lock:
             linger = round(self._source.options.linger * 1e6)
             if gone := journal.discarded(now - linger):
                 for name in gone:
                     (self._folder / name).unlink(missing_ok=True)
-                self._note(lambda journal: journal.removed(gone))
+                self._note(lambda journal: journal.keep(gone))
 
     def _drop_expired(self, journal: Journal, kind: str, now: int) -> None:
         documents = journal.finished(kind, archived=True)
@@ -173,15 +173,15 @@ class Archives:
             needed = self._needed_after(journal)
             expired = [document for document in expired if document.end <= needed]
         if expired:
-            told = NO_NOTIFICATIONS
+            notifications = NO_NOTIFICATIONS
             if self._documents.keeps(kind):
                 self._write(kind, documents[len(expired) :])
-                told = self._telling.archive(kind)
-            # Only now do their files begin to linger, as no document refers to them.
-            self._note(lambda journal: journal.drop(expired), told)
+                notifications = self._notifications.archive(kind)
+            # Their files are discarded only now that no document refers to them.
+            self._note(lambda journal: journal.drop(expired), notifications)
 
     def _needed_after(self, journal: Journal) -> int:
-        """Return after which instant changes are needed by those that begin with a baseline."""
+        """Return after which instant a Destination that begins with a baseline needs changes."""
         live = [v.begin for kind in _BASELINES for v in journal.finished(kind, archived=False)]
         return min(live, default=journal.state().closed)
 
@@ -199,10 +199,10 @@ class Archives:
         self.keep_only(f"{kind}-archive-", parts)
 
     def _note(
-        self, operation: Callable[[Journal], None], told: Notifications = NO_NOTIFICATIONS
+        self, operation: Callable[[Journal], None], notifications: Notifications = NO_NOTIFICATIONS
     ) -> None:
         def note(journal: Journal) -> None:
             operation(journal)
-            journal.add_notices(told)
+            journal.add_notices(notifications)
 
         self._recorder.submit(note).result()

@@ -1,4 +1,4 @@
-"""The Change Lists as files: the open one, those that are closed, and their archive."""
+"""Writes the Change Lists: the open one and the closed ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ChangeLists:
     """Keeps the Change Lists of one Source in step with the journal.
 
     Args:
-        source: Whose documents they are.
-        recorder: Makes durable what was closed.
-        archives: Take what leaves the open period.
+        source: The Source.
+        recorder: Makes durable which lists were closed.
+        archives: Where lists go that leave the open period.
     """
 
     def __init__(self, source: SourceContext, recorder: Recorder, archives: Archives) -> None:
@@ -32,7 +32,7 @@ class ChangeLists:
         self._suffix = ".xml.gz" if source.options.gzip else ".xml"
         self._recorder = recorder
         self._archives = archives
-        self._telling = NotificationBuilder(source.documents)
+        self._notifications = NotificationBuilder(source.documents)
         self._open = OpenChangeList(source.documents)
         self._published = ""
 
@@ -54,8 +54,8 @@ class ChangeLists:
             behind = self._open.through < last
             changes = self._open.refresh(journal, _AT_ONCE if behind else 0)
             if self._captured is not None:
-                # Whoever recorded them may have ended before it did so. Before anything that may
-                # fail, because `refresh` returns each change once.
+                # The process that recorded them may have ended before it kept their content. This
+                # comes before anything that may fail, because `refresh` returns each change once.
                 self._captured.keep(changes)
             if self._close_next(journal, scheduled):
                 closed = True
@@ -75,17 +75,17 @@ class ChangeLists:
         return closing is not None
 
     def _move(self, journal: Journal, parts: list[FinishedDocument]) -> None:
-        """Let closed parts leave the open period."""
+        """Move closed parts from the open period to the archive."""
 
         def note(journal: Journal) -> None:
             journal.archive(parts)
-            journal.add_notices(self._telling.reopened(parts[-1].end))
+            journal.add_notices(self._notifications.reopened(parts[-1].end))
 
         self._archives.add(journal, parts, note)
 
     def _close(self, journal: Journal, closing: ListToClose) -> None:
-        """Publish a closed list: first itself, then what refers to it."""
-        # Closed anew after a crash, it may end elsewhere; so the end is in the name too.
+        """Publish a closed list: first the list, then the documents that refer to it."""
+        # Closed again after a crash, it may end elsewhere; so the end is in the name too.
         own = f"{stem(Capability.CHANGE_LIST, self._open.begin)}-{compact(closing.until)}"
         name = own + self._suffix
         self._archives.reclaim(own)
@@ -98,7 +98,7 @@ class ChangeLists:
 
         def note(journal: Journal) -> None:
             journal.close_list(document)
-            journal.add_notices(self._telling.closed(document))
+            journal.add_notices(self._notifications.closed(document))
 
         if closing.archived:
             self._archives.add(journal, [document], note)
@@ -113,13 +113,13 @@ class ChangeLists:
             return
         top, part = self._folder / CHANGE_LIST, self._folder / OPEN_PART
         if self._open.is_indexed:
-            # In this order, whoever reads both meanwhile finds more than enough, not a hole.
+            # In this order, a client that reads both meanwhile finds an overlap, not a gap.
             write_atomically(top, self._open.chunks())
             write_atomically(part, self._open.open_chunks())
             also_as(part, self._folder / CHANNEL)
         else:
             write_atomically(top, self._open.chunks())
             also_as(top, self._folder / CHANNEL)
-            if part.exists():  # some may still poll it
+            if part.exists():  # some clients may still poll it
                 also_as(top, part)
         self._published = version

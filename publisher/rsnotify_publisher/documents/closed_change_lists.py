@@ -1,4 +1,4 @@
-"""Reading what closed Change Lists hold, and what they tell together with the journal."""
+"""Reads closed Change Lists."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def changes_in(folder: Path, closed: FinishedDocument) -> Iterator[Resource]:
     reader = SitemapReader()
     for piece in reading(folder / closed.files[0]):
         for change in reader.feed(piece):
-            # In a 1.0 list the datetime of the change stands in lastmod alone.
+            # In a 1.0 list the datetime of the change is in lastmod alone.
             yield replace(change, datetime=change.changed_at)
 
 
 def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path) -> Iterable[str]:
-    """Return which resources are not gone, as far as the journal can tell.
+    """Return which resources are not deleted, as far as the journal knows.
 
-    Where the Source itself knows the set, only changes tell that a resource is gone.
+    If the Source itself returns the set, only changes show that a resource is deleted.
 
     Args:
         uris: Resources that were in the set after `since`.
         since: An instant (µs).
         journal: What was recorded.
-        folder: Where the closed Change Lists are.
+        folder: The folder of the documents.
 
     Raises:
         OSError: A closed Change List cannot be read.
@@ -51,7 +51,7 @@ def still_listed(uris: Sequence[str], since: int, journal: Journal, folder: Path
 
 
 def _deleted(since: int, journal: Journal, folder: Path) -> set[str]:
-    """Return what was deleted after an instant, and has not come back."""
+    """Return the resources that were deleted after an instant and not created again."""
     with journal.snapshot() as state:
         closed = journal.finished(Capability.CHANGE_LIST)
         opened = journal.changes(max(since, state.closed))

@@ -1,4 +1,4 @@
-"""The documents as files in a folder, which any web server can serve."""
+"""Writes the documents into a folder, which any web server can serve."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from rsnotify_publisher.source_documents import (
 )
 
 _log = logging.getLogger("rsnotify.publisher")
-# Notices that a GET of the channel shows; who lacks more looks at the documents.
+# Notices that a GET of the channel returns; a client that lacks more reads the documents.
 _SHOWN = 100
 
 
 class WritingStopped(Exception):
-    """What was to be written is not, because the Publisher closes."""
+    """A document was not written, because the Publisher closes."""
 
 
 class DocumentStore:
     """Keeps the folder of documents in step with the journal; one process does so at a time.
 
     Every method raises OSError if the folder cannot be written, StorageError if the journal or
-    the Source's own resources cannot be read, and Stopped once `close` was called.
+    the Source's own resources cannot be read, and WritingStopped after `close` was called.
 
     Args:
         source: Whose documents they are.
@@ -66,11 +66,11 @@ class DocumentStore:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the Capability List and all that it must name are written."""
+        """Whether the Capability List and every document that it must list are written."""
         return self._offered
 
     def close(self) -> None:
-        """Break off what takes long; nothing is being written any more when it returns."""
+        """Stop writing; when this returns, no thread writes any more."""
         self._stopping.set()
         for lock in self._locks.values():
             with lock:
@@ -88,7 +88,7 @@ class DocumentStore:
 
     def _prepare(self, journal: Journal) -> None:
         """Write the archives and live dumps; remove what the options no longer offer."""
-        self._write_capability_list()  # before anything that it named is removed
+        self._write_capability_list()  # before any document that it listed is removed
         self._archives.prepare(journal)
         self._dumping.prepare(journal)
         self._prepared = True
@@ -99,8 +99,8 @@ class DocumentStore:
     def _write_capability_list(self) -> None:
         """Write the Capability List, with the documents that exist.
 
-        Without a Resource List there is none: a Destination that finds one takes its word for
-        what the Source has.
+        Without a Resource List there is none: a Destination that finds a Capability List relies on
+        it for the set of resources.
         """
         documents = self._source.documents
         with self._offering:
@@ -112,7 +112,7 @@ class DocumentStore:
         return self._dumping.awaits(name) or not (self._folder / name).exists()
 
     def _offer(self) -> bool:
-        """Write what leads to the documents, once all are there; return whether it was written."""
+        """Write Capability List and Source Description once; return whether they were written."""
         if self._offered or not self._has_baseline():
             return False
         self._write_capability_list()
@@ -127,8 +127,8 @@ class DocumentStore:
         documents = self._source.documents
         body = documents.write(document)
         write_atomically(self._folder / name, [body])
-        told = Resource(documents.uri(name), capability=document.capability)
-        notify_version(documents, self._recorder, told, blake2b(body, digest_size=12).hexdigest())
+        notice = Resource(documents.uri(name), capability=document.capability)
+        notify_version(documents, self._recorder, notice, blake2b(body, digest_size=12).hexdigest())
 
     def write_change_lists(self) -> None:
         """Update the open Change List and the channel; close what the rotation closes.
@@ -156,7 +156,7 @@ class DocumentStore:
                 self._write_framework(journal)
 
     def _write_framework(self, journal: Journal) -> None:
-        """Bring the channel up to date on which is told of the documents."""
+        """Write the current content of the channel for notices of documents."""
         documents = self._source.documents
         until = journal.last_notice()
         if documents.framework is None or until == self._told:
@@ -174,7 +174,7 @@ class DocumentStore:
             self._write_resource_list(journal)
 
     def complete(self) -> None:
-        """Write the first Resource List, unless it is there."""
+        """Write the first Resource List, unless there is one."""
         with self._working("resources") as journal:
             if not self.is_complete:
                 self._write_resource_list(journal)
@@ -191,14 +191,14 @@ class DocumentStore:
             self._offer()
 
     def write_resource_dump(self) -> None:
-        """Write the Resource Dump, if it is due and anything changed since it was last written."""
+        """Write the Resource Dump, if it is due and anything changed since the last one."""
         with self._working("dumps") as journal:
             if self._dumping.resource_dump_is_due(journal):
                 self._dumping.write_resource_dump(journal, self._resources(journal))
                 self._write_capability_list()
 
     def write_change_dumps(self) -> None:
-        """Pack what has been closed since."""
+        """Pack the content of Change Lists that were closed since the last call."""
         with self._working("dumps") as journal:
             self._dumping.write_change_dumps(journal)
 
@@ -224,7 +224,7 @@ class DocumentStore:
             yield resource
 
     def _given(self) -> Iterator[Resource]:
-        """Stream the set that the Source knows itself."""
+        """Stream the set that the Source returns."""
         assert self._source.resources is not None
         try:
             for resource in self._source.resources():

@@ -1,4 +1,4 @@
-"""What is told of a document once it is written (Framework Notification §3)."""
+"""Notifications of documents that were written (Framework Notification §3)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_NOTIFICATIONS: Notifications = ()
 
 
 class NotificationBuilder:
-    """Says what is told: nothing where nobody listens.
+    """Builds notifications; none if no hub can have the channel.
 
     Args:
         documents: Of the Source.
@@ -25,7 +25,7 @@ class NotificationBuilder:
         self._documents = documents
 
     def live(self, document: FinishedDocument, *, first: bool) -> Notifications:
-        """Tell of a new Resource List or Resource Dump.
+        """Notify of a new Resource List or Resource Dump.
 
         Args:
             document: The document.
@@ -34,22 +34,22 @@ class NotificationBuilder:
         change = ChangeType.CREATED if first else ChangeType.UPDATED
         begin, end = from_microseconds(document.begin), from_microseconds(document.end)
         uri = self._documents.uri(f"{document.kind}.xml")
-        return self._told(
+        return self._if_wanted(
             Resource(uri, capability=document.kind, change=change, at=begin, completed=end)
         )
 
     def closed(self, document: FinishedDocument) -> Notifications:
-        """Tell that the older part of the Change List was closed, and where the other begins."""
+        """Notify that the older part of the Change List was closed, and where the rest begins."""
         part = replace(
             self._documents.archived(document),
             capability=Capability.CHANGE_LIST,
             change=ChangeType.CREATED,
         )
-        return self._told(part) + self.reopened(document.end)
+        return self._if_wanted(part) + self.reopened(document.end)
 
     def reopened(self, begin: int) -> Notifications:
-        """Tell that the Change List begins at another instant (µs)."""
-        return self._told(
+        """Notify that the Change List begins at another instant (µs)."""
+        return self._if_wanted(
             Resource(
                 self._documents.uri(CHANGE_LIST),
                 capability=Capability.CHANGE_LIST,
@@ -59,24 +59,26 @@ class NotificationBuilder:
         )
 
     def archive(self, kind: str) -> Notifications:
-        """Tell that an archive holds other documents."""
+        """Notify that an archive holds other documents."""
         uri = self._documents.uri(ARCHIVES[kind])
-        return self._told(Resource(uri, capability=f"{kind}-archive", change=ChangeType.UPDATED))
+        return self._if_wanted(
+            Resource(uri, capability=f"{kind}-archive", change=ChangeType.UPDATED)
+        )
 
-    def _told(self, document: Resource) -> Notifications:
+    def _if_wanted(self, document: Resource) -> Notifications:
         return NO_NOTIFICATIONS if self._documents.framework is None else (document,)
 
 
 def notify_version(
     documents: SourceDocuments, recorder: Recorder, document: Resource, version: str
 ) -> None:
-    """Tell of a document that is written anew more often than it says anything new.
+    """Notify of a document that is often rewritten without a difference.
 
     Args:
         documents: Of the Source.
-        recorder: Makes durable what was told.
-        document: What is told of it, without `change`.
-        version: A text that differs whenever it does.
+        recorder: Makes the notification durable.
+        document: The notification, without `change`.
+        version: A text that differs whenever the document does.
     """
     if documents.framework is not None:
         recorder.submit(lambda journal: journal.add_version_notice(document, version)).result()

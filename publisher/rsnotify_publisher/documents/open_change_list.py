@@ -1,8 +1,8 @@
 """The open Change List, kept as written entries, so that a change is written once.
 
-It follows the journal: what is new is appended, what another has closed is dropped. Where the
+It follows the journal: new changes are appended, and changes that were closed are dropped. If the
 open period outgrew one document, its older parts are closed already, and a Change List Index
-holds it all together (core §12.2).
+lists all parts (core §12.2).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from rsnotify_publisher.journal import FinishedDocument, Journal
 from rsnotify_publisher.retention import MinimumOpen, RotationPolicy
 from rsnotify_publisher.source_documents import SourceDocuments
 
-# Longer than all that stands before and after the entries.
+# More bytes than a document has before and after its entries.
 _HEAD = 50_000
 
 
 class ListToClose(Struct, frozen=True):
-    """What is to be closed next.
+    """The changes that are closed next.
 
     Args:
-        count: So many of the oldest changes of the open list.
+        count: How many of the oldest changes of the open list.
         until: The datetime of the last of them.
         archived: Whether they leave the open period at once.
     """
@@ -42,7 +42,7 @@ class OpenChangeList:
     """The open Change List as one reader of the journal sees it.
 
     Args:
-        documents: Says how a Change List begins, and how much one document holds.
+        documents: Of the Source.
     """
 
     def __init__(self, documents: SourceDocuments) -> None:
@@ -57,11 +57,11 @@ class OpenChangeList:
         self._size = 0
 
     def refresh(self, journal: Journal, limit: int = -1) -> list[Resource]:
-        """Bring it to where the journal is now; return the changes that are new in it.
+        """Update the list from the journal; return the new changes.
 
         Args:
-            journal: What it follows.
-            limit: How many changes are read at most, if not negative.
+            journal: The journal.
+            limit: Largest number of changes to read, if not negative.
         """
         with journal.snapshot() as state:
             changes = journal.changes(max(state.closed, self.through), limit)
@@ -109,20 +109,20 @@ class OpenChangeList:
         return opening(self._documents.change_list(self._from))
 
     def chunks(self) -> list[bytes]:
-        """Return what changelist.xml says, in pieces: the list, or the index of its parts."""
+        """Return changelist.xml in pieces: the list, or the index of its parts."""
         return [self._head()] if self._parts else self.open_chunks()
 
     def open_chunks(self) -> list[bytes]:
         """Return the open Change List itself, in pieces.
 
-        It says nothing of what is beyond its last entry, so that it may end with the last that
-        one document holds; the others are in the next, a moment later.
+        An open list promises nothing after its last entry, so it may end with the last entry that
+        fits into one document; the others are in the next list, a moment later.
         """
         head = self._documents.change_list(self._from, is_part=bool(self._parts))
         return [opening(head), *self._entries[: self._max_entries], closing(head)]
 
     def closed(self, part: ListToClose) -> list[bytes]:
-        """Return the beginning of it as a closed Change List, in pieces."""
+        """Return the oldest changes as a closed Change List, in pieces."""
         head = self._documents.change_list(self._from, part.until, is_part=not part.archived)
         return [opening(head), *self._entries[: part.count], closing(head)]
 
@@ -132,22 +132,22 @@ class OpenChangeList:
         """Return which closed parts leave the open period; arguments as for `next_to_close`."""
         changes = len(self._entries) + sum(part.entries for part in self._parts)
         size = self._size + sum(part.size for part in self._parts)
-        going: list[FinishedDocument] = []
+        removed: list[FinishedDocument] = []
         if not self._parts:
-            return going
+            return removed
         minimum = rotation.minimum_open(changes, size, self._parts[0].begin, now, scheduled)
         for part in self._parts:
             changes -= part.entries
             size -= part.size
             if minimum is None or not minimum.allows(changes, size, part.end):
                 break
-            going.append(part)
-        return going
+            removed.append(part)
+        return removed
 
     def next_to_close(
         self, rotation: RotationPolicy, now: int, scheduled: int | None = None
     ) -> ListToClose | None:
-        """Return what to close next: what the rotation takes, or what fills a whole document.
+        """Return which changes to close next: by the rotation, or what fills a whole document.
 
         Args:
             rotation: When changes are closed.
@@ -182,7 +182,7 @@ class OpenChangeList:
         return self._fitting(most, min(self._max_bytes, rotation.size or self._max_bytes), count)
 
     def _fitting(self, entries: int, size: int, most: int) -> int:
-        """Return how many of the oldest changes one document holds, at least one of any."""
+        """Return how many of the oldest changes fit into one document; at least one, if any."""
         count = 0
         for written in self._entries[: min(entries, most)]:
             size -= len(written)

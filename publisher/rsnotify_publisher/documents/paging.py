@@ -1,4 +1,4 @@
-"""Long documents: one if it holds all, or else an index and parts, streamed (core §7)."""
+"""Writes long documents: a single one if all entries fit, or an index and parts (core §7)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Write = Callable[[bytes], object]
 
 
 class Pager:
-    """Writes long documents.
+    """Writes long documents, streamed.
 
     Args:
-        documents: Write what is not streamed.
-        folder: Where all is written.
-        options: Say how much one document holds, and whether parts are compressed.
+        documents: Writes the index.
+        folder: Where the files are written.
+        options: How much one document holds, and whether parts are compressed.
     """
 
     def __init__(self, documents: SourceDocuments, folder: Path, options: Options) -> None:
@@ -42,16 +42,16 @@ class Pager:
 
         Args:
             name: Of the document, below the base URL.
-            stem: How the names of its parts begin.
-            part: How each part begins.
+            stem: Beginning of the names of its parts.
+            part: Each part without its entries.
             entries: All entries, in order.
-            top: Says how the document begins; or what the index is, given the names of parts.
+            top: Returns the document without its entries; or the index, given the names of parts.
 
         Returns:
-            The names of the parts; none if the document holds all.
+            The names of the parts; none if the document holds all entries.
 
         Raises:
-            OSError: The folder cannot be written. No part is left behind, whatever is raised.
+            OSError: The folder cannot be written. After any error, no part is left behind.
         """
         parts: list[str] = []
         try:
@@ -83,7 +83,7 @@ class Pager:
     def _fill(
         self, write: Write, head: Document, pending: bytes | None, entries: Iterator[bytes]
     ) -> bytes | None:
-        """Write one part, and return the entry that no longer fitted."""
+        """Write one part, and return the entry that did not fit."""
         begin, end = opening(head), closing(head)
         write(begin)
         count, size = 0, len(begin) + len(end)
@@ -98,7 +98,7 @@ class Pager:
         return pending
 
     def _make_single(self, part: Path, old: Document, target: Path, head: Document) -> None:
-        """Write the only part anew as the document, with another beginning."""
+        """Copy the only part as the document, with another beginning."""
         skipped = len(opening(old))
         with atomic(target) as file:
             file.write(opening(head))

@@ -1,8 +1,8 @@
-"""The Resource List: one document, or an index and parts, streamed while the set changes.
+"""Writes the Resource List: one document, or an index and parts, streamed while the set changes.
 
-`at` is promised before the first resource is read, and `completed` when the last was: each
-stands in the list as it was at some instant between, and what changed since `at` is told by
-the Change Lists too (core §10.1).
+`at` is promised before the first resource is read, and `completed` after the last: each resource
+is listed as it was at some instant between, and the Change Lists have all changes since `at`
+(core §10.1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ResourceListWriter:
     """Writes the Resource List of one Source.
 
     Args:
-        source: Whose it is.
+        source: The Source.
     """
 
     def __init__(self, source: SourceContext) -> None:
@@ -35,12 +35,12 @@ class ResourceListWriter:
     def write(
         self, at: int, resources: Iterable[Resource], completed: Callable[[], int]
     ) -> FinishedDocument:
-        """Write it.
+        """Write the Resource List.
 
         Args:
-            at: No change that is not in `resources` has a datetime (µs) up to here.
+            at: All changes with a datetime (µs) up to this are in `resources`.
             resources: The set, streamed.
-            completed: Promises, at the end, that no change that is in them has one after.
+            completed: Called at the end; returns a datetime that no change in `resources` exceeds.
 
         Raises:
             OSError: The folder cannot be written.

@@ -1,7 +1,7 @@
-"""When dumps are written, and of what.
+"""Decides when dumps are written, and what they hold.
 
-The Resource Dump is written now and then, if something changed. Each Change List that is
-closed becomes a closed Change Dump too; the live Change Dump shows the packages of the newest.
+The Resource Dump is written by its schedule, if something changed. Each closed Change List gets
+a closed Change Dump, too; the live Change Dump lists the packages of the newest ones.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rsnotify_publisher.source_documents import (
     stem,
 )
 
-# Where there is an archive, so many of the newest Change Dumps stay in what is live.
+# How many of the newest Change Dumps stay in the live one if there is an archive.
 _LIVE = 10
 # Later than any instant (µs).
 _NEVER = 2**63
@@ -44,10 +44,10 @@ class SourceDumps:
     """Keeps the dumps of one Source.
 
     Args:
-        source: Whose dumps they are.
-        recorder: Makes durable which there are.
-        archives: Take what is no longer live.
-        check: Called often; raises to break off.
+        source: The Source.
+        recorder: Makes durable which dumps there are.
+        archives: Where dumps go that are no longer live.
+        check: Called often; raises an exception to stop.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class SourceDumps:
         self._shown: list[FinishedDocument] = []
 
     def awaits(self, name: str) -> bool:
-        """Whether a document is a Resource Dump that was never written, or its archive."""
+        """Return whether a document is a Resource Dump that was never written, or its archive."""
         dump = name in (RESOURCE_DUMP, ARCHIVES[Capability.RESOURCE_DUMP])
         return dump and not (self._folder / RESOURCE_DUMP).exists()
 
     # The Resource Dump
 
     def resource_dump_is_due(self, journal: Journal) -> bool:
-        """Whether it is old enough, and something changed since."""
+        """Return whether it is time for a Resource Dump, and something changed since the last."""
         schedule = self._source.resource_dump_schedule
         live = journal.finished(Capability.RESOURCE_DUMP, archived=False)
         if schedule is None or not live:
@@ -101,7 +101,7 @@ class SourceDumps:
         """Write the Resource Dump while the set changes (core §11.1).
 
         Raises:
-            StorageError: A resource is in the set, but its content could not be had.
+            StorageError: A resource is in the set, but its content is not available.
         """
         at = self._promise()
         own = stem(Capability.RESOURCE_DUMP, at)
@@ -131,7 +131,7 @@ class SourceDumps:
         self._archives.replace(journal, document)
 
     def _contents(self, journal: Journal, since: int) -> CheckedContents:
-        """Ask for what resources hold that were in the set after an instant (µs)."""
+        """Return the contents of resources that were in the set after an instant (µs)."""
         assert self._source.contents is not None
         return CheckedContents(
             self._source.contents,
@@ -140,7 +140,7 @@ class SourceDumps:
 
     @contextmanager
     def _all_or_none(self, packages: list[WrittenPackage]) -> Iterator[None]:
-        """Remove packages if there will be no document on them."""
+        """Delete packages if there will be no document that lists them."""
         try:
             yield
         except BaseException:
@@ -151,7 +151,7 @@ class SourceDumps:
     def _with_files(
         self, document: FinishedDocument, parts: list[str], packages: list[WrittenPackage]
     ) -> FinishedDocument:
-        """Add to a dump document what belongs to it."""
+        """Return a dump document with its parts and packages."""
         files = (*document.files, *parts, *(name for package in packages for name in package.files))
         size = sum((self._folder / name).stat().st_size for name in files)
         return replace(document, entries=sum(p.count for p in packages), size=size, files=files)
@@ -162,9 +162,9 @@ class SourceDumps:
     # Change Dumps
 
     def prepare(self, journal: Journal) -> None:
-        """Write the live dumps anew; the Change Dump begins with what is open now."""
+        """Rewrite the live dumps; the Change Dump begins with what is open now."""
         for dump in journal.finished(Capability.RESOURCE_DUMP, archived=False)[-1:]:
-            # A crash, or a full disk, may have left another there, whose packages will go.
+            # A crash or a full disk may have left another one, whose packages will be deleted.
             also_as(self._folder / dump.files[0], self._folder / RESOURCE_DUMP)
         self._begin = min(self._announced(), journal.state().closed)
         if self._captured is not None:
@@ -173,9 +173,9 @@ class SourceDumps:
             rmtree(self._source.captured_folder, ignore_errors=True)
 
     def _announced(self) -> int:
-        """Return from when on the live Change Dump has said that it holds changes (µs).
+        """Return the instant (µs) from which the live Change Dump claims to hold changes.
 
-        Who led before may have ended before it packed what was closed since.
+        The former leader may have ended before it packed what was closed since.
         """
         try:
             text = (self._folder / CHANGE_DUMP).read_bytes()
@@ -200,28 +200,28 @@ class SourceDumps:
             self._write_live(live)
 
     def _forget(self, through: int) -> None:
-        """Delete the content of changes that are packed, or will not be packed any more."""
+        """Delete the content of changes that are packed, or will never be packed."""
         if self._captured is not None and through != self._forgotten:
             self._captured.forget(from_microseconds(through))
             self._forgotten = through
 
     def _retire(self, journal: Journal) -> None:
-        """Take from the live Change Dump what belongs there no longer."""
+        """Remove from the live Change Dump what belongs there no longer."""
         live = journal.finished(Capability.CHANGE_DUMP, archived=False)
         archives = self._documents.keeps(Capability.CHANGE_DUMP)
         if archives:
-            going = live[:-_LIVE]
+            removed = live[:-_LIVE]
         else:
-            going = self._source.retention.expired(live, self._source.clock())
-        # It covers an interval without a hole, even if a list was dropped before it was packed.
-        holes = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
-        going = live[: max(len(going), next(holes, 0))]
-        if going and archives:
-            self._archives.add(journal, going, lambda journal: journal.archive(going))
-        elif going:
-            self._recorder.submit(lambda journal: journal.drop(going)).result()
-        if going:
-            self._begin = max(self._begin, going[-1].end)
+            removed = self._source.retention.expired(live, self._source.clock())
+        # It covers an interval without a gap, even if a list was dropped before it was packed.
+        gaps = (n for n in range(len(live) - 1, 0, -1) if live[n].begin > live[n - 1].end)
+        removed = live[: max(len(removed), next(gaps, 0))]
+        if removed and archives:
+            self._archives.add(journal, removed, lambda journal: journal.archive(removed))
+        elif removed:
+            self._recorder.submit(lambda journal: journal.drop(removed)).result()
+        if removed:
+            self._begin = max(self._begin, removed[-1].end)
 
     def _write_live(self, live: list[FinishedDocument]) -> None:
         begin = live[0].begin if live else self._begin
@@ -243,7 +243,7 @@ class SourceDumps:
         notify_version(self._documents, self._recorder, dump, f"{begin}-{through}")
 
     def _entries(self, name: str) -> Iterator[Resource]:
-        """Read what a closed Change Dump says of its packages."""
+        """Yield the entries of the packages of a closed Change Dump."""
         document = read_document((self._folder / name).read_bytes(), source=name)
         for entry in document.resources:
             if document.index:
@@ -255,7 +255,7 @@ class SourceDumps:
         captured, contents = self._captured, self._source.contents
         assert captured is not None
         assert contents is not None
-        # Where the journal was restored from a backup, another list may begin at this instant.
+        # If the journal was restored from a backup, another list may begin at this instant.
         own = f"{stem(Capability.CHANGE_DUMP, closed.begin)}-{compact(closed.end)}"
         from_, until = from_microseconds(closed.begin), from_microseconds(closed.end)
         self._archives.reclaim(own)

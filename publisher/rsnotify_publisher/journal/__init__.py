@@ -1,4 +1,4 @@
-"""The journal: durable, ordered, shared by processes; and what writes it in groups."""
+"""The journal of a Source: durable, ordered, shared by processes, written by group commit."""
 
 from rsnotify_publisher.journal.finished_documents import FinishedDocument
 from rsnotify_publisher.journal.journal import Journal

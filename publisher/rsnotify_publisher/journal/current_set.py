@@ -1,7 +1,7 @@
 """The current set of resources, as the changes have made it, and the sum over it.
 
-The sum is kept by differences, in the transaction of the change: whoever reads it reads it as of
-the last change, whichever process made that.
+The sum is updated by differences in the transaction of the change, so a reader always sees it as
+of the last change, whichever process made that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rsnotify_publisher.journal.storage import JournalConnection
 
 encode = json.Encoder().encode
 decode = json.Decoder(Resource).decode
-# How many resources are read at once; no other writer waits for it, and the WAL stays short.
+# How many resources are read at once; no writer waits for the reader, and the WAL stays short.
 _PAGE = 1_000
 _FIND_ONE = "SELECT uri, entry FROM resources WHERE uri = ?"
 _FIND = "SELECT uri, entry FROM resources WHERE uri IN (SELECT value FROM json_each(?))"
@@ -32,7 +32,7 @@ _PUT = (
 
 
 class RecordedState(Struct, frozen=True, gc=False):
-    """A resource as a change has left it.
+    """A resource after a change.
 
     Args:
         at: The datetime of the change (µs).
@@ -43,19 +43,19 @@ class RecordedState(Struct, frozen=True, gc=False):
     record: Record
 
     @property
-    def is_there(self) -> bool:
-        """Whether the set has it now."""
+    def exists(self) -> bool:
+        """Whether the set has the resource after the change."""
         return self.record.resource.change is not ChangeType.DELETED
 
     @property
     def row(self) -> tuple[object, ...]:
-        """What stands in the table: a short row, as each is written with its whole page."""
+        """The row of the table; short, since each is written with its whole page."""
         resource = self.record.resource
         return (resource.uri, self.at, encode(replace(resource, uri="")), self.record.validator)
 
 
 class _Hashed(Struct):
-    """All that the sum needs of an entry; the rest is not decoded."""
+    """The part of an entry that the sum needs; the rest is not decoded."""
 
     hash: str | None = None
 
@@ -68,47 +68,50 @@ def _named(uri: str, entry: bytes) -> Resource:
 
 
 class CurrentSet(JournalConnection):
-    """What may be asked of the set, and entered; entering belongs inside `transaction()`."""
+    """Reads and writes the current set; writing belongs inside `transaction()`."""
 
-    def apply(self, entered: Iterable[RecordedState], total: str) -> str:
-        """Bring the set to where changes have left it.
+    def apply(self, states: Iterable[RecordedState], total: str) -> str:
+        """Apply changes to the set.
 
         Args:
-            entered: Resources; of one that stands there several times the last counts.
+            states: Resources in the order of their changes; the last state of each counts.
             total: The sum over the set before.
 
         Returns:
             The sum over the set after.
         """
         running = SetSum.parse(total)
-        going = iter(entered)
-        while part := {one.record.resource.uri: one for one in islice(going, _PAGE)}:
-            self._sum_up(running, part)
-            self._enter(list(part.values()))
+        remaining = iter(states)
+        while page := {state.record.resource.uri: state for state in islice(remaining, _PAGE)}:
+            self._update_sum(running, page)
+            self._write(list(page.values()))
         return str(running)
 
-    def _sum_up(self, running: SetSum, part: dict[str, RecordedState]) -> None:
-        one = len(part) == 1  # as most batches are, and a quarter of the time
-        before = self._db.execute(*((_FIND_ONE, list(part)) if one else (_FIND, [encode([*part])])))
+    def _update_sum(self, running: SetSum, page: dict[str, RecordedState]) -> None:
+        # Most batches are a single change, for which this query takes a quarter of the time.
+        query = (_FIND_ONE, list(page)) if len(page) == 1 else (_FIND, [encode([*page])])
+        before = self._db.execute(*query)
         running.remove((uri, _hash_of(entry).hash) for uri, entry in before)
-        running.add((uri, one.record.resource.hash) for uri, one in part.items() if one.is_there)
+        running.add(
+            (uri, state.record.resource.hash) for uri, state in page.items() if state.exists
+        )
 
-    def _enter(self, part: Sequence[RecordedState]) -> None:
-        there = [one for one in part if one.is_there]
-        self._db.executemany(_PUT, [one.row for one in there])
-        if len(there) < len(part):
-            gone = [(one.record.resource.uri,) for one in part if not one.is_there]
-            self._db.executemany("DELETE FROM resources WHERE uri = ?", gone)
+    def _write(self, page: Sequence[RecordedState]) -> None:
+        existing = [state for state in page if state.exists]
+        self._db.executemany(_PUT, [state.row for state in existing])
+        if len(existing) < len(page):
+            deleted = [(state.record.resource.uri,) for state in page if not state.exists]
+            self._db.executemany("DELETE FROM resources WHERE uri = ?", deleted)
 
     def revalidate(self, uri: str, validator: str) -> None:
-        """Note a new validator of a resource that did not change; within a transaction."""
+        """Set the validator of a resource that did not change; within a transaction."""
         self._db.execute("UPDATE resources SET validator = ? WHERE uri = ?", (validator, uri))
 
     def resources(self) -> Iterator[Resource]:
         """Stream the current set by URI, as a Resource List shows it.
 
-        It is read in pages, each as the set then is. So between pages the set may change, and
-        nothing holds up the journal however long the caller takes.
+        The set is read in pages and may change between them, so that no writer waits, however
+        long the caller takes.
         """
         after = ""
         query = "SELECT uri, at, entry FROM resources WHERE uri > ? ORDER BY uri LIMIT ?"
@@ -123,7 +126,7 @@ class CurrentSet(JournalConnection):
         return number
 
     def resource(self, uri: str) -> tuple[Resource, str | None] | None:
-        """Return a resource of the current set and its validator, if it is there."""
+        """Return a resource of the current set and its validator; None if it has none such."""
         query = "SELECT entry, validator FROM resources WHERE uri = ?"
         row = self._db.execute(query, (uri,)).fetchone()
         return None if row is None else (_named(uri, row[0]), row[1])

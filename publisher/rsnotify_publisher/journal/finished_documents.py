@@ -1,7 +1,8 @@
-"""The catalogue: which finished documents there are, and which files wait to be removed.
+"""Which finished documents there are, and which files are about to be deleted.
 
-A finished document is never written again. It is offered live or in an archive, until the
-policy drops it; its files then linger for those that have just read where they are.
+A finished document is never written again. It is offered live or in an archive until the
+retention policy drops it. Its files then stay for a while (`Options.linger`), for clients that
+have just read their URLs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rsnotify_publisher.journal.storage import JournalConnection
 
 
 class FinishedDocument(Struct, frozen=True):
-    """A finished document with all that belongs to it, such as its parts or packages.
+    """A finished document with its parts or packages.
 
     Args:
         kind: Its capability.
@@ -23,7 +24,7 @@ class FinishedDocument(Struct, frozen=True):
         entries: Changes or resources in it.
         size: Bytes of all its files.
         files: Their names below the base URL; the first is the document itself.
-        archived: Whether it stands in the archive of its kind, not in what is offered live.
+        archived: Whether it is in the archive of its kind, not in the live document.
     """
 
     kind: str
@@ -36,7 +37,7 @@ class FinishedDocument(Struct, frozen=True):
 
 
 class FinishedDocuments(JournalConnection):
-    """What may be asked of the catalogue, and entered; entering belongs inside `transaction()`."""
+    """Reads and writes the table of documents; writing belongs inside `transaction()`."""
 
     def finished(self, kind: str, *, archived: bool | None = None) -> list[FinishedDocument]:
         """Return the finished documents of a kind, oldest first.
@@ -57,42 +58,42 @@ class FinishedDocuments(JournalConnection):
             for kind, begin, end, entries, size, files, archived in rows
         ]
 
-    def put(self, volume: FinishedDocument) -> None:
-        """Enter a document whose files are all there."""
+    def put(self, document: FinishedDocument) -> None:
+        """Enter a document; all of its files have been written."""
         self._db.execute(
             "INSERT OR REPLACE INTO volumes VALUES (?, ?, ?, ?, ?, ?, ?)",
             (
-                volume.kind,
-                volume.begin,
-                volume.end,
-                volume.archived,
-                volume.entries,
-                volume.size,
-                json.encode(volume.files).decode(),
+                document.kind,
+                document.begin,
+                document.end,
+                document.archived,
+                document.entries,
+                document.size,
+                json.encode(document.files).decode(),
             ),
         )
-        self.removed(volume.files)  # one may be left from a crash, and linger
+        self.keep(document.files)  # a crash may have left one, which was discarded
 
-    def archive(self, volumes: Iterable[FinishedDocument]) -> None:
-        """Move documents from what is live to the archive of their kind."""
-        for volume in volumes:
+    def archive(self, documents: Iterable[FinishedDocument]) -> None:
+        """Move documents to the archive of their kind."""
+        for document in documents:
             query = "UPDATE volumes SET archived = TRUE WHERE kind = ? AND begins = ?"
-            self._db.execute(query, (volume.kind, volume.begin))
+            self._db.execute(query, (document.kind, document.begin))
 
-    def drop(self, volumes: Iterable[FinishedDocument]) -> None:
-        """Take documents out; their files linger from now on."""
-        for volume in volumes:
+    def drop(self, documents: Iterable[FinishedDocument]) -> None:
+        """Remove documents; their files are discarded."""
+        for document in documents:
             query = "DELETE FROM volumes WHERE kind = ? AND begins = ?"
-            self._db.execute(query, (volume.kind, volume.begin))
-            self.discard(volume.files)
+            self._db.execute(query, (document.kind, document.begin))
+            self.discard(document.files)
 
     def discard(self, files: Iterable[str]) -> None:
-        """Let files linger from now on that no document refers to any more."""
+        """Enter files that no document refers to any more; they are deleted later."""
         rows = [(name, self._clock()) for name in files]
         self._db.executemany("INSERT OR IGNORE INTO discarded VALUES (?, ?)", rows)
 
     def reclaim(self, stem: str) -> None:
-        """Let no file linger whose name begins so: a crash left it, and it is written anew."""
+        """Keep the files whose names begin with `stem`, since they will be written again."""
         query = "DELETE FROM discarded WHERE substr(file, 1, length(?1)) = ?1"
         self._db.execute(query, (stem,))
 
@@ -101,13 +102,13 @@ class FinishedDocuments(JournalConnection):
         query = "SELECT file FROM discarded WHERE at < ? ORDER BY at"
         return [name for (name,) in self._db.execute(query, (before,))]
 
-    def removed(self, files: Iterable[str]) -> None:
-        """Note that discarded files are gone, or belong to a document again."""
+    def keep(self, files: Iterable[str]) -> None:
+        """Enter that files were deleted, or belong to a document again."""
         rows = [(name,) for name in files]
         self._db.executemany("DELETE FROM discarded WHERE file = ?", rows)
 
     def files(self) -> set[str]:
-        """Return the names of all files that belong to a document, or linger."""
+        """Return the names of all files that belong to a document, or were discarded."""
         known = {name for (name,) in self._db.execute("SELECT file FROM discarded")}
         for (files,) in self._db.execute("SELECT files FROM volumes"):
             known.update(json.decode(files))

@@ -1,9 +1,9 @@
-"""What is told of the Source's own documents: that one was written, and when.
+"""Notices of the Source's own documents: that a document was written, and when.
 
 A notice is entered in the transaction in which its document counts as written, so that a crash
 loses neither. Notices have strictly increasing datetimes, as changes have, but of their own. They
-are kept up to a bound: a hub that was away for longer has a gap, and Destinations then look at
-the documents themselves.
+are kept up to a bound: a hub that was away for longer has a gap, and Destinations then read the
+documents themselves.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ KEPT = 1_000
 
 
 class NoticeLog(FinishedDocuments):
-    """What may be asked of the notices, and entered; entering belongs inside `transaction()`."""
+    """Reads and writes notices; writing belongs inside `transaction()`."""
 
     def add_notices(self, documents: Iterable[Resource]) -> None:
         """Enter that documents were written.
 
         Args:
-            documents: In order, each with `change` and `capability`; the datetime is given here.
+            documents: In order, each with `change` and `capability`; the datetime is set here.
         """
         at = max(self.state().reached, self.last_notice())
         for document in documents:
@@ -41,7 +41,7 @@ class NoticeLog(FinishedDocuments):
         self._db.execute(f"DELETE FROM notices WHERE at < ({kept})", (KEPT,))
 
     def add_version_notice(self, document: Resource, version: str) -> None:
-        """Enter that a document was written, unless that was told of this very version.
+        """Enter that a document was written, unless there was a notice of this version.
 
         Args:
             document: The document, without `change`.
@@ -62,7 +62,7 @@ class NoticeLog(FinishedDocuments):
         return [replace(_decode(entry), datetime=from_microseconds(at)) for at, entry in rows]
 
     def first_notice(self) -> int:
-        """Return where notices begin: all that are known are later."""
+        """Return where notices begin: all notices are later."""
         return int(self._db.execute("SELECT min(at) FROM notices").fetchone()[0])
 
     def last_notice(self) -> int:
@@ -76,7 +76,7 @@ class NoticeLog(FinishedDocuments):
         return self.first_notice() if at is None else at
 
     def add_notice_hub(self, hub: str) -> None:
-        """Let a hub that is new begin with the next notice."""
+        """Add a hub; if it is new, its first notice is the next one."""
         query = "INSERT OR IGNORE INTO told SELECT ?, max(at) FROM notices"
         self._db.execute(query, (hub,))
 
