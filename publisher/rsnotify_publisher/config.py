@@ -1,4 +1,4 @@
-"""The settings of `rsnotify source`: a file (TOML or JSON), and options of the command on top."""
+"""The settings of `rsnotify source`: a file (TOML or JSON), overridden by command options."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class FolderSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     Args:
         name: Distinguishes it from the others.
         folder: The folder.
-        base_url: URL of the folder for others; by default the name below that of the Source.
-        described_by: A document about this set, if there is one.
-        options: Tuning of this set; what is not said here is as in the Source's own `options`.
+        base_url: Public URL of the folder; by default the name below the URL of the Source.
+        described_by: URL of a document about this set.
+        options: Tuning of this set; defaults are the `options` of the Source.
     """
 
     name: Annotated[
@@ -49,20 +49,20 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """All settings.
 
     Args:
-        base_url: URL of the Source for others; by default from host and port.
+        base_url: Public URL of the Source; by default from host and port.
         host: The address to listen on.
-        port: The port to listen on; 0 takes a free one.
+        port: The port to listen on; 0 for a free one.
         hubs: URLs of hubs to push to.
-        advertise: URLs of these hubs for Destinations, where they are others.
+        advertise: URLs of these hubs for Destinations, if they differ.
         token: Bearer token for the hubs, a secret.
         mqtt_user: User at those of them that are MQTT brokers.
         mqtt_password: Password of that user, a secret.
-        mqtt_ca: A file with the certificates that a broker's has to come from.
+        mqtt_ca: A file with the certificates of authorities that may sign a broker's.
         mqtt_certificate: A file with the certificate to show to a broker.
-        mqtt_key: A file with the private key of that.
+        mqtt_key: A file with the private key of that certificate.
         mqtt_version: The version of MQTT.
         data: The folder for the state.
-        described_by: A document about the Source, if there is one.
+        described_by: URL of a document about the Source.
         options: Tuning of all sets.
         sets: The sets of resources, `[[set]]` in TOML.
     """
@@ -85,7 +85,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sets: tuple[FolderSettings, ...] = msgspec.field(default=(), name="set")
 
     def __repr__(self) -> str:
-        """Return what may be logged."""
+        """Return the settings that are not secret."""
         return f"Configuration(base_url={self.base_url!r}, sets={self.sets})"
 
     def known_hubs(self) -> tuple[Hub, ...]:
@@ -105,28 +105,28 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             self.hubs, self.token, self.advertise, login=login, version=self.mqtt_version
         )
 
-    def options_of(self, one: FolderSettings | None = None) -> Options:
+    def options_of(self, folder: FolderSettings | None = None) -> Options:
         """Return the options of one set, or of a Source that is one set.
 
         Raises:
             ConfigurationError: An option is unknown or wrong.
         """
-        given = self.options | (one.options if one else {})
+        given = self.options | (folder.options if folder else {})
         try:
             return msgspec.convert(given, _Tuning)
         except msgspec.ValidationError as error:
-            # Those of the file were checked when it was read, so one was given to the command.
+            # The options of the file were checked before, so this is an option of the command.
             wrong = understand(str(error), _Tuning)
             raise WrongOption(wrong.name, wrong.reason) from None
 
 
 def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfiguration:
-    """Read the file, and put settings over it.
+    """Read the file, and override its settings.
 
     Args:
         path: A file ending in .toml or .json; None for the defaults.
-        settings: Settings that were given by other means; None says that one was not. Those in
-            `options` go over the options of every set.
+        settings: Settings from elsewhere; None if not given. Those in `options` override the
+            options of every set.
 
     Raises:
         ConfigurationError: The file cannot be read, or a setting is unknown or wrong.
@@ -143,13 +143,13 @@ def load_configuration(path: FilePath | None, **settings: Any) -> SourceConfigur
     except WrongSetting as wrong:
         if path is None or wrong.path[0] in given:
             raise WrongOption(str(wrong.path[0]), wrong.reason) from None
-        raise _told(path, text, found, wrong) from None
+        raise _located(path, text, found, wrong) from None
     check_token(read.token)
     return msgspec.structs.replace(
         read,
         options=read.options | options,
         sets=tuple(
-            msgspec.structs.replace(one, options=one.options | options) for one in read.sets
+            msgspec.structs.replace(each, options=each.options | options) for each in read.sets
         ),
     )
 
@@ -160,8 +160,8 @@ def _read(settings: dict[str, Any]) -> SourceConfiguration:
     except msgspec.ValidationError as error:
         raise understand(str(error), SourceConfiguration) from None
     _check_tuning(read.options, ("options",))
-    for number, one in enumerate(read.sets):
-        _check_tuning(one.options, ("set", number, "options"))
+    for number, each in enumerate(read.sets):
+        _check_tuning(each.options, ("set", number, "options"))
     return read
 
 
@@ -172,10 +172,10 @@ def _check_tuning(options: dict[str, Any], table: Path) -> None:
         raise understand(str(error), _Tuning, table) from None
 
 
-def _told(
+def _located(
     file: FilePath, text: str, found: dict[str, Any], wrong: WrongSetting
 ) -> ConfigurationError:
-    """Tell what is wrong in one sentence: file and line, table, key, and what may be there."""
+    """Return the error in one sentence: file and line, table, key, and the reason."""
     first, *rest = wrong.path
     line = line_of(text, wrong.path)
     place = [str(file) if line is None else f"{file}, line {line}"]

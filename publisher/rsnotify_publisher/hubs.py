@@ -12,20 +12,20 @@ from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.names import is_broker, parse_broker
 
-#: What stands before the URL of a hub that is POSTed to, though it may end in a slash.
+#: Prefix of the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"
 _WEBSOCKET = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Hub(Struct, frozen=True):
-    """One hub, as it is used.
+    """One hub.
 
     Args:
         uri: Where fragments go: `http(s)` is POSTed to, `ws(s)` is a WebSocket, and the schemes of
             MQTT a broker.
-        advertised: The ways in for Destinations, WebSub first.
-        token: The bearer token that this hub wants from a Source.
-        login: Who the Source is to a broker.
+        advertised: The URLs for Destinations, WebSub first.
+        token: The bearer token that this hub requires from a Source.
+        login: The login at a broker.
         version: The version of MQTT.
     """
 
@@ -41,7 +41,7 @@ class Hub(Struct, frozen=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header that shows the token, if there is one."""
+        """The header with the token, if there is one."""
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
@@ -51,7 +51,7 @@ class HubFailure(RsnotifyError):
     Args:
         hub: Its URI.
         reason: What happened, as a clause.
-        retry_after: Seconds it asked to wait.
+        retry_after: Seconds that the hub requested to wait.
         remedy: What the user has to change, as a clause; None if it may pass by itself.
     """
 
@@ -66,8 +66,8 @@ class HubFailure(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the hub, the reason and the remedy."""
-        said = f"{self.hub}: {self.reason}"
-        return said if self.remedy is None else f"{said}; {self.remedy}"
+        text = f"{self.hub}: {self.reason}"
+        return text if self.remedy is None else f"{text}; {self.remedy}"
 
 
 def parse_hub(
@@ -77,17 +77,17 @@ def parse_hub(
 
     Args:
         url: `http(s)://host/path` is POSTed to and `ws(s)://host/path` is a WebSocket, each
-            as it stands. `http(s)://host`, or anything else that ends in `/`, is the base of an
-            rsnotify hub: both its ways in are advertised, and fragments go over its WebSocket.
-            `websub+http(s)://host/path/` is POSTed to as it stands without `websub+`, whatever it
-            ends in: for hubs of others. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md).
+            as it is. `http(s)://host`, or anything else that ends in `/`, is the base of an
+            rsnotify hub: both its URLs are advertised, and fragments go over its WebSocket.
+            `websub+http(s)://host/path/` is POSTed to without `websub+`, whatever it ends in: for
+            other hubs. `mqtt(s)://host` is an MQTT broker (docs/mqtt.md).
         token: The bearer token for this hub.
-        login: Who the Source is, where it is a broker.
+        login: The login at a broker.
         version: The version of MQTT, `5` or `3.1.1`.
 
     Raises:
-        ConfigurationError: It is no URL of a hub, or it holds a password; or no header can
-            carry the token, or the login cannot be used.
+        ConfigurationError: It is not the URL of a hub, or it holds a password; or no header can
+            carry the token, or the login is unusable.
     """
     if is_broker(url):
         return _broker(url, login, version)
@@ -126,25 +126,24 @@ def parse_hubs(
     Args:
         urls: As for `parse_hub`.
         token: The bearer token for all of them.
-        advertise: How Destinations reach them, where that is not how the Source does: behind a
-            proxy, or in a network of its own.
-        login: Who the Source is to those of them that are brokers.
+        advertise: Their URLs for Destinations, if these differ, for example behind a proxy.
+        login: The login at those of them that are brokers.
         version: The version of MQTT.
 
     Raises:
-        ConfigurationError: One is no URL of a hub, or there is no hub to advertise.
+        ConfigurationError: A URL is not that of a hub, or there is no hub to advertise.
     """
     hubs = tuple(parse_hub(url, token, login=login, version=version) for url in urls)
     if not advertise:
         return hubs
     if not hubs:
         raise ConfigurationError("a hub is to be advertised, but none is named to push to")
-    ways = advertised(tuple(map(parse_hub, advertise)))
-    return tuple(replace(hub, advertised=ways) for hub in hubs)
+    urls = advertised(tuple(map(parse_hub, advertise)))
+    return tuple(replace(hub, advertised=urls) for hub in hubs)
 
 
 def check_token(token: str | None) -> None:
-    """Refuse a token that no header can carry.
+    """Check that a header can carry a token.
 
     Raises:
         ConfigurationError: It has a control character; the message does not show it.
@@ -170,6 +169,6 @@ def _rsnotify_hub(parts: SplitResult, token: str | None) -> Hub:
 
 
 def advertised(hubs: tuple[Hub, ...]) -> tuple[str, ...]:
-    """Return every way in, WebSub's first, since plain WebSub takes the first it sees."""
-    ways = dict.fromkeys(way for hub in hubs for way in hub.advertised)
-    return tuple(sorted(ways, key=lambda way: not way.startswith("http")))
+    """Return all URLs for Destinations, WebSub's first, since plain WebSub uses the first."""
+    urls = dict.fromkeys(url for hub in hubs for url in hub.advertised)
+    return tuple(sorted(urls, key=lambda url: not url.startswith("http")))

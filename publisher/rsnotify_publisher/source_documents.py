@@ -1,4 +1,4 @@
-"""The documents of a Source: their names, and what each says (docs/protocol.md)."""
+"""The documents of a Source: their names, and what each holds (docs/protocol.md)."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ ARCHIVES = {
         Capability.CHANGE_DUMP,
     )
 }
-#: Closed documents, the parts of those that have an index, and packages stand below this.
+#: Below this are closed documents, the parts of those that have an index, and packages.
 PARTS = "resourcesync/"
-#: The open Change List, where changelist.xml is an index. It is the one part that is rewritten.
+#: The open Change List if changelist.xml is an index; the only part that is rewritten.
 OPEN_PART = PARTS + "changelist-open.xml"
-#: The channel on which is told of the documents; it changes with them.
+#: The channel for notices of documents; its content changes with them.
 FRAMEWORK = PARTS + "framework.xml"
-#: Not a document but a service: it stands below PARTS, so that no resource can have its name.
+#: Not a document but a service; below PARTS, so that no resource can have its name.
 CHANGE_MEMORY = PARTS + "changes"
 
 #: Names at the top of the base URL that no resource can have.
@@ -54,33 +54,33 @@ _INSTANT = re.compile(r"\d{8}T\d{12}Z")
 
 
 def compact(at: int) -> str:
-    """Write an instant (µs) so that it can stand in the name of a file and in a URI."""
+    """Return an instant (µs) in a form for names of files and for URIs."""
     return from_microseconds(at).strftime("%Y%m%dT%H%M%S%fZ")
 
 
 def is_final(name: str) -> bool:
-    """Whether a file below the parts is never rewritten: then an instant is in its name."""
+    """Return whether a file below PARTS is never rewritten: then an instant is in its name."""
     return _INSTANT.search(name) is not None
 
 
 def stem(kind: str, begin: int) -> str:
-    """Return how the names begin of a document that is never rewritten, and of its parts.
+    """Return the beginning of the names of a document that is never rewritten, and of its parts.
 
     Args:
         kind: Its capability.
-        begin: Its `from` or `at`, which no other of the kind has.
+        begin: Its `from` or `at`, which no other document of the kind has.
     """
     return f"{PARTS}{kind}-{compact(begin)}"
 
 
 class SourceDocuments:
-    """Says what the documents of one Source hold.
+    """Builds the documents of one Source.
 
     Args:
         base_url: Ends in a slash.
-        hubs: Every way in to a hub; a broker's is completed with the name of the channel.
-        options: Say what is offered, and in which profile it is written.
-        described_by: A document about this set of resources, if there is one (core §9).
+        hubs: Every URL of a hub; a broker's is completed with the name of the channel.
+        options: Which documents are offered, and in which profile they are written.
+        described_by: The URL of a document about this set of resources (core §9).
 
     Raises:
         ConfigurationError: The profile is unknown.
@@ -101,28 +101,27 @@ class SourceDocuments:
         self.hubs = tuple(
             parse_broker(hub).at(self.topic) if is_broker(hub) else hub for hub in hubs
         )
-        #: Where is told of the documents themselves; None where nobody is told.
+        #: The channel for notices of documents; None if there is none.
         self.framework = (
             framework_channel(self.uri(FRAMEWORK), hubs) if self.options.framework else None
         )
-        #: The Source Description above; a Source of several sets puts its own here.
+        #: The Source Description; a Source of several sets replaces it by its own.
         self.description_uri = self.uri(DESCRIPTION)
         self._described_by = () if described_by is None else (Link(Rel.DESCRIBED_BY, described_by),)
         self._up = Link(Rel.UP, self.uri(CAPABILITY_LIST))
 
     def uri(self, name: str) -> str:
-        """Return the URI of a document."""
         return self.base_url + name
 
     def description(self) -> Document:
-        """Say what stands in the Source Description of this set alone (core §8)."""
-        # What is about the only set is about the Source.
+        """Return the Source Description of a Source that has this set alone (core §8)."""
+        # A document about the only set is about the Source.
         links = self._described_by + self._framework_links
         entries = (self._described(self._described_by), *self.framework_entries)
         return Document(Capability.DESCRIPTION, entries, links=links)
 
     def description_entry(self) -> Resource:
-        """Say what the Source Description of several sets says of this one (core §8)."""
+        """Return the entry for this set in the Source Description of several sets (core §8)."""
         return self._described(self._described_by + self._framework_links)
 
     def _described(self, links: tuple[Link, ...]) -> Resource:
@@ -135,14 +134,14 @@ class SourceDocuments:
 
     @property
     def framework_entries(self) -> tuple[Resource, ...]:
-        """What of the framework's channel stands in the Source Description beside the sets."""
+        """The entry for the channel for notices in the Source Description, if options ask for it."""
         if self.framework is None or not self.options.framework_url:
             return ()
         return (self.framework.entry,)
 
     @property
     def offered(self) -> dict[str, str]:
-        """The names of the documents that are offered, by capability, in order."""
+        """The names of the offered documents by capability, in order."""
         options = self.options
         dump = options.resource_dump_every is not None
         wanted = {
@@ -157,16 +156,16 @@ class SourceDocuments:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The names of all documents at the top that are files with nothing fresher beside."""
+        """The names of all offered documents that HTTP serves from their files."""
         offered = (name for name in self.offered.values() if name != CHANGE_LIST)
         return (DESCRIPTION, CAPABILITY_LIST, *offered)
 
     def keeps(self, kind: str) -> bool:
-        """Whether there is an archive of a kind of document."""
+        """Return whether there is an archive for a kind of document."""
         return f"{kind}-archive" in self.offered
 
     def is_own(self, volume: FinishedDocument) -> bool:
-        """Whether a live document has a file of its own, with which it can be archived."""
+        """Return whether a live document has a file of its own, with which it can be archived."""
         own = f"{stem(volume.kind, volume.begin)}.xml"
         return self.keeps(volume.kind) and volume.files[:1] == (own,)
 
@@ -179,10 +178,10 @@ class SourceDocuments:
         return write_entry(resource, profile=self.profile)
 
     def capability_list(self, missing: frozenset[str] = frozenset()) -> Document:
-        """Say what the Source offers (core §9), and the channel if there are hubs to hear it at.
+        """Return the Capability List (core §9), with the channel if there are hubs.
 
         Args:
-            missing: Names of documents that are not there yet.
+            missing: Names of documents that do not exist yet.
         """
         offered = [
             Resource(self.uri(name), capability=capability)
@@ -199,22 +198,22 @@ class SourceDocuments:
         return Document(Capability.CAPABILITY_LIST, tuple(offered), links=tuple(links))
 
     def archive(self, kind: str, parts: list[str] | None = None) -> Document:
-        """Begin the archive of a kind of document, or its index (archives §3 to §6).
+        """Return the archive of a kind without its entries, or its index (archives §3 to §6).
 
         Args:
-            kind: The capability of what stands in it.
+            kind: The capability of the documents in it.
             parts: The names of its parts, if it has any.
         """
         entries = tuple(Resource(self.uri(name)) for name in parts or ())
         return Document(f"{kind}-archive", entries, index=bool(parts), links=(self._up,))
 
     def archive_part(self, kind: str) -> Document:
-        """Begin a part of an archive that has an index (archives §3.1)."""
+        """Return a part of an archive that has an index, without its entries (archives §3.1)."""
         index = Link(Rel.INDEX, self.uri(ARCHIVES[kind]))
         return Document(f"{kind}-archive", links=(self._up, index))
 
     def archived(self, volume: FinishedDocument) -> Resource:
-        """Say what an archive says of a document in it."""
+        """Return the entry for a document in its archive, or in an index."""
         begin, end = from_microseconds(volume.begin), from_microseconds(volume.end)
         uri = self.uri(volume.files[0])
         if volume.kind in (Capability.RESOURCE_LIST, Capability.RESOURCE_DUMP):
@@ -222,13 +221,13 @@ class SourceDocuments:
         return Resource(uri, from_=begin, until=end)
 
     def archives_link(self, kind: str) -> tuple[Link, ...]:
-        """Lead from a live document to the archive of its kind (archives §2.2)."""
+        """Return the link from a live document to the archive of its kind (archives §2.2)."""
         return (Link(Rel.ARCHIVES, self.uri(ARCHIVES[kind])),) if self.keeps(kind) else ()
 
     def change_list(
         self, from_at: int, until_at: int | None = None, *, is_part: bool = False
     ) -> Document:
-        """Begin a Change List, open unless it has an end, or a part of one (core §12)."""
+        """Return a Change List, or a part, without entries; open unless it ends (core §12)."""
         index = (Link(Rel.INDEX, self.uri(CHANGE_LIST)),) if is_part else ()
         return Document(
             Capability.CHANGE_LIST,
@@ -238,7 +237,7 @@ class SourceDocuments:
         )
 
     def change_list_index(self, closed: list[FinishedDocument], open_from: int) -> Document:
-        """Enumerate the parts of the open period, of which the last is open (core §12.2)."""
+        """Return the index of the open period; its last part is open (core §12.2)."""
         last = Resource(self.uri(OPEN_PART), from_=from_microseconds(open_from))
         return Document(
             Capability.CHANGE_LIST,
@@ -249,7 +248,7 @@ class SourceDocuments:
         )
 
     def resource_list(self, at: int, completed: int, parts: list[str] | None = None) -> Document:
-        """Begin a Resource List, or enumerate its parts if it has any (core §10)."""
+        """Return a Resource List without its entries, or the index of its parts (core §10)."""
         instant = from_microseconds(at)
         return Document(
             Capability.RESOURCE_LIST,
@@ -261,7 +260,7 @@ class SourceDocuments:
         )
 
     def resource_list_part(self, at: int, index: str) -> Document:
-        """Begin a part of a Resource List whose index has this name (core §10.2)."""
+        """Return a part of a Resource List, without entries, for the named index (core §10.2)."""
         links = (self._up, Link(Rel.INDEX, self.uri(index)))
         return Document(Capability.RESOURCE_LIST, at=from_microseconds(at), links=links)
 

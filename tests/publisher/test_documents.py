@@ -200,7 +200,7 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
         assert publisher.wait_published(PATIENCE)
         wall.replace(documents)
         publisher.updated(BASE + "a")
-        eventually(lambda: "tried again" in caplog.text)
+        eventually(lambda: "retrying" in caplog.text)
         link.replace(documents)
     assert [entry.uri for entry in read(publisher, "changelist.xml").resources] == [BASE + "a"]
 

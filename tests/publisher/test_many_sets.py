@@ -261,11 +261,11 @@ class Heard:
         self.names: set[str] = set()
         self.news = asyncio.Event()
 
-    def hear(self, changes: Iterable[tuple[Change, Path]]) -> None:
+    def on_changes(self, changes: Iterable[tuple[Change, Path]]) -> None:
         self.names |= {path.name for _, path in changes}
         self.news.set()
 
-    def miss(self) -> None: ...
+    def on_missed(self) -> None: ...
 
     async def of(self, name: str) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -303,7 +303,7 @@ async def test_a_folder_that_cannot_be_looked_at_keeps_no_other_from_being_watch
 async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rsnotify_publisher.folder.system_watch._LOOK_AGAIN", 50)
+    monkeypatch.setattr("rsnotify_publisher.folder.system_watch._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
     heard = {busy: Heard(), away: Heard()}

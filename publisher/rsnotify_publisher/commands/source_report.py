@@ -1,4 +1,4 @@
-"""How `rsnotify source` shows its status: in a terminal, or as lines."""
+"""Shows the status of `rsnotify source`: in a terminal, or as lines."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LINE_EVERY = 60
 
 
 def totals(status: SourceStatus) -> str:
-    """Write what was recorded, as one line."""
+    """Return the line on resources and changes."""
     resources = counted(status.resources, "resource")
     return f"{resources}, {counted(status.changes, 'change')} recorded since the start"
 
 
 def hub_line(hub: HubStatus) -> str:
-    """Write how far a hub is, as one line."""
+    """Return the line on a hub."""
     many = "more than " if hub.waiting >= MOST_COUNTED else ""
     waiting = many + counted(hub.waiting, "change")
     if hub.reached:
@@ -47,12 +47,11 @@ def hub_line(hub: HubStatus) -> str:
 class SourceReport(Protocol):
     """Shows a status."""
 
-    def show(self, status: SourceStatus) -> None:
-        """Show it."""
+    def show(self, status: SourceStatus) -> None: ...
 
 
 class SourceLineReport:
-    """A line when a hub is reached or not any more, and now and then while something changes."""
+    """Prints a line when a hub becomes reachable or unreachable, and at times while changes come."""
 
     def __init__(self) -> None:
         self._reached: dict[str, bool | None] = {}
@@ -60,7 +59,6 @@ class SourceLineReport:
         self._quiet_for = 0
 
     def show(self, status: SourceStatus) -> None:
-        """Write what there is to say."""
         for hub in status.hubs:
             if hub.reached is not None and hub.reached != self._reached.get(hub.uri):
                 self._reached[hub.uri] = hub.reached
@@ -72,7 +70,7 @@ class SourceLineReport:
 
 
 class SourceTerminalReport:
-    """Lines that renew themselves."""
+    """Shows lines that are updated in place."""
 
     def __init__(self) -> None:
         from rsnotify.runtime.cli.display import live
@@ -80,7 +78,6 @@ class SourceTerminalReport:
         self.live = live("")
 
     def show(self, status: SourceStatus) -> None:
-        """Renew what is shown."""
         from rich.text import Text
 
         lines = [totals(status), *map(hub_line, status.hubs)]
@@ -92,7 +89,7 @@ async def show_status(publishers: Sequence[Publisher], started: asyncio.Event) -
 
     Args:
         publishers: Of each set of resources.
-        started: Is set when all have started.
+        started: Set when all have started.
     """
     reader = StatusReader(publishers)
     await started.wait()

@@ -1,4 +1,4 @@
-"""Files and their URIs: which files of a folder are published, and under which URI."""
+"""Maps files to URIs: which files of a folder are published, and under which URI."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rsnotify_publisher.source_documents import RESERVED
 
 _UNKNOWN = "application/octet-stream"
 
-# What may stand raw in a path (RFC 3986 §3.3) does, so that a URI is the one others write too.
+# Characters that a path allows (RFC 3986 §3.3) are not encoded, as other software does.
 _RAW = "/!$&'()*+,;=:@"
 
 
@@ -24,7 +24,7 @@ def media_type(path: Path) -> str:
 class FileNames:
     """Maps the files below a folder to URIs and back, one to one.
 
-    Hidden files, and those whose name a document has, are not published.
+    Hidden files, and files with the name of a document, are not published.
 
     Args:
         root: The folder.
@@ -36,10 +36,11 @@ class FileNames:
         self.base_url = base_url
 
     def check(self) -> None:
-        """Refuse a folder in which a document's name is taken.
+        """Check that the folder can be published.
 
         Raises:
-            ConfigurationError: It is; or the folder is no folder, or cannot be read.
+            ConfigurationError: It is not a folder, cannot be read, or has a file with the name of
+                a document.
         """
         if not self.root.is_dir():
             raise ConfigurationError(f"{self.root} is not a folder; name one that exists")
@@ -53,16 +54,16 @@ class FileNames:
             )
 
     def uri(self, path: Path) -> str:
-        """Return the URI of a file or folder below the root, whatever bytes its name has."""
+        """Return the URI of a file or folder below the root; its name may have any bytes."""
         relative = os.fsencode(path.relative_to(self.root))
         return self.base_url + quote(relative, safe=_RAW)
 
     def prefix(self, folder: Path) -> str:
-        """Return how the URIs of all files below a folder begin."""
+        """Return the beginning of the URIs of all files below a folder."""
         return self.base_url if folder == self.root else self.uri(folder) + "/"
 
     def path(self, uri: str) -> Path | None:
-        """Return the path that `uri` maps to this URI, if there is one."""
+        """Return the path of a URI; None if no file can have it."""
         if not uri.startswith(self.base_url):
             return None
         return self.path_of(uri[len(self.base_url) :])
@@ -70,7 +71,7 @@ class FileNames:
     def path_of(self, relative: str) -> Path | None:
         """Return the path of a percent-encoded reference below the base URL.
 
-        An encoded slash, a null, and names such as `..` reach nothing.
+        It is None for an encoded slash, a null byte, and names such as `..`.
         """
         parts = [unquote_to_bytes(part) for part in relative.split("/")]
         if any(b"/" in part or b"\0" in part or part == b"" for part in parts):
@@ -79,7 +80,7 @@ class FileNames:
         return path if self.may_be_published(path) else None
 
     def may_be_published(self, path: Path) -> bool:
-        """Whether a path below the root is one that is published, if there is a file."""
+        """Return whether a file at a path below the root would be published."""
         parts = path.relative_to(self.root).parts
         return (
             bool(parts)
@@ -88,11 +89,11 @@ class FileNames:
         )
 
     def is_published(self, path: Path) -> bool:
-        """Whether a path is a file that is published.
+        """Return whether a path is a file that is published.
 
         A file may be a link to another that is published; a folder may not be a link.
         """
-        # os.path answers False where Path raises: for names too long, or not to be looked at.
+        # os.path returns False where Path raises: for names that are too long or not accessible.
         if not (self.may_be_published(path) and os.path.isfile(path)):
             return False
         if path.parent.resolve() != path.parent:

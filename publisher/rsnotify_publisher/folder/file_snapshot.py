@@ -1,4 +1,4 @@
-"""One look at one file: its length, hash and type, and how to tell that it has not changed."""
+"""Reads a file: its length, hash and type, and a validator that shows later changes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from rsnotify_publisher.folder.file_names import media_type
 
 
 class FileSnapshot(Struct, frozen=True):
-    """What was seen.
+    """A file as it was read.
 
     Args:
         resource: The file as a resource, without a change.
-        validator: Equal at the next look if the file has not changed; None when a change
-            could go unseen by it.
+        validator: Stays equal until the file changes; None if a change could leave it equal.
     """
 
     resource: Resource
@@ -29,11 +28,11 @@ class FileSnapshot(Struct, frozen=True):
 
 
 class FileStillChanging(Exception):
-    """The file changed while it was read; it has to be looked at again."""
+    """The file changed while it was read; it has to be read again."""
 
 
 def validator_of(status: os.stat_result) -> str:
-    """Return what tells whether a file has changed, from `os.stat`."""
+    """Return the validator of a file, from `os.stat`."""
     return f"{status.st_size}:{status.st_mtime_ns}"
 
 

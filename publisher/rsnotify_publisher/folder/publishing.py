@@ -1,4 +1,4 @@
-"""Folders being published: each is looked through, started and watched, a few at a time."""
+"""Publishes folders: each is scanned, started and watched, a few at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.startable import close_all
 
-# Threads that begin with folders, and those that look at files for good.
+# Threads that scan folders before the start, and threads that read changed files.
 _OPENERS = 4
 _SCANNERS = 4
 
@@ -25,7 +25,7 @@ _Announce = Callable[[str], None]
 
 
 class PublishingStopped(Exception):
-    """What is looked through for the first time is not needed any more."""
+    """The first scan of a folder is not needed any more."""
 
 
 class FolderPublishing:
@@ -45,14 +45,14 @@ class FolderPublishing:
         self.published = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, say: _Announce) -> None:
-        """Publish until told to stop, and end in order.
+        """Publish until stopped, and end in order.
 
         Args:
-            stop: Is set then.
-            say: Called with a line for each folder that is published, in their order.
+            stop: Set to stop.
+            say: Called with a line for each folder once it is published, in their order.
 
         Raises:
-            RsnotifyError: One cannot be published.
+            RsnotifyError: A folder cannot be published.
         """
         publishing = asyncio.create_task(self._publish(say))
         stopped = asyncio.create_task(stop.wait())
@@ -83,7 +83,7 @@ class FolderPublishing:
         }
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(SystemWatch(watchers).run())
-            await asyncio.sleep(0)  # from now on they are watched, so that no change is missed
+            await asyncio.sleep(0)  # now they are watched, so that no change is missed
             for folder in self._folders:
                 watcher = watchers[folder.names.root]
                 tasks.create_task(self._keep(folder, watcher, openers))
@@ -92,7 +92,7 @@ class FolderPublishing:
     async def _keep(
         self, folder: PublishedFolder, watcher: FolderWatcher, openers: Executor
     ) -> None:
-        """Publish one folder from now on."""
+        """Publish one folder until cancelled."""
         await asyncio.get_running_loop().run_in_executor(openers, self._open, folder)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watcher.run(self._compared[folder.prefix].set))

@@ -1,7 +1,7 @@
-"""Comparing the folder with the journal: what was created, updated and deleted.
+"""Compares a folder with the journal: which files were created, updated and deleted.
 
-A `FolderScanner` belongs to one thread, since it reads the journal by a connection of its own.
-Nothing is taken for deleted unless the system says that it is not there.
+A `FolderScanner` belongs to one thread, since it reads the journal by a connection of its own. A
+file counts as deleted only if the operating system reports that it does not exist.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class FolderScanner:
 
     Args:
         names: The folder and its URIs.
-        journal: What is known of it.
+        journal: The journal of the Source.
     """
 
     def __init__(self, names: FileNames, journal: Journal) -> None:
         self._names = names
         self._journal = journal
-        #: Files that were being written, to be looked at again.
+        #: Files that were being written, to be read again.
         self.unsettled: set[Path] = set()
         self._revalidated: dict[str, str] = {}
 
     def baseline(self, on_file: Callable[[], None]) -> Iterator[Record]:
-        """Look at every file, for an empty journal; `on_file` is called after each."""
+        """Yield every file, for an empty journal; `on_file` is called after each."""
         for path in self.files(self._names.root):
-            look = self._look(path)
-            if look is not None:
-                yield Record(look.resource, look.validator)
+            snapshot = self._read(path)
+            if snapshot is not None:
+                yield Record(snapshot.resource, snapshot.validator)
             on_file()
 
     def files(self, folder: Path) -> Iterator[Path]:
-        """Walk over the published files at any depth; links to folders are not followed."""
+        """Yield the published files at any depth; links to folders are not followed."""
         try:
             entries = list(os.scandir(folder))
         except OSError as error:
@@ -69,10 +69,10 @@ class FolderScanner:
                 yield path
 
     def compare(self, folder: Path) -> Iterator[Record | None]:
-        """Find the changes of every file below a folder, by their validators first.
+        """Yield the changes of all files below a folder; validators are compared first.
 
         Yields:
-            Changes; and None where there is none, so that a caller can pause between files.
+            Changes; and None for a file without a change, so that a caller can pause.
         """
         if not os.path.isdir(self._names.root):
             _log.error("%s is gone; its resources stay as they are", self._names.root)
@@ -87,9 +87,9 @@ class FolderScanner:
             yield self._gone(uri)
 
     def examine(self, paths: Iterable[Path]) -> Iterator[Record | None]:
-        """Find the changes at some paths, which may be files, folders, or gone."""
+        """Yield the changes at some paths, which may be files, folders, or missing."""
         done: set[Path] = set()
-        # In order a folder comes before what is in it, which need not be looked at twice.
+        # In this order a folder comes before its files, which need not be read twice.
         for path in sorted(filter(self._names.may_be_published, paths)):
             if not done.isdisjoint(path.parents):
                 continue
@@ -105,29 +105,29 @@ class FolderScanner:
                 yield from map(self._gone, self._journal.validators(self._names.prefix(path)))
 
     def _changed(self, path: Path, uri: str) -> Record | None:
-        look = self._look(path)
-        if look is None:
+        snapshot = self._read(path)
+        if snapshot is None:
             return None
         known = self._journal.resource(uri)
         if known is None:
-            return self._record(look, ChangeType.CREATED)
-        if known[0].hash != look.resource.hash:
-            return self._record(look, ChangeType.UPDATED)
-        if look.validator is not None and look.validator != known[1]:
-            self._revalidated[uri] = look.validator
+            return self._record(snapshot, ChangeType.CREATED)
+        if known[0].hash != snapshot.resource.hash:
+            return self._record(snapshot, ChangeType.UPDATED)
+        if snapshot.validator is not None and snapshot.validator != known[1]:
+            self._revalidated[uri] = snapshot.validator
         return None
 
-    def note_validators(self) -> None:
-        """Keep the new validators of files that have not changed."""
+    def save_validators(self) -> None:
+        """Save the new validators of files that have not changed."""
         if self._revalidated:
             with self._journal.transaction():
                 for uri, validator in self._revalidated.items():
                     self._journal.revalidate(uri, validator)
             self._revalidated.clear()
 
-    def _record(self, look: FileSnapshot, change: ChangeType) -> Record:
-        # The datetime of the change stands for lastmod, as readers of 1.0 need it.
-        return Record(replace(look.resource, change=change, lastmod=None), look.validator)
+    def _record(self, snapshot: FileSnapshot, change: ChangeType) -> Record:
+        # The datetime of the change becomes lastmod, which readers of 1.0 need.
+        return Record(replace(snapshot.resource, change=change, lastmod=None), snapshot.validator)
 
     def _gone(self, uri: str) -> Record | None:
         path = self._names.path(uri)
@@ -149,9 +149,9 @@ class FolderScanner:
         try:
             return validator_of(path.stat())
         except OSError:
-            return None  # whoever looks closer finds out why
+            return None  # `_read` reports the reason
 
-    def _look(self, path: Path) -> FileSnapshot | None:
+    def _read(self, path: Path) -> FileSnapshot | None:
         try:
             uri = self._names.uri(path)
             check_uri(uri)
@@ -167,4 +167,4 @@ class FolderScanner:
         return None
 
     def _unreadable(self, error: OSError) -> None:
-        _log.warning("%s cannot be read and is passed over: %s", error.filename, error.strerror)
+        _log.warning("%s cannot be read and is skipped: %s", error.filename, error.strerror)

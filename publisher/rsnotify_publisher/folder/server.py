@@ -1,4 +1,4 @@
-"""The files of folders over HTTP, beside the documents that describe them."""
+"""Serves the files of folders over HTTP, beside their documents."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rsnotify_publisher.publisher import Publisher
 from rsnotify_publisher.web import LIVE, path_of, robots, routes
 from rsnotify_publisher.web.responses import Representation, resource_representation, respond
 
-#: Seconds that who asks for a document waits for the first that are written.
+#: Seconds that a request waits until the first documents are written.
 _PATIENCE = 30.0
 
 
 class PublishedFolder(Struct, frozen=True):
-    """A set of resources that are the files of a folder.
+    """A folder as a set of resources.
 
     Args:
         names: The folder and its URIs.
-        publisher: Publishes them.
-        ready: Set once every document is there.
+        publisher: Publishes the files.
+        ready: Set once every document is written.
     """
 
     names: FileNames
@@ -44,11 +44,11 @@ class PublishedFolder(Struct, frozen=True):
 def server(
     source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]
 ) -> web.Application:
-    """Make the application that serves folders and their documents.
+    """Return the application that serves folders and their documents.
 
     Args:
         source: Started by the caller, before or after.
-        folders: All that are its sets.
+        folders: All of its sets.
     """
     app = web.Application()
     by_prefix = {folder.prefix: folder for folder in folders}
@@ -62,13 +62,13 @@ def server(
 
 
 def _folder_of(path: str, by_prefix: Mapping[str, PublishedFolder]) -> PublishedFolder | None:
-    """Return the folder to which a path belongs; the Source Description of several is of none."""
+    """Return the folder to which a path belongs; None for the Source Description of several."""
     ends = [number for number, letter in enumerate(path, 1) if letter == "/"]
     return next((by_prefix[path[:end]] for end in ends if path[:end] in by_prefix), None)
 
 
 def _once_ready(route: web.RouteDef, folder: PublishedFolder) -> web.RouteDef:
-    """Let who asks for a document of a folder wait until all are there, rather than miss one."""
+    """Let requests for the documents of a folder wait until all are written."""
     ready = folder.ready
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -87,24 +87,24 @@ def _files(folder: PublishedFolder) -> Handler:
     headers = LIVE | {hdrs.LINK: link_header(folder.publisher)}
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        # The path as it was sent: decoded, an escaped slash would look like a real one.
+        # The undecoded path: in a decoded one an escaped slash would look like a real one.
         sent = request.raw_path.partition("?")[0]
         path = names.path_of(sent[len(folder.prefix) :])
         if path is None:
             raise web.HTTPNotFound
 
-        def hold() -> Representation:
+        def load() -> Representation:
             if not names.is_published(path):
                 raise FileNotFoundError
             return resource_representation(path)
 
-        return await respond(request, hold, headers | {hdrs.CONTENT_TYPE: media_type(path)})
+        return await respond(request, load, headers | {hdrs.CONTENT_TYPE: media_type(path)})
 
     return handle
 
 
 def _robots(source: Publisher | SourceDescription, folders: Sequence[PublishedFolder]) -> Handler:
-    """Serve the robots.txt of the folder at the root, if it has one, else ours."""
+    """Serve the robots.txt of the folder at the root, if it has one, or else a generated one."""
     ours = robots(source)
     root = next((folder for folder in folders if folder.prefix == "/"), None)
     if root is None:

@@ -1,4 +1,4 @@
-"""Hearing of changes in any number of folders from the system, which gives watches sparingly."""
+"""Watches any number of folders by one watch of the operating system, which allows only a few."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _log = logging.getLogger("rsnotify.source")
 # Milliseconds: how long a burst of reports is gathered, and the quiet that ends it sooner.
 _GATHER = 40
 _QUIET = 5
-# Milliseconds after which it is looked whether all folders are still there.
-_LOOK_AGAIN = 5_000
+# Milliseconds between two checks that all folders exist.
+_CHECK_FOLDERS_EVERY = 5_000
 # Seconds.
 _RETRY = Retry(first=0.2, most=60.0)
 
 
 class FolderListener(Protocol):
-    """Who wants to hear of a folder."""
+    """Is notified of the changes of a folder."""
 
-    def hear(self, changes: Iterable[tuple[Change, Path]]) -> None:
-        """Take what the system reports."""
+    def on_changes(self, changes: Iterable[tuple[Change, Path]]) -> None:
+        """Handle changes that the system reports."""
 
-    def miss(self) -> None:
-        """Take note that something may not have been reported."""
+    def on_missed(self) -> None:
+        """Handle that changes may not have been reported."""
 
 
 class SystemWatch:
-    """One watch over all folders, as each system process may have only some dozens.
+    """One watch over all folders, since the system allows a process only some dozens.
 
     Args:
-        listeners: Who wants to hear, by the folder.
+        listeners: By their folders.
     """
 
     def __init__(self, listeners: Mapping[Path, FolderListener]) -> None:
@@ -49,16 +49,16 @@ class SystemWatch:
         self._random = Random()
 
     async def run(self) -> None:
-        """Listen until cancelled; the first turn of the loop installs the watch.
+        """Watch until cancelled; the first iteration of the event loop installs the watch.
 
-        What breaks it, such as a name that is no text, is got over.
+        After an error, such as a name that is not text, the folders are watched again.
         """
         failures = 0
         while True:
             try:
                 async for changes in self._watch(self._folders()):
                     failures = 0
-                    self._tell(changes)
+                    self._notify(changes)
             except (OSError, RuntimeError, ExceptionGroup) as error:
                 _log.warning(
                     "watching %s was interrupted; all is compared instead: %s",
@@ -67,46 +67,46 @@ class SystemWatch:
                 )
             failures += 1
             await asyncio.sleep(_RETRY.delay(failures, self._random))
-            # It is being watched again before a comparison gets its turn of the loop.
+            # The folders are watched again before a comparison begins.
             for listener in self._listeners.values():
-                listener.miss()
+                listener.on_missed()
 
-    async def _watch(self, there: Set[Path]) -> AsyncIterator[set[tuple[Change, str]]]:
-        """Give what is reported, until a folder comes or goes."""
+    async def _watch(self, folders: Set[Path]) -> AsyncIterator[set[tuple[Change, str]]]:
+        """Yield the reported changes, until a folder is created or deleted."""
         watching = awatch(
-            *there,
+            *folders,
             watch_filter=None,
             debounce=_GATHER,
             step=_QUIET,
-            rust_timeout=_LOOK_AGAIN,
+            rust_timeout=_CHECK_FOLDERS_EVERY,
             yield_on_timeout=True,
             ignore_permission_denied=True,
         )
         clock = asyncio.get_running_loop().time
-        due = clock() + _LOOK_AGAIN / 1000
+        due = clock() + _CHECK_FOLDERS_EVERY / 1000
         async with aclosing(watching):
             async for changes in watching:
                 if changes:
                     yield changes
-                if clock() >= due:  # where others are never quiet, too
-                    if self._folders() != there:
+                if clock() >= due:  # also while other folders change all the time
+                    if self._folders() != folders:
                         return
-                    due = clock() + _LOOK_AGAIN / 1000
+                    due = clock() + _CHECK_FOLDERS_EVERY / 1000
 
     def _folders(self) -> set[Path]:
-        # This raises nothing: one folder that cannot be looked at must not end the watch over all.
+        # This raises nothing: one folder that is not accessible must not end the watch over all.
         return {folder for folder in self._listeners if os.path.isdir(folder)}
 
-    def _tell(self, changes: Iterable[tuple[Change, str]]) -> None:
-        """Tell each what is of its folder; one may be in a hidden folder of another."""
+    def _notify(self, changes: Iterable[tuple[Change, str]]) -> None:
+        """Notify each listener of its folder, which may be in a hidden folder of another."""
         of_each: dict[Path, list[tuple[Change, Path]]] = {}
         for change, name in changes:
             path = Path(name)
             for folder in (path, *path.parents):
                 if folder in self._listeners:
                     of_each.setdefault(folder, []).append((change, path))
-        for folder, told in of_each.items():
-            self._listeners[folder].hear(told)
+        for folder, found in of_each.items():
+            self._listeners[folder].on_changes(found)
 
     def _named(self) -> str:
         first = next(iter(self._listeners), None)

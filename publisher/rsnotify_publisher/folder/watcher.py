@@ -1,8 +1,8 @@
-"""Publishing a folder as it changes.
+"""Publishes the changes of a folder.
 
-What the system reports is examined at once. Since reports can be missed (a file written
+Changes that the system reports are examined at once. Since reports can be missed (a file written
 before its new folder is watched, a queue that overflows), the whole folder is also compared
-with the journal now and then, in slices, so that reports need not wait for it.
+with the journal at intervals, in slices, so that reports need not wait for it.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _SHARE = 0.05
 
 
 class FolderWatcher:
-    """Publishes the changes of a folder, of which it is told.
+    """Records the changes of a folder; a listener of its watch.
 
     Args:
         names: The folder and its URIs.
         publisher: Records the changes; started by the caller.
-        turns: Looks at files, one thing after the other, so that the event loop never waits for
+        executor: Reads files, one task after the other, so that the event loop never waits for
             a disk. It is shut down at the end.
     """
 
-    def __init__(self, names: FileNames, publisher: Publisher, turns: Executor) -> None:
+    def __init__(self, names: FileNames, publisher: Publisher, executor: Executor) -> None:
         self._names = names
         self._publisher = publisher
-        self._turns = turns
-        self._turn = asyncio.Lock()
+        self._executor = executor
+        self._lock = asyncio.Lock()
         self._paths: set[Path] = set()
         self._reported = asyncio.Event()
         self._missed = asyncio.Event()
 
     async def run(self, on_compared: Callable[[], None]) -> None:
-        """Publish until cancelled. To be begun when the folder is watched already.
+        """Publish until cancelled; the folder must be watched already.
 
         Args:
-            on_compared: Called when everything that changed before has been recorded.
+            on_compared: Called when all earlier changes have been recorded.
         """
         journal = await self._in_thread(self._publisher.source.open_journal)
         self._scanner = FolderScanner(self._names, journal)
@@ -72,18 +72,16 @@ class FolderWatcher:
                 await self._compare_regularly()
         finally:
             await self._in_thread(journal.close)
-            self._turns.shutdown()
+            self._executor.shutdown()
 
-    def hear(self, changes: Iterable[tuple[Change, Path]]) -> None:
-        """Take what the system reports, soon."""
+    def on_changes(self, changes: Iterable[tuple[Change, Path]]) -> None:
         for change, path in changes:
             self._report(path)
             if change is Change.added and os.path.isdir(path):
-                # What was put into it before it was watched is not reported.
+                # Files created in it before it was watched are not reported.
                 self._report_later(path)
 
-    def miss(self) -> None:
-        """Compare the folder, since something may not have been reported."""
+    def on_missed(self) -> None:
         self._missed.set()
 
     def _report(self, path: Path) -> None:
@@ -119,21 +117,21 @@ class FolderWatcher:
             pass
 
     async def _publish(self, found: Iterator[Record | None]) -> bool:
-        """Record a slice of what is found; True at the end."""
-        async with self._turn:
+        """Record a slice of the changes found; return True at the end."""
+        async with self._lock:
             try:
-                records, ended = await self._in_thread(lambda: self._take(found))
+                records, ended = await self._in_thread(lambda: self._next_slice(found))
                 if records:
                     await self._publisher.arecord(records)
             except RsnotifyError as error:
-                _log.error("changes could not be recorded, and are looked for again: %s", error)
+                _log.error("changes could not be recorded; retrying: %s", error)
                 return True
         for path in self._scanner.unsettled:
             self._report_later(path)
         self._scanner.unsettled.clear()
         return ended
 
-    def _take(self, found: Iterator[Record | None]) -> tuple[list[Record], bool]:
+    def _next_slice(self, found: Iterator[Record | None]) -> tuple[list[Record], bool]:
         until = time.monotonic() + _SLICE
         records: list[Record] = []
         ended = True
@@ -143,8 +141,8 @@ class FolderWatcher:
             if time.monotonic() > until:
                 ended = False
                 break
-        self._scanner.note_validators()
+        self._scanner.save_validators()
         return records, ended
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._turns, work)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)

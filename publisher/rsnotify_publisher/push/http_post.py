@@ -1,7 +1,7 @@
-"""Feeding a hub over HTTP: fragments are posted, or the hub is pinged and fetches the channel.
+"""Feeds a hub over HTTP: posts fragments, or pings the hub, which then fetches the channel.
 
-WebSub §7 leaves open how a publisher tells a hub of new content. Hubs of others often accept only
-the form `hub.mode=publish`; such a hub refuses the first fragment, and is pinged from then on.
+WebSub §7 leaves open how a publisher notifies a hub. Other hubs often accept only the form
+`hub.mode=publish`; such a hub refuses the first fragment, and is pinged from then on.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from rsnotify.format.vocabulary import Rel
 from rsnotify_publisher.hubs import Hub, HubFailure
 from rsnotify_publisher.push.fragments import FragmentSource
 
-ANSWER_WITHIN = 30.0
-# How a hub answers a request that is none of the forms that it knows.
+RESPONSE_TIMEOUT = 30.0
+# Status codes of a hub that does not accept requests of this form.
 _NO_FORM = frozenset({400, 405, 406, 411, 415, 422, 501})
-# Client errors that say nothing of the request itself.
+# Client errors that do not depend on the request.
 _TRANSIENT = frozenset({408, 421, 423, 425, 429})
 
 
@@ -29,28 +29,28 @@ async def feed_by_post(hub: Hub, topic: str, feed: FragmentSource) -> None:
     Args:
         hub: The hub.
         topic: The URI of the channel.
-        feed: What to send.
+        feed: The fragments to send.
 
     Raises:
         HubFailure: The hub refused something.
         ClientError: It cannot be reached.
     """
-    timeout = aiohttp.ClientTimeout(total=ANSWER_WITHIN)
+    timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT)
     async with (
         aiohttp.ClientSession(headers=hub.headers, timeout=timeout) as session,
         aclosing(feed.fragments()) as fragments,
     ):
-        way = _Posting(session, hub, topic)
+        requests = _HubRequests(session, hub, topic)
         is_pinged = False
         fetched = None
         async for fragment in fragments:
-            refusal = None if is_pinged else await way.post(fragment.body)
+            refusal = None if is_pinged else await requests.post(fragment.body)
             if is_pinged or refusal is not None:
                 last = fragment.from_ if fragment.is_heartbeat else fragment.until
                 if fetched is None or last > fetched:
-                    # Before the documents have the change, the hub would fetch them for nothing.
+                    # Until the documents have the change, the hub would fetch them in vain.
                     fetched = await feed.documented(last)
-                    if (failure := await way.ping()) is not None:
+                    if (failure := await requests.ping()) is not None:
                         raise failure if refusal is None or failure.remedy is None else refusal
             if refusal is not None:
                 feed.pinged(hub.uri, refusal.reason)
@@ -58,7 +58,7 @@ async def feed_by_post(hub: Hub, topic: str, feed: FragmentSource) -> None:
             feed.accepted(fragment.until)
 
 
-class _Posting:
+class _HubRequests:
     """Requests to one hub on one channel."""
 
     def __init__(self, session: aiohttp.ClientSession, hub: Hub, topic: str) -> None:
@@ -82,7 +82,7 @@ class _Posting:
         return refusal
 
     async def ping(self) -> HubFailure | None:
-        """Ask the hub to fetch the channel; return why it does not."""
+        """Request the hub to fetch the channel; return why it does not."""
         # WebSub names the field `hub.topic`, PubSubHubbub 0.4 `hub.url`; hubs read either.
         form = {"hub.mode": "publish", "hub.topic": self._topic, "hub.url": self._topic}
         _, refusal = await self._send(aiohttp.FormData(form), {})
@@ -97,15 +97,15 @@ class _Posting:
             status = response.status
             if 200 <= status < 300:
                 return status, None
-            said = (await response.content.read(200)).decode(errors="replace").strip()
+            text = (await response.content.read(200)).decode(errors="replace").strip()
             after = response.headers.get("Retry-After", "")
-            reason = f"it answered {status} {response.reason}: {said}".rstrip(": ")
-            place = response.headers.get("Location", "")
+            reason = f"it answered {status} {response.reason}: {text}".rstrip(": ")
+            location = response.headers.get("Location", "")
             return status, HubFailure(
                 self._hub.uri,
                 reason,
                 float(after) if after.isascii() and after.isdigit() else 0.0,
-                remedy=remedy(self._hub, self._topic, status, place),
+                remedy=remedy(self._hub, self._topic, status, location),
             )
 
 
@@ -115,7 +115,7 @@ def remedy(hub: Hub, topic: str, status: int, location: str = "") -> str | None:
     Args:
         hub: The hub.
         topic: The URI of the channel.
-        status: What the hub answered.
+        status: The status of the hub's response.
         location: Where it redirected to.
     """
     if status in (401, 403):

@@ -1,7 +1,7 @@
-"""Fragments to an MQTT broker, with a hub behind it or none (docs/mqtt.md).
+"""Publishes fragments at an MQTT broker, with or without a hub behind it (docs/mqtt.md).
 
-A broker does not say how far it has come, so the Source's own note counts: what the broker has
-acknowledged, in the order in which it was sent.
+A broker does not report its cursor, so the Source's own counts: what the broker has acknowledged,
+in the order in which it was sent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def feed_by_mqtt(hub: Hub, topic: str, feed: FragmentSource) -> None:
     Args:
         hub: The broker.
         topic: The URI of the channel.
-        feed: What to send.
+        feed: The fragments to send.
 
     Raises:
         Unavailable: Always, in the end.
@@ -67,6 +67,6 @@ async def _confirm(sent: _Sent, feed: FragmentSource) -> None:
         except ConnectionRefused as error:
             if not error.too_large:
                 raise
-            # No later try can do better; Destinations see the gap and read the Change List.
+            # A retry cannot succeed; Destinations detect the gap and read the Change List.
             _log.warning("a fragment was left out: %s", error)
         feed.accepted(fragment.until)

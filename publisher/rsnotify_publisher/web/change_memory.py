@@ -1,9 +1,8 @@
-"""The change memory: what changed since an instant, a page at a time (early draft §4.1).
+"""The change memory: the changes since an instant, a page at a time (early draft §4.1).
 
-A page is a standard Change List. One that has a page behind it is closed, and its `until` is
-where that page begins; the last one is open, and what it links to as `next` is empty until
-something changes. Recent changes come from the journal, older ones from the closed Change
-Lists, and a page never reads more than one of the two.
+A page is a standard Change List. A page that has a next one is closed, and the next one begins at
+its `until`. The last page is open, and its `next` is empty until something changes. Recent changes
+are read from the journal, older ones from the closed Change Lists; a page reads only one of them.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.source_context import SourceContext
 from rsnotify_publisher.source_documents import CAPABILITY_LIST, CHANGE_MEMORY, RESOURCE_LIST
 
-#: Changes in a page, where the client does not say.
+#: Changes in a page, unless the client sets a limit.
 USUAL_LIMIT = 1_000
 _MOST = 10_000
 
 
 class ChangesForgotten(LookupError):
-    """What changed since the instant is no longer known; the text says what to do instead."""
+    """The changes since the instant are no longer known; the text says what to do instead."""
 
 
 class SourceChangeMemory:
-    """Answers what changed.
+    """Returns pages of changes.
 
     Args:
-        source: Whose changes they are.
+        source: The Source.
     """
 
     def __init__(self, source: SourceContext) -> None:
@@ -41,11 +40,11 @@ class SourceChangeMemory:
         self._documents = source.documents
 
     def page(self, since: int | None, limit: int = USUAL_LIMIT) -> Document:
-        """Make the page of changes later than an instant.
+        """Return the page of changes later than an instant.
 
         Args:
             since: The instant (µs); None for the earliest that is known.
-            limit: How many changes at most. There are fewer where a closed list ends.
+            limit: Largest number of changes. There are fewer if a closed list ends.
 
         Raises:
             Forgotten: The journal and the closed lists begin later.
@@ -85,7 +84,7 @@ class SourceChangeMemory:
     def _document(
         self, since: int, changes: list[Resource], end: int | None, limit: int
     ) -> Document:
-        """Put a page together; `end` is where it is closed, if it is."""
+        """Return a page; closed if it has an `end`."""
         links = [Link(Rel.UP, self._documents.uri(CAPABILITY_LIST))]
         if end is not None:
             links.append(Link(Rel.NEXT, self._uri(end, limit)))

@@ -1,7 +1,4 @@
-"""Deciding how a request is answered: conditions (RFC 9110 §13) and byte ranges (§14).
-
-Nothing is read or sent here: the representation's version comes in, the decision goes out.
-"""
+"""Decides how to respond to conditional requests (RFC 9110 §13) and ranges (§14), without I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _GZIP = re.compile(r"\s*(gzip|x-gzip|\*)\s*(?:;\s*q\s*=\s*([\d.]+)\s*)?", re.IGN
 
 
 class RepresentationVersion(Struct, frozen=True):
-    """What conditions are about.
+    """The version of a representation, to which conditions refer.
 
     Args:
         tag: A strong entity tag, without quotes: other bytes have another one.
@@ -31,16 +28,16 @@ class RepresentationVersion(Struct, frozen=True):
     length: int | None
 
     def last_modified(self, now: float) -> int:
-        """Return the Last-Modified that is told now, in whole seconds.
+        """Return the Last-Modified to send, in whole seconds.
 
-        What was modified within this second may be modified again within it. It is told to
-        be a second older, so that no one who asks by date takes the first for the second.
+        A representation that was modified within this second may be modified again within it. It
+        gets a date one second older, so that clients can distinguish the two by date.
         """
         return min(int(self.modified), int(now) - 1)
 
 
 class ConditionalResponse(Struct, frozen=True):
-    """How to answer.
+    """How to respond.
 
     Args:
         status: 200, 206, 304, 412 or 416.
@@ -56,7 +53,7 @@ class ConditionalResponse(Struct, frozen=True):
 def decide(
     request: web.BaseRequest, version: RepresentationVersion, now: float
 ) -> ConditionalResponse:
-    """Decide how a GET or HEAD is answered, in the order of RFC 9110 §13.2.2."""
+    """Return how to respond to a GET or HEAD, by the order of RFC 9110 §13.2.2."""
     modified = int(version.modified)
     if (match := request.if_match) is not None:
         if not _matches(match, version.tag, weak=False):
@@ -80,7 +77,7 @@ def _matches(tags: tuple[ETag, ...], tag: str, *, weak: bool) -> bool:
 
 
 def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, now: float) -> bool:
-    """Whether the client's part is one of this version (RFC 9110 §13.1.5)."""
+    """Return whether the range is one of this version (RFC 9110 §13.1.5)."""
     condition = headers.get(hdrs.IF_RANGE, "").strip()
     if not condition:
         return True
@@ -94,7 +91,7 @@ def _range_applies(headers: Mapping[str, str], version: RepresentationVersion, n
 
 
 def _range(header: str, length: int) -> ConditionalResponse:
-    """Read a range. Several at once, and what makes no sense, are answered with everything."""
+    """Parse a range. Several ranges, and invalid ones, get the whole representation."""
     match = _RANGE.fullmatch(header)
     first, last = match.groups() if match else ("", "")
     if first and last and int(last) < int(first):
@@ -109,7 +106,7 @@ def _range(header: str, length: int) -> ConditionalResponse:
 
 
 def accepts_gzip(headers: Mapping[str, str]) -> bool:
-    """Whether a client says that it reads gzip (RFC 9110 §12.5.3)."""
+    """Return whether a client accepts gzip (RFC 9110 §12.5.3)."""
     weights = {}
     for part in headers.get(hdrs.ACCEPT_ENCODING, "").split(","):
         if match := _GZIP.fullmatch(part):

@@ -1,7 +1,7 @@
-"""Sending what is held, as the client wants it: whole, in part, compressed, or not at all.
+"""Sends representations as the client requests them: whole, in part, compressed, or not at all.
 
-Reading, compressing and inflating go on in threads, a piece at a time, so that a long document
-costs neither memory nor the patience of the event loop.
+Reading, compressing and inflating run in threads, a piece at a time, so that a long document
+neither occupies memory nor blocks the event loop.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from rsnotify_publisher.web.conditions import RepresentationVersion, accepts_gzi
 
 _log = logging.getLogger("rsnotify.publisher")
 _PIECE = 256 * 1024
-#: Below this many bytes an answer fits into one packet anyway.
+#: A response with fewer bytes than this fits into one packet anyway.
 _WORTH_COMPRESSING = 1_400
 _GZIP_WINDOW = 31
 _GZIP_LEVEL = 2  # lists are so repetitive that more effort makes them hardly smaller
 
 
 class Representation(Struct):
-    """Bytes that may be sent.
+    """Bytes that can be sent.
 
     Args:
         tag: Differs whenever the bytes do.
         modified: When they were last modified, in seconds since 1970.
-        length: How many there are.
+        length: How many bytes there are.
         read: Reads a part of them, from a start to a stop, in pieces.
         close: Called at the end.
-        is_gzip: Whether they are the document compressed.
+        is_gzip: Whether they are the compressed document.
     """
 
     tag: str
@@ -57,9 +57,9 @@ def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
     """Open a file.
 
     Raises:
-        OSError: It cannot be read, or is no file.
+        OSError: It cannot be read, or is not a file.
     """
-    file = open(path, "rb")  # noqa: SIM115 - closed by whoever holds it
+    file = open(path, "rb")  # noqa: SIM115 - closed by the caller of `close`
     status = os.fstat(file.fileno())
     tag = f"{status.st_mtime_ns:x}-{status.st_size:x}"
 
@@ -72,21 +72,21 @@ def file_representation(path: Path, *, is_gzip: bool = False) -> Representation:
 def resource_representation(path: Path) -> Representation:
     """Open a file that others may write at any time.
 
-    Its entity tag is made of its size and its time of modification, which prove nothing while the
-    file system's clock has not moved on (RFC 9110 §8.8.1): until then each answer has a tag of its
-    own, so that no later request is answered by 304.
+    The entity tag is made of size and modification time, which prove nothing until the clock of
+    the file system has moved on (RFC 9110 §8.8.1). Until then each response has another tag, so
+    that no later request gets a 304.
 
     Raises:
-        OSError: It cannot be read, or is no file.
+        OSError: It cannot be read, or is not a file.
     """
-    held = file_representation(path)
-    if time.time() - held.modified < TICK:
-        held.tag += f"-{time.time_ns():x}"
-    return held
+    representation = file_representation(path)
+    if time.time() - representation.modified < TICK:
+        representation.tag += f"-{time.time_ns():x}"
+    return representation
 
 
 def memory_representation(tag: str, modified: float, chunks: Sequence[bytes]) -> Representation:
-    """Hold what is in memory already."""
+    """Return a representation of bytes in memory."""
 
     def read(start: int, stop: int) -> Iterator[bytes]:
         return _gather(_part(chunks, start, stop))
@@ -96,25 +96,25 @@ def memory_representation(tag: str, modified: float, chunks: Sequence[bytes]) ->
 
 async def respond(
     request: web.Request,
-    hold: Callable[[], Representation],
+    load: Callable[[], Representation],
     headers: Mapping[str, str],
     *,
     compressible: bool = False,
 ) -> web.StreamResponse:
-    """Answer a GET or HEAD.
+    """Respond to a GET or HEAD.
 
     Args:
         request: The request.
-        hold: Makes what is sent; called in a thread.
-        headers: What every answer says, also 304.
-        compressible: Whether it may be compressed on its way.
+        load: Returns the representation; called in a thread.
+        headers: Of every response, also of a 304.
+        compressible: Whether the response may be compressed.
 
     Raises:
-        HTTPNotFound: `hold` raised OSError.
-        HTTPServiceUnavailable: It raised StorageError.
+        HTTPNotFound: `load` raised OSError.
+        HTTPServiceUnavailable: `load` raised StorageError.
     """
     try:
-        reply = await asyncio.to_thread(_prepare, request, hold, headers, compressible)
+        reply = await asyncio.to_thread(_prepare, request, load, headers, compressible)
     except OSError:
         raise web.HTTPNotFound from None
     except StorageError as error:
@@ -129,7 +129,7 @@ async def respond(
 
 
 class _Form(Struct):
-    """What is held, in the one form that suits the client."""
+    """A representation in the content coding for the client."""
 
     version: RepresentationVersion
     length: int | None
@@ -138,7 +138,7 @@ class _Form(Struct):
 
 
 class _Reply(Struct):
-    """What is sent: a body, or the pieces of a long one."""
+    """A response: a body, or the pieces of a long one."""
 
     status: int
     headers: dict[str, str]
@@ -148,62 +148,66 @@ class _Reply(Struct):
     length: int | None = None
 
 
-def _choose(request: web.Request, held: Representation, compressible: bool) -> _Form:
-    # A range is one of bytes that are kept, not of what is made of them on the way.
+def _choose(request: web.Request, representation: Representation, compressible: bool) -> _Form:
+    # A range refers to stored bytes, not to bytes that are compressed for the response.
     gzip = accepts_gzip(request.headers)
-    plain = RepresentationVersion(held.tag, held.modified, held.length)
-    compressed = RepresentationVersion(
-        f"{held.tag}-gzip", held.modified, held.length if held.is_gzip else None
+    plain = RepresentationVersion(
+        representation.tag, representation.modified, representation.length
     )
-    if held.is_gzip and gzip:
-        return _Form(compressed, held.length, True, held.read)
-    if held.is_gzip:
-        version = RepresentationVersion(held.tag, held.modified, None)
-        return _Form(version, None, False, lambda *part: _inflate(held.read(*part)))
-    worthwhile = compressible and held.length >= _WORTH_COMPRESSING
+    compressed = RepresentationVersion(
+        f"{representation.tag}-gzip",
+        representation.modified,
+        representation.length if representation.is_gzip else None,
+    )
+    if representation.is_gzip and gzip:
+        return _Form(compressed, representation.length, True, representation.read)
+    if representation.is_gzip:
+        version = RepresentationVersion(representation.tag, representation.modified, None)
+        return _Form(version, None, False, lambda *part: _inflate(representation.read(*part)))
+    worthwhile = compressible and representation.length >= _WORTH_COMPRESSING
     if worthwhile and gzip and hdrs.RANGE not in request.headers:
-        return _Form(compressed, None, True, lambda *part: _deflate(held.read(*part)))
-    return _Form(plain, held.length, False, held.read)
+        return _Form(compressed, None, True, lambda *part: _deflate(representation.read(*part)))
+    return _Form(plain, representation.length, False, representation.read)
 
 
 def _prepare(
     request: web.Request,
-    hold: Callable[[], Representation],
+    load: Callable[[], Representation],
     headers: Mapping[str, str],
     compressible: bool,
 ) -> _Reply:
-    """Decide, and read what fits into one piece."""
-    held = hold()
+    """Decide how to respond, and read the first piece."""
+    representation = load()
     try:
-        form = _choose(request, held, compressible)
+        form = _choose(request, representation, compressible)
         now = time.time()
         decision = decide(request, form.version, now)
-        told = _describe(form, now, varies=compressible or held.is_gzip)
-        reply = _Reply(decision.status, {**headers, **told}, held.close)
+        own = _headers(form, now, varies=compressible or representation.is_gzip)
+        reply = _Reply(decision.status, {**headers, **own}, representation.close)
         if decision.status == 416:
-            reply.headers[hdrs.CONTENT_RANGE] = f"bytes */{held.length}"
+            reply.headers[hdrs.CONTENT_RANGE] = f"bytes */{representation.length}"
         if decision.status in (200, 206):
-            _begin(reply, form, decision.start, held.length, decision.stop)
+            _begin(reply, form, decision.start, representation.length, decision.stop)
     except BaseException:
-        held.close()
+        representation.close()
         raise
     return reply
 
 
-def _describe(form: _Form, now: float, *, varies: bool) -> dict[str, str]:
-    told: dict[str, str] = {
+def _headers(form: _Form, now: float, *, varies: bool) -> dict[str, str]:
+    headers: dict[str, str] = {
         hdrs.ETAG: f'"{form.version.tag}"',
         hdrs.LAST_MODIFIED: formatdate(form.version.last_modified(now), usegmt=True),
     }
     if varies:
-        told[hdrs.VARY] = hdrs.ACCEPT_ENCODING
+        headers[hdrs.VARY] = hdrs.ACCEPT_ENCODING
     if form.version.length is not None:
-        told[hdrs.ACCEPT_RANGES] = "bytes"
-    return told
+        headers[hdrs.ACCEPT_RANGES] = "bytes"
+    return headers
 
 
 def _begin(reply: _Reply, form: _Form, start: int, whole: int, stop: int | None) -> None:
-    """Read the first pieces; there is no need to stream if that was all."""
+    """Read the first pieces; stream only if there are more."""
     if form.is_gzip:
         reply.headers[hdrs.CONTENT_ENCODING] = "gzip"
     reply.length = form.length
@@ -238,7 +242,7 @@ async def _send(
         await response.write(piece)
         sent += len(piece)
     if sent < (response.content_length or 0) and request.transport is not None:
-        # The file was cut short meanwhile: only a broken connection tells the client so.
+        # The file was truncated meanwhile: only a broken connection shows that to the client.
         request.transport.abort()
 
 
@@ -258,7 +262,7 @@ def _part(chunks: Sequence[bytes], start: int, stop: int) -> Iterator[bytes]:
 
 
 def _gather(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Make pieces worth a write of many small chunks."""
+    """Join small chunks to pieces that are worth a write."""
     waiting: list[bytes] = []
     size = 0
     for chunk in chunks:
