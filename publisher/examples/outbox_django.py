@@ -1,4 +1,4 @@
-"""Django: a document and the news of it are committed together, or not at all.
+"""Django: a document and its change are committed together, or not at all.
 
     python publisher/examples/outbox_django.py postgresql://localhost/example
 
@@ -25,8 +25,8 @@ from rsnotify_publisher.outbox.postgresql import PostgreSQLQueue
 BASE = "https://source.example/data/"
 DATABASE = sys.argv[1]
 given = conninfo_to_dict(DATABASE)
-place = {"NAME": given["dbname"], "HOST": given.get("host"), "PORT": given.get("port")}
-default = {"ENGINE": "django.db.backends.postgresql", "USER": given.get("user"), **place}
+server = {"NAME": given["dbname"], "HOST": given.get("host"), "PORT": given.get("port")}
+default = {"ENGINE": "django.db.backends.postgresql", "USER": given.get("user"), **server}
 settings.configure(DATABASES={"default": default}, ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"])
 django.setup()
 
@@ -40,13 +40,13 @@ class StoredDocument(models.Model):
     body = models.TextField()
 
     class Meta:
-        """Which application it belongs to."""
+        """The application of the model."""
 
         app_label = "example"
 
 
 def put(request: HttpRequest, name: str) -> HttpResponse:
-    """Keep a document, and tell of it."""
+    """Store a document, and record the change."""
     with transaction.atomic():
         StoredDocument(name, request.body.decode()).save()
         outbox.updated(connection, BASE + name, length=len(request.body))
@@ -59,7 +59,7 @@ urlpatterns = [path("<str:name>", put)]
 
 
 def main() -> None:
-    """Put three documents, one of which is refused, and show what is published."""
+    """Put three documents, of which the second is refused, and print the published changes."""
     from django.test import Client
 
     with connection.schema_editor() as editor:

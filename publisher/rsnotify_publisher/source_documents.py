@@ -134,7 +134,7 @@ class SourceDocuments:
 
     @property
     def framework_entries(self) -> tuple[Resource, ...]:
-        """The entry for the channel for notices in the Source Description, if options ask for it."""
+        """The entry of the channel for notices in the Source Description, if it is wanted."""
         if self.framework is None or not self.options.framework_url:
             return ()
         return (self.framework.entry,)

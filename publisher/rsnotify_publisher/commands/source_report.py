@@ -51,7 +51,7 @@ class SourceReport(Protocol):
 
 
 class SourceLineReport:
-    """Prints a line when a hub becomes reachable or unreachable, and at times while changes come."""
+    """Prints a line when a hub becomes (un)reachable, and each minute with new changes."""
 
     def __init__(self) -> None:
         self._reached: dict[str, bool | None] = {}

@@ -1,8 +1,8 @@
-"""Resource Dumps and Change Dumps: packages, their manifests, and the documents (core §11, §13).
+"""Writes Resource Dumps and Change Dumps: packages, manifests, and documents (core §11, §13).
 
-Entries and contents go in; finished files in a folder come out, with a list of what was
-written. Where the entries come from, when a dump is written and how long it is kept are
-decided elsewhere. Memory does not grow with what is packed.
+The input are entries and contents, the output are files in a folder. Which entries, when a dump is
+written, and how long it is kept is decided in `documents.source_dumps`. Memory does not grow with
+the size of a dump.
 """
 
 from __future__ import annotations

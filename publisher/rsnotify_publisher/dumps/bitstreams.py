@@ -1,4 +1,4 @@
-"""The bitstreams that go into packages, opened one at a time, just before each is copied."""
+"""Opens the bitstreams for packages one at a time, just before each is copied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Bitstream(Struct, frozen=True):
 
     Args:
         file: Readable and seekable.
-        size: Bytes of it that count; a file may grow while it is read.
+        size: Number of bytes to read; a file may grow meanwhile.
     """
 
     file: BinaryIO
@@ -40,10 +40,10 @@ EntryBitstream = tuple[Resource, Bitstream | None]
 
 @contextmanager
 def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
-    """Open what an `EntryContent` gave; None if there is nothing.
+    """Open what an `EntryContent` returned; None if there is no content.
 
     Raises:
-        OSError: The file is there and cannot be read.
+        OSError: The file exists and cannot be read.
     """
     if isinstance(found, bytes):
         yield Bitstream(io.BytesIO(found), len(found))
@@ -59,12 +59,12 @@ def opened(found: bytes | Path | None) -> Iterator[Bitstream | None]:
 def _open(path: Path) -> BinaryIO | None:
     try:
         return open(path, "rb")
-    except (FileNotFoundError, NotADirectoryError):  # removed since it was asked for
+    except (FileNotFoundError, NotADirectoryError):  # deleted meanwhile
         return None
 
 
 def chunks(bitstream: Bitstream) -> Iterator[bytes]:
-    """Read a bitstream from its beginning, no further than its size."""
+    """Yield the bytes of a bitstream, up to its size."""
     bitstream.file.seek(0)
     left = bitstream.size
     while left and (chunk := bitstream.file.read(min(CHUNK, left))):
@@ -73,7 +73,7 @@ def chunks(bitstream: Bitstream) -> Iterator[bytes]:
 
 
 def agrees(bitstream: Bitstream, hashes: str) -> bool:
-    """Whether a bitstream is what a `hash` attribute says."""
+    """Return whether a bitstream has the digests of a `hash` attribute."""
     digests = Digests(hashes)
     for chunk in chunks(bitstream):
         digests.update(chunk)
@@ -85,7 +85,7 @@ class BitstreamSupplier:
 
     Args:
         content: Returns the content of an entry.
-        check: Called often; raises to break off.
+        check: Called often; raises an exception to stop.
     """
 
     def __init__(self, content: EntryContent, check: Callable[[], None]) -> None:

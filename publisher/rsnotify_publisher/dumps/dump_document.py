@@ -1,4 +1,4 @@
-"""The documents that list packages: a dump, or its index and parts (core §11.1, §13.1)."""
+"""Writes the documents that list packages: a dump, or its index and parts (core §11.1, §13.1)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class DumpDocument:
     """Writes Resource Dumps and Change Dumps into a folder.
 
     Args:
-        folder: Where the documents go.
+        folder: The folder of the documents.
         base_url: Its URI, which ends in a slash.
         max_entries: Packages in one document.
-        max_bytes: Bytes in one document, likewise.
+        max_bytes: Bytes in one document.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class DumpDocument:
         self._max_bytes = max_bytes
 
     def write(self, name: str, head: Document, packages: Iterable[Resource]) -> list[str]:
-        """Write the document, or else its parts and then the index.
+        """Write the document, or its parts and then the index.
 
         Args:
             name: Of the document, relative to the base URL.
@@ -60,7 +60,7 @@ class DumpDocument:
         return [part for part, _ in parts]
 
     def _groups(self, packages: Iterable[Resource]) -> Iterator[tuple[Resource, ...]]:
-        """Divide entries so that each group fits into a document; there is at least one."""
+        """Yield groups of entries that fit into a document each; at least one group."""
         group: list[Resource] = []
         size = 0
         for package in packages:
@@ -75,7 +75,7 @@ class DumpDocument:
     def _parts(
         self, name: str, head: Document, groups: list[tuple[Resource, ...]]
     ) -> Iterator[tuple[str, Document]]:
-        """Say what each part holds. Of a dump that still grows, the last part does too."""
+        """Yield the parts. If the dump is open, its last part is open, too."""
         links = (*head.links, Link(Rel.INDEX, self._base_url + name))
         for number, group in enumerate(groups, 1):
             part = replace(head, resources=group, links=links, completed=group[-1].completed)
@@ -98,7 +98,7 @@ class DumpDocument:
 
 
 def _part_name(name: str, part: Document, number: int) -> str:
-    """Name a part so that one who still has the index before in hand gets none of this one."""
+    """Return a name that no part of a former index has, since clients may still hold that index."""
     path = PurePosixPath(name)
     folder = path.parent if path.parent.parts else PurePosixPath(_PARTS)
     begin, end = part.at or part.from_, part.resources[-1].until

@@ -1,4 +1,4 @@
-"""One package while it is written: a ZIP whose manifest comes last (core §11.2, §13.2)."""
+"""Writes one package: a ZIP whose last member is the manifest (core §11.2, §13.2)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class StoredBitstream(Struct, frozen=True):
     """A bitstream that was copied into the package.
 
     Args:
-        path: With a leading slash, as a manifest says it.
+        path: With a leading slash, as in a manifest.
         hash: Of the bytes that were copied.
-        length: How many they were.
-        as_recorded: Whether they are what the entry said; None if it said nothing of use.
+        length: Number of these bytes.
+        as_recorded: Whether they have the hash of the entry; None if it has none of use.
     """
 
     path: str
@@ -37,7 +37,7 @@ class StoredBitstream(Struct, frozen=True):
     as_recorded: bool | None
 
     def describe(self, resource: Resource) -> Resource:
-        """Return an entry with where its bitstream stands, and what it is."""
+        """Return an entry with the path, hash and length of its bitstream."""
         return replace(resource, path=self.path, hash=self.hash, length=self.length)
 
 
@@ -46,10 +46,10 @@ class PackageFile:
 
     Args:
         zip: The ZIP, open to be written.
-        manifest: Where the entries wait until it is complete.
-        folder: In which folder of it bitstreams stand.
-        stamp: The time that all members show, so that equal contents give equal bytes.
-        check: Called before every chunk; raises to break off.
+        manifest: Buffers the entries until the package is complete.
+        folder: The folder of the ZIP for bitstreams.
+        stamp: The modification time of all members, so that equal contents give equal bytes.
+        check: Called before every chunk; raises an exception to stop.
         profile: How the manifest is written.
     """
 
@@ -75,10 +75,10 @@ class PackageFile:
     def store(self, resource: Resource, bitstream: Bitstream) -> StoredBitstream:
         """Copy a bitstream into the ZIP.
 
-        What it holds may change meanwhile, so the hash is of the bytes that were copied.
+        The content may change meanwhile, so the hash is of the bytes that were copied.
 
         Raises:
-            OSError: It cannot be read, or the ZIP not be written.
+            OSError: The bitstream cannot be read, or the ZIP cannot be written.
         """
         self._members += 1
         path = f"{self._folder}/{member_path(self._members, resource)}"
@@ -118,7 +118,7 @@ class PackageFile:
         yield closing(head)
 
     def _info(self, path: str, resource: Resource, size: int) -> ZipInfo:
-        # A ZIP knows years from 1980 to 2107.
+        # A ZIP can store years from 1980 to 2107.
         year = min(max(self._stamp.year, 1980), 2107)
         info = ZipInfo(path, (year, *self._stamp.timetuple()[1:6]))
         info.compress_type = ZIP_STORED if is_compressed(resource) else ZIP_DEFLATED

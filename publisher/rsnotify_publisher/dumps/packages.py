@@ -1,4 +1,4 @@
-"""The packages of one dump, one after the other: where each ends, and what is left of them."""
+"""Writes the packages of one dump, one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rsnotify_publisher.dumps.entries import DumpEntries
 from rsnotify_publisher.dumps.package import PackageFile
 from rsnotify_publisher.files import atomic, write_atomically
 
-# Room for one more entry, whose length is known only once its content has been copied.
+# Leaves space for one more entry, whose length is known only after its content was copied.
 _MANIFEST_BYTES = MAX_BYTES * 9 // 10
 _IN_MEMORY = 1_000_000
 
@@ -28,7 +28,7 @@ class WrittenPackage(Struct, frozen=True):
     """A package that was written.
 
     Args:
-        entry: How it stands in the dump document (core §11.1, §13.1).
+        entry: Its entry in the dump document (core §11.1, §13.1).
         files: The ZIP and the copy of its manifest, relative to the base URL.
         count: Entries in the manifest.
     """
@@ -42,7 +42,7 @@ class PackageSeries:
     """Writes packages into a folder.
 
     Args:
-        folder: Where the files go.
+        folder: The folder of the files.
         base_url: Its URI, which ends in a slash.
         max_resources: Entries in one package.
         max_content: Bytes of content in one package, unless a single bitstream is larger.
@@ -71,13 +71,13 @@ class PackageSeries:
         resources: Iterable[Resource],
         supply: BitstreamSupplier,
     ) -> list[WrittenPackage]:
-        """Write all, at least one; if anything is raised, none is left behind.
+        """Write all packages, at least one; after any error, no file is left behind.
 
         Args:
-            stem: How the names of all files begin.
-            entries: Says how resources are put into a package.
-            resources: What goes in, streamed.
-            supply: Where the bitstreams come from.
+            stem: Beginning of the names of all files.
+            entries: Adds resources to a package.
+            resources: The resources or changes, streamed.
+            supply: Opens the bitstreams.
         """
         written: list[WrittenPackage] = []
         with closing(supply.of(resources)) as offers, self._all_or_none() as names:
@@ -98,7 +98,7 @@ class PackageSeries:
         offers: Iterator[EntryBitstream],
         check: Callable[[], None],
     ) -> tuple[WrittenPackage, EntryBitstream | None]:
-        """Write one package and the copy of its manifest, and return what no longer fitted."""
+        """Write one package and the copy of its manifest; return the entry that did not fit."""
         path, copy = (self._folder / name for name in files)
         with (
             atomic(path) as file,
@@ -118,7 +118,7 @@ class PackageSeries:
 
     @contextmanager
     def _all_or_none(self) -> Iterator[list[str]]:
-        """Remove the files that were begun, if an exception passes through."""
+        """Delete the files that were begun, if an exception is raised."""
         names: list[str] = []
         try:
             yield names
@@ -136,7 +136,7 @@ class PackageSeries:
         )
 
     def _entry(self, files: tuple[str, str], head: Document) -> Resource:
-        """Say how a package stands in the dump document."""
+        """Return the entry of a package in the dump document."""
         path, copy = self._folder / files[0], self._base_url + files[1]
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

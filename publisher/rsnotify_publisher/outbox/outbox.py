@@ -11,12 +11,12 @@ _TABLE = """CREATE TABLE IF NOT EXISTS {table} (
     entry text NOT NULL,
     refused text
 )"""
-#: These let whoever inserts, by whatever library, wake the forwarder.
+#: These let every INSERT, by any library, wake the forwarder.
 WAKE_FUNCTION = """CREATE OR REPLACE FUNCTION {table}_wake() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN NOTIFY {table}; RETURN NULL; END $$"""
 WAKE_TRIGGER = """CREATE OR REPLACE TRIGGER {table}_wake AFTER INSERT ON {table}
     FOR EACH STATEMENT EXECUTE FUNCTION {table}_wake()"""
-#: Held by the one that forwards, to the end of its transaction.
+#: Held by the forwarder to the end of its transaction.
 LOCK = "SELECT pg_try_advisory_xact_lock(hashtextextended('rsnotify ' || '{table}', 0))"
 
 
@@ -36,14 +36,14 @@ class Outbox(OutboxRecorder[Any, Any]):
 
     @property
     def ddl(self) -> str:
-        """The statements that make the table, for a migration; harmless where it is there.
+        """The statements that create the table, for a migration; harmless if it exists.
 
-        The trigger wakes the forwarder. It may be left out where very many transactions commit
-        at a time, as PostgreSQL lets those that notify commit one after the other; changes are
-        then found as often as the forwarder looks.
+        The trigger wakes the forwarder. It may be left out if very many transactions commit at a
+        time, since PostgreSQL commits transactions that notify one after the other; the forwarder
+        then finds changes by polling.
         """
         statements = (_TABLE, WAKE_FUNCTION, WAKE_TRIGGER)
-        return ";\n".join(one.format(table=self.table) for one in statements) + ";\n"
+        return ";\n".join(each.format(table=self.table) for each in statements) + ";\n"
 
     def _write(self, connection: Any, entries: list[str]) -> None:
         if _is_alone(connection):
@@ -59,7 +59,7 @@ class Outbox(OutboxRecorder[Any, Any]):
 
 
 def _is_alone(connection: Any) -> bool:
-    """Tell whether each statement is a transaction of its own."""
+    """Return whether each statement is a transaction of its own."""
     if hasattr(connection, "in_atomic_block"):  # Django's
         return bool(connection.get_autocommit())
     idle = connection.info.transaction_status.name == "IDLE"

@@ -1,4 +1,4 @@
-"""The verbs of every outbox; how a line is written is told by those that derive from it."""
+"""The base class of all outboxes; subclasses write the lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rsnotify_publisher.changes import Metadata, check_change, describe
 
 #: The table, unless another is named.
 TABLE = "rsnotify_outbox"
-# What every database takes for a name, and needs no quotes.
+# Every database accepts names of this length.
 _LONGEST_NAME = 50
 
 C = TypeVar("C")
@@ -26,8 +26,8 @@ class OutboxRecorder(ABC, Generic[C, A]):
     """Writes changes into the table, in a transaction of the caller's.
 
     Call it after the data was written, within the same transaction. Then two transactions that
-    change the same row are forwarded in the order in which they were committed, since the second
-    waits for the first before it comes here.
+    change the same row are forwarded in the order of their commits, since the second waits for
+    the first before it calls this.
     """
 
     @abstractmethod
@@ -52,7 +52,7 @@ class OutboxRecorder(ABC, Generic[C, A]):
         self._write(connection, encoded(changes))
 
     def created(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Record that a resource came into being; otherwise as `record`."""
+        """Record that a resource was created; otherwise as `record`."""
         self.record(connection, [describe(uri, ChangeType.CREATED, metadata)])
 
     def updated(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
@@ -60,28 +60,28 @@ class OutboxRecorder(ABC, Generic[C, A]):
         self.record(connection, [describe(uri, ChangeType.UPDATED, metadata)])
 
     def deleted(self, connection: C, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Record that a resource is gone; otherwise as `record`."""
+        """Record that a resource was deleted; otherwise as `record`."""
         self.record(connection, [describe(uri, ChangeType.DELETED, metadata)])
 
     async def arecord(self, connection: A, changes: Iterable[Resource]) -> None:
-        """Do as `record` does, in asyncio."""
+        """Record changes in asyncio; see `record`."""
         await self._awrite(connection, encoded(changes))
 
     async def acreated(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Do as `created` does, in asyncio."""
+        """Record in asyncio that a resource was created; see `created`."""
         await self.arecord(connection, [describe(uri, ChangeType.CREATED, metadata)])
 
     async def aupdated(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Do as `updated` does, in asyncio."""
+        """Record in asyncio that a resource changed; see `updated`."""
         await self.arecord(connection, [describe(uri, ChangeType.UPDATED, metadata)])
 
     async def adeleted(self, connection: A, uri: str, **metadata: Unpack[Metadata]) -> None:
-        """Do as `deleted` does, in asyncio."""
+        """Record in asyncio that a resource was deleted; see `deleted`."""
         await self.arecord(connection, [describe(uri, ChangeType.DELETED, metadata)])
 
 
 def encoded(changes: Iterable[Resource]) -> list[str]:
-    """Return changes as they stand in the table: JSON objects with the names of `Resource`.
+    """Return changes as they are stored in the table: JSON objects with the names of `Resource`.
 
     Raises:
         ConfigurationError: A change is unusable.
@@ -93,7 +93,7 @@ def check_table(name: str) -> str:
     """Return the name of a table, or refuse it.
 
     Raises:
-        ConfigurationError: It would need quotes, or is too long to derive others from.
+        ConfigurationError: It would need quotes, or is too long to derive other names from.
     """
     if not (name.isascii() and name.isidentifier() and name.islower()):
         raise ConfigurationError(f"{name!r} cannot be a table; use lower-case letters, digits, _")
