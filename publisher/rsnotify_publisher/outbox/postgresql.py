@@ -39,8 +39,8 @@ class PostgreSQLQueue:
         self._ends: tuple[socket.socket, socket.socket] | None = None
         self._interrupted = threading.Event()
 
-    def forward(self, limit: int, take: RecordLines) -> int:
-        """Hand over what was committed, then delete it, as `Queue.forward`."""
+    def forward(self, limit: int, record: RecordLines) -> int:
+        """Record what was committed, then delete it; see `OutboxQueue.forward`."""
         with self._translated():
             connection = self._connected()
             with connection.transaction():
@@ -61,7 +61,7 @@ class PostgreSQLQueue:
         connection.execute(self._sql(_DELETE), (done,))
 
     def wait(self, seconds: float) -> None:
-        """Wait for a NOTIFY, as `Queue.wait`."""
+        """Wait for a NOTIFY; see `OutboxQueue.wait`."""
         with self._translated():
             self._connected()
             assert self._listener is not None

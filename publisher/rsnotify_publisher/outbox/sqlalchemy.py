@@ -92,16 +92,16 @@ class SQLAlchemyQueue:
         self._interrupted = threading.Event()
         self._created = False
 
-    def forward(self, limit: int, take: RecordLines) -> int:
-        """Hand over what was committed, then delete it, as `Queue.forward`."""
+    def forward(self, limit: int, record: RecordLines) -> int:
+        """Record what was committed, then delete it; see `OutboxQueue.forward`."""
         try:
-            if not self._made:
+            if not self._created:
                 self._table.create(self._engine, checkfirst=True)
-                self._made = True
+                self._created = True
             with self._engine.begin() as connection:
-                return self._forward(connection, limit, take) if self._lock(connection) else 0
+                return self._forward(connection, limit, record) if self._lock(connection) else 0
         except SQLAlchemyError as error:
-            cause = getattr(error, "orig", None) or error  # which shows no statement and no data
+            cause = getattr(error, "orig", None) or error  # without the statement and its data
             raise StorageError(f"the outbox {self._table.name}: {str(cause).strip()}") from error
 
     def _lock(self, connection: Connection) -> bool:
