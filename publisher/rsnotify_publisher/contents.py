@@ -18,11 +18,7 @@ _MOST_MISSING = 1_000
 
 
 class SourceContents:
-    """Gets contents from the Source.
-
-    Args:
-        content: The callback of `Publisher`.
-    """
+    """Gets contents from the Source."""
 
     def __init__(self, content: ContentCallback) -> None:
         self._content = content

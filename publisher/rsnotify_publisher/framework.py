@@ -86,11 +86,7 @@ def framework_hubs(hubs: Iterable[Hub]) -> tuple[Hub, ...]:
 
 
 class FrameworkNotices:
-    """The notices of a journal, as a feed follows them.
-
-    Args:
-        journal: The journal.
-    """
+    """The notices of a journal, as a feed follows them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

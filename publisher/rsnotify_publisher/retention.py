@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_publisher.journal import FinishedDocument
-from rsnotify_publisher.schedule import CRON, Schedule, parse_cron
+from rsnotify_publisher.schedule import CRON, JobSchedule, parse_cron
 
 _SECOND = 1_000_000
 _COUNTS = {"change", "changes", "list", "lists", "document", "documents", "dump", "dumps"}
@@ -86,7 +86,7 @@ class RotationPolicy(Struct, frozen=True):
     changes: int | None = None
     size: int | None = None
     age: int | None = None
-    schedule: Schedule | None = None
+    schedule: JobSchedule | None = None
 
     def minimum_open(
         self, changes: int, size: int, oldest: int, now: int, scheduled: int | None = None
@@ -135,7 +135,7 @@ class RetentionPolicy(Struct, frozen=True):
     age: int | None = None
     count: int | None = None
     size: int | None = None
-    schedule: Schedule | None = None
+    schedule: JobSchedule | None = None
 
     def expired(self, documents: Sequence[FinishedDocument], now: int) -> list[FinishedDocument]:
         """Return which documents of an archive need not stay.
@@ -187,12 +187,12 @@ def parse_retention(text: str) -> RetentionPolicy:
     return RetentionPolicy(limits.get("age"), limits.get("count"), limits.get("size"), schedule)
 
 
-def _limits(name: str, text: str, example: str) -> tuple[dict[str, int], Schedule | None]:
+def _limits(name: str, text: str, example: str) -> tuple[dict[str, int], JobSchedule | None]:
     limits: dict[str, int] = {}
-    schedule: Schedule | None = None
+    schedule: JobSchedule | None = None
     for part in _PARTS.split(" ".join(text.split())):
         if part.startswith(CRON) and schedule is None:
-            schedule = Schedule(cron=parse_cron(name, part.removeprefix(CRON)))
+            schedule = JobSchedule(cron=parse_cron(name, part.removeprefix(CRON)))
             continue
         match = _LIMIT.fullmatch(part.strip())
         kind, factor = _UNITS.get(match[2].lower(), (None, 0)) if match else (None, 0)

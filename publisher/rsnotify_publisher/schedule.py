@@ -32,7 +32,7 @@ _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _DAYS = re.compile(r"(?:\*|(\w+)(?:-(\w+))?)(?:/([1-9]\d?))?")
 
 
-class Schedule(Struct, frozen=True):
+class JobSchedule(Struct, frozen=True):
     """An interval or a cron expression.
 
     Args:
@@ -59,7 +59,7 @@ class Schedule(Struct, frozen=True):
         return None
 
 
-def parse_schedule(name: str, value: float | str) -> Schedule:
+def parse_schedule(name: str, value: float | str) -> JobSchedule:
     """Read a schedule: seconds, or a text such as `cron: 0 3 * * *`.
 
     Args:
@@ -70,7 +70,7 @@ def parse_schedule(name: str, value: float | str) -> Schedule:
         ConfigurationError: The value is neither.
     """
     if isinstance(value, str) and value.strip().startswith(CRON):
-        return Schedule(cron=parse_cron(name, value.strip().removeprefix(CRON)))
+        return JobSchedule(cron=parse_cron(name, value.strip().removeprefix(CRON)))
     try:
         seconds = float(value)
     except ValueError:
@@ -79,7 +79,7 @@ def parse_schedule(name: str, value: float | str) -> Schedule:
         raise ConfigurationError(
             f"{name} is {value!r}; give seconds above 0, or a cron expression like {_EXAMPLE}"
         )
-    return Schedule(seconds)
+    return JobSchedule(seconds)
 
 
 def parse_cron(name: str, expression: str) -> str:

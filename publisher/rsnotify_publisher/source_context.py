@@ -19,7 +19,7 @@ from rsnotify_publisher.hubs import Hub, advertised
 from rsnotify_publisher.journal import Journal
 from rsnotify_publisher.options import Options, check_options
 from rsnotify_publisher.retention import parse_retention, parse_rotation
-from rsnotify_publisher.schedule import Schedule, parse_schedule
+from rsnotify_publisher.schedule import JobSchedule, parse_schedule
 from rsnotify_publisher.source_documents import PARTS, SourceDocuments
 
 #: Returns the current set of resources.
@@ -89,7 +89,7 @@ class SourceContext:
             "resource_list_every", options.resource_list_every
         )
         #: None if there is no Resource Dump.
-        self.resource_dump_schedule: Schedule | None = None
+        self.resource_dump_schedule: JobSchedule | None = None
         if options.resource_dump_every is not None:
             self.resource_dump_schedule = parse_schedule(
                 "resource_dump_every", options.resource_dump_every

@@ -125,7 +125,7 @@ async def test_a_history_of_ontologies_ends_equal(tmp_path: Path, history: Any) 
         await in_step(feed, triples, subscriber)
 
 
-def test_both_programs_run_as_they_are_told_to(tmp_path: Path) -> None:
+def test_both_examples_run(tmp_path: Path) -> None:
     ports = free_port(), free_port()
     commands: list[list[Any]] = [
         [sys.executable, SOURCE, "--port", str(ports[0]), "--rate", "50"],

@@ -159,7 +159,7 @@ async def serving(app: web.Application) -> AsyncIterator[str]:
 
 
 def chain_of(fragments: list[Document]) -> list[tuple[Instant, Instant]]:
-    """Check that fragments follow on each other without a hole, and return their intervals."""
+    """Check that fragments follow on each other without a gap, and return their intervals."""
     intervals = []
     through = fragments[0].from_
     for fragment in fragments:

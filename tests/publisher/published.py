@@ -105,7 +105,7 @@ def names(documents: list[Document]) -> list[str]:
 
 
 def join(documents: list[Document]) -> None:
-    """Check that Change Lists or Dumps follow on each other without a hole."""
+    """Check that Change Lists or Dumps follow on each other without a gap."""
     for before, after in pairwise(documents):
         assert before.until == after.from_
 

@@ -126,7 +126,7 @@ def test_what_was_closed_is_offered_for_the_stated_time_and_lingers_as_a_file(
         eventually(lambda: not any(source.has(uri) for uri in closed))
 
 
-def test_old_changes_leave_the_open_list_too_where_little_happens(tmp_path: Path) -> None:
+def test_old_changes_leave_the_open_list_even_if_few_come(tmp_path: Path) -> None:
     source = Published(tmp_path, replace(QUIET, keep="1 h", linger=0, resource_list_every=0.05))
     with source:
         source.update("a")
@@ -217,7 +217,7 @@ def test_an_archive_that_outgrows_a_document_gets_an_index(tmp_path: Path) -> No
     assert names([*lists, source.read("changelist.xml")]) == [str(n) for n in range(30)]
 
 
-def test_readers_never_find_a_hole_between_index_and_archive(tmp_path: Path) -> None:
+def test_readers_never_find_a_gap_between_index_and_archive(tmp_path: Path) -> None:
     options = replace(QUIET, rotate="60 changes", max_entries=10, refresh=0.001)
     source = Published(tmp_path, options)
     holes: list[object] = []
@@ -301,7 +301,7 @@ def test_what_is_off_is_not_offered(tmp_path: Path) -> None:
     assert source.read("resourcelist.xml").link("archives") is None
 
 
-def test_an_archive_that_is_turned_off_goes(tmp_path: Path) -> None:
+def test_an_archive_is_removed_when_it_is_turned_off(tmp_path: Path) -> None:
     options = replace(QUIET, resource_list_archive=True, resource_list_every=0.05, linger=0)
     source = Published(tmp_path, options)
     with source:
@@ -325,7 +325,7 @@ def test_temporary_files_that_a_crash_left_go_at_once(tmp_path: Path) -> None:
         assert not list(source.folder.rglob(".*.tmp"))
 
 
-def test_what_is_removed_just_now_is_written_anew_only_after_that(tmp_path: Path) -> None:
+def test_a_file_being_deleted_is_rewritten_only_afterwards(tmp_path: Path) -> None:
     name = "resourcesync/changedump-20200101T000000000000Z.xml"
     source = Published(tmp_path).publisher.source
     recorder = Recorder(source.open_journal, lambda: None)

@@ -71,7 +71,7 @@ async def remembering(
 
 
 def joined(pages: list[Document]) -> list[Resource]:
-    """Check that pages join without a hole, and return all their entries."""
+    """Check that pages join without a gap, and return all their entries."""
     for one, following in pairwise(pages):
         assert following.from_ == (one.until or one.resources[-1].changed_at)
     return [entry for page in pages for entry in page.resources]
@@ -220,7 +220,7 @@ async def test_every_w3c_datetime_is_understood(tmp_path: Path) -> None:
         assert [e.uri for e in (await memory.since(begin)).resources] == [change.uri]
 
 
-async def test_a_page_is_sent_once_to_who_has_it(tmp_path: Path) -> None:
+async def test_a_client_that_has_a_page_gets_a_304(tmp_path: Path) -> None:
     async with remembering(tmp_path) as memory, aiohttp.ClientSession() as session:
         await memory.record(1)
         url = f"{memory.url}/{MEMORY}"

@@ -45,7 +45,7 @@ def test_memory_does_not_grow_with_the_database() -> None:
     assert many - few < 12
 
 
-def test_the_resource_list_shows_what_the_source_says(tmp_path: Path) -> None:
+def test_the_resource_list_shows_the_set_of_the_source(tmp_path: Path) -> None:
     held = {"b": 1, "a": 2}
 
     def resources() -> Iterator[Resource]:
@@ -77,7 +77,7 @@ def test_what_belongs_to_a_change_alone_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failing", ["at once", "in the middle", "with a bad resource"])
-def test_a_database_that_fails_costs_nothing_but_the_resource_list(
+def test_a_database_that_fails_only_delays_the_resource_list(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, failing: str
 ) -> None:
     broken = True

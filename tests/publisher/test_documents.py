@@ -66,7 +66,7 @@ def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path) -
     ]
 
 
-def test_changes_stand_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) -> None:
+def test_changes_are_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, BASE, options=QUICK)
     with publisher:
         told = [publisher.created(BASE + "a", length=1), publisher.deleted(BASE + "a")]
@@ -77,7 +77,7 @@ def test_changes_stand_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path
     assert read(publisher, "channel.xml") == read(publisher, "changelist.xml")
 
 
-def test_closed_lists_and_the_open_one_join_without_a_hole(tmp_path: Path) -> None:
+def test_closed_lists_and_the_open_one_join_without_a_gap(tmp_path: Path) -> None:
     options = replace(QUICK, rotate="10 changes")
     publisher = publish(tmp_path, *numbered(57), options=options)
     archive = read(publisher, "changelist-archive.xml")
@@ -121,7 +121,7 @@ def test_closed_lists_are_never_touched_again(tmp_path: Path) -> None:
     assert {file: (file.stat().st_ino, file.stat().st_mtime_ns) for file in files} == before
 
 
-def test_the_oldest_closed_lists_give_way(tmp_path: Path) -> None:
+def test_the_oldest_closed_lists_are_dropped(tmp_path: Path) -> None:
     options = replace(QUICK, rotate="10 changes", keep="2 lists", linger=0)
     publisher = Publisher(tmp_path, BASE, options=options)
     folder = publisher.source.documents_folder / "resourcesync"

@@ -187,7 +187,7 @@ def test_a_change_whose_content_is_missing_is_still_in_the_manifest(
     assert "the content of 1 change was not kept" in caplog.text
 
 
-def test_a_dump_waits_for_a_source_that_cannot_say_what_it_holds(
+def test_a_dump_waits_until_the_source_can_return_contents(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     away = [True]
@@ -245,7 +245,7 @@ def packed(publisher: Publisher) -> list[tuple[Resource, bytes]]:
     return found
 
 
-def test_content_that_is_not_what_the_change_says_is_refused(tmp_path: Path) -> None:
+def test_content_with_another_hash_than_the_change_is_refused(tmp_path: Path) -> None:
     with Publisher(tmp_path, BASE, options=QUIET) as publisher:
         change = publisher.created(BASE + "a", content=b"abc")
         assert (change.hash, change.length) == (sha256(b"abc"), 3)
@@ -257,7 +257,7 @@ def test_content_that_is_not_what_the_change_says_is_refused(tmp_path: Path) -> 
         assert publisher.updated(BASE + "a", content=b"abc", hash="md5:" + MD5).hash == "md5:" + MD5
 
 
-def test_a_dump_that_is_turned_off_goes(tmp_path: Path) -> None:
+def test_a_dump_is_removed_when_it_is_turned_off(tmp_path: Path) -> None:
     on = replace(QUIET, rotate="4 changes", change_dump=True, resource_dump_every=0.05)
     with Published(tmp_path, on) as source:
         source.update(*range(10))
@@ -294,7 +294,7 @@ def test_the_parts_of_a_change_dump_that_grew_go_and_the_others_stay(tmp_path: P
     join(source.parts("changedump.xml"))
 
 
-def test_packages_that_a_crash_left_are_written_anew_and_stay(tmp_path: Path) -> None:
+def test_packages_left_by_a_crash_are_rewritten_and_kept(tmp_path: Path) -> None:
     options = replace(QUIET, rotate="4 changes", change_dump=True, linger=0)
     source = Published(tmp_path, options)
     with source:
@@ -311,7 +311,7 @@ def test_packages_that_a_crash_left_are_written_anew_and_stay(tmp_path: Path) ->
         assert all(source.has(name) for name in last.files)
 
 
-def test_a_disk_that_is_full_now_and_then_leaves_nothing_half(
+def test_a_disk_that_fills_up_at_times_leaves_no_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every writer of documents flushes a file before it is shown; that fails here."""

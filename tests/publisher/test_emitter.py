@@ -26,20 +26,20 @@ from rsnotify_publisher.push.hub_feed import HubFeed
 from rsnotify_publisher.push.hub_push import HubPush
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, FakeHub, chain_of
 
-WAYS = ["websub", "ws"]
+TRANSPORTS = ["websub", "ws"]
 
 
-def way_to(hub: FakeHub, way: str) -> str:
-    return hub.url + "websub" if way == "websub" else hub.url.replace("http", "ws") + "ws"
+def url_of(hub: FakeHub, transport: str) -> str:
+    return hub.url + "websub" if transport == "websub" else hub.url.replace("http", "ws") + "ws"
 
 
 def update(name: str) -> Resource:
     return Resource(BASE + name, change=ChangeType.UPDATED)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, way: str) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[way_to(hub, way)], options=QUICK) as publisher:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, transport: str) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[url_of(hub, transport)], options=QUICK) as publisher:
         change = await publisher.acreated(BASE + "a", length=3, type="text/turtle")
         await hub.has(BASE + "a")
     (fragment,) = hub.fragments
@@ -48,10 +48,14 @@ async def test_a_change_is_sent_at_once(tmp_path: Path, hub: FakeHub, way: str) 
     assert (entry.uri, entry.datetime, entry.length) == (BASE + "a", change.datetime, 3)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_many_changes_chain_without_a_hole(tmp_path: Path, hub: FakeHub, way: str) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_many_changes_chain_without_a_gap(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
     options = replace(QUICK, fragment_entries=7)
-    async with Publisher(tmp_path, BASE, hubs=[way_to(hub, way)], options=options) as publisher:
+    async with Publisher(
+        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
+    ) as publisher:
         names = [BASE + str(number) for number in range(100)]
         await publisher.arecord([update(str(number)) for number in range(50)])
         for number in range(50, 100):
@@ -87,9 +91,9 @@ async def test_a_websocket_does_not_wait_for_acknowledgements(tmp_path: Path, hu
         assert journal.cursor(known.uri) < journal.state().last_change, "nothing was accepted"
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
-    tmp_path: Path, hub: FakeHub, way: str
+    tmp_path: Path, hub: FakeHub, transport: str
 ) -> None:
     options = replace(QUICK, heartbeat=0.05)
     clock_is_back = False
@@ -97,7 +101,9 @@ async def test_a_quiet_source_sends_heartbeats_that_it_keeps(
     def clock() -> int:
         return 1_000_000 if clock_is_back else 2_000_000
 
-    publisher = Publisher(tmp_path, BASE, hubs=[way_to(hub, way)], options=options, clock=clock)
+    publisher = Publisher(
+        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options, clock=clock
+    )
     async with publisher:
         await publisher.aupdated(BASE + "a")
         await hub.until(lambda: sum(not f.resources for f in hub.fragments) >= 2)
@@ -123,9 +129,11 @@ async def test_a_heartbeat_is_durable_before_it_is_sent(tmp_path: Path, hub: Fak
     assert state.promised >= to_microseconds(last)
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_hub_that_was_down_misses_nothing(tmp_path: Path, hub: FakeHub, way: str) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[way_to(hub, way)], options=QUICK) as publisher:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_hub_that_was_down_misses_nothing(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[url_of(hub, transport)], options=QUICK) as publisher:
         await publisher.aupdated(BASE + "before")
         await hub.has(BASE + "before")
         await hub.stop()
@@ -147,13 +155,15 @@ async def test_a_source_starts_while_its_hub_is_down(tmp_path: Path, hub: FakeHu
         await hub.has(BASE + "a")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_what_one_run_could_not_send_the_next_one_does(
-    tmp_path: Path, hub: FakeHub, way: str
+    tmp_path: Path, hub: FakeHub, transport: str
 ) -> None:
     await hub.stop()
     options = replace(QUICK, grace=0)
-    async with Publisher(tmp_path, BASE, hubs=[way_to(hub, way)], options=options) as publisher:
+    async with Publisher(
+        tmp_path, BASE, hubs=[url_of(hub, transport)], options=options
+    ) as publisher:
         await publisher.aupdated(BASE + "a")
     await hub.start()
     async with publisher:
@@ -173,7 +183,7 @@ async def test_what_was_accepted_is_not_sent_again_by_the_next_run(
     assert hub.uris() == [BASE + "a", BASE + "b"]
 
 
-async def test_a_hub_that_knows_more_than_was_noted_is_believed(
+async def test_a_hub_that_reports_more_than_was_saved_is_trusted(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     await hub.stop()
@@ -188,7 +198,7 @@ async def test_a_hub_that_knows_more_than_was_noted_is_believed(
     assert hub.fragments[0].from_ == hub.through
 
 
-async def test_a_hub_that_refuses_is_asked_again(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_hub_that_refuses_is_retried(tmp_path: Path, hub: FakeHub) -> None:
     hub.refuse_with = 503
     async with Publisher(tmp_path, BASE, hubs=[hub.url + "websub"], options=QUICK) as publisher:
         await publisher.aupdated(BASE + "a")
@@ -197,7 +207,7 @@ async def test_a_hub_that_refuses_is_asked_again(tmp_path: Path, hub: FakeHub) -
         await hub.has(BASE + "a")
 
 
-async def test_one_hub_that_is_down_does_not_hold_up_another(
+async def test_a_hub_that_is_down_does_not_delay_another(
     tmp_path: Path, hub: FakeHub, unused_tcp_port: int
 ) -> None:
     hubs = [f"http://127.0.0.1:{unused_tcp_port}/", hub.url]
@@ -208,13 +218,13 @@ async def test_one_hub_that_is_down_does_not_hold_up_another(
             await hub.has(BASE + str(number))
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_the_token_goes_into_a_header_and_nowhere_else(
-    tmp_path: Path, hub: FakeHub, way: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, hub: FakeHub, transport: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "rsnotify")
     await hub.stop()
-    known = [parse_hub(way_to(hub, way), "hunter2")]
+    known = [parse_hub(url_of(hub, transport), "hunter2")]
     async with Publisher(tmp_path, BASE, hubs=known, options=QUICK) as publisher:
         await publisher.aupdated(BASE + "a")
         await asyncio.to_thread(publisher.wait_published, PATIENCE)
@@ -226,7 +236,7 @@ async def test_the_token_goes_into_a_header_and_nowhere_else(
         assert path.is_dir() or b"hunter2" not in path.read_bytes()
 
 
-async def test_a_post_says_what_it_belongs_to(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_post_names_topic_and_hub(tmp_path: Path, hub: FakeHub) -> None:
     uri = hub.url + "websub"
     async with Publisher(tmp_path, BASE, hubs=[uri], options=QUICK) as publisher:
         await publisher.aupdated(BASE + "a")
@@ -317,7 +327,7 @@ class Other:
         self._process.wait(PATIENCE)
 
 
-async def test_one_process_emits_for_all_and_another_takes_over_when_it_is_killed(
+async def test_one_process_pushes_for_all_and_another_takes_over_when_it_is_killed(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     leader = Other(tmp_path, hub)
@@ -364,7 +374,7 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
             yield
 
     feed = Breaking()
-    emitter = ChannelPush(BASE, [(parse_hub(way_to(hub, "ws")), cast(HubFeed, feed))])
+    emitter = ChannelPush(BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))])
     emitting = asyncio.create_task(emitter.run())
     async with asyncio.timeout(PATIENCE):
         await feed.asked.wait()
@@ -376,7 +386,7 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
     assert emitting.cancelled()
 
 
-async def test_the_moment_that_hubs_get_at_the_end_is_no_longer_where_all_is_slow(
+async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
     tmp_path: Path,
 ) -> None:
     publisher = Publisher(

@@ -113,9 +113,11 @@ def test_several_sets_have_a_channel_each(tmp_path: Path) -> None:
         assert links(entry) == [(Rel.MONITOR_GROUP, topic), (Rel.HUB, HUB)]
 
 
-@pytest.mark.parametrize("way", ["", "websub"])
-async def test_a_hub_is_told_of_the_first_documents(tmp_path: Path, hub: FakeHub, way: str) -> None:
-    async with Publisher(tmp_path, BASE, hubs=[hub.url + way], options=CALM):
+@pytest.mark.parametrize("transport", ["", "websub"])
+async def test_a_hub_gets_notices_of_the_first_documents(
+    tmp_path: Path, hub: FakeHub, transport: str
+) -> None:
+    async with Publisher(tmp_path, BASE, hubs=[hub.url + transport], options=CALM):
         await hears_of(hub, ".well-known/resourcesync", "capabilitylist.xml", "resourcelist.xml")
     for entry in told(hub):
         assert entry.change is ChangeType.CREATED
@@ -127,7 +129,7 @@ async def test_a_hub_is_told_of_the_first_documents(tmp_path: Path, hub: FakeHub
     chain_of(hub.notices)
 
 
-async def test_a_new_resource_list_is_told_with_its_instant(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_notice_of_a_resource_list_has_its_instant(tmp_path: Path, hub: FakeHub) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK)
     async with publisher:
         await hears_of(hub, "resourcelist.xml")
@@ -140,7 +142,9 @@ async def test_a_new_resource_list_is_told_with_its_instant(tmp_path: Path, hub:
     assert last.at >= change.datetime
 
 
-async def test_a_closed_change_list_is_told_with_its_interval(tmp_path: Path, hub: FakeHub) -> None:
+async def test_a_notice_of_a_closed_change_list_has_its_interval(
+    tmp_path: Path, hub: FakeHub
+) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=ROTATING)
     async with publisher:
         for number in range(12):
@@ -158,7 +162,7 @@ async def test_a_closed_change_list_is_told_with_its_interval(tmp_path: Path, hu
     assert set(hub.uris()) == {f"{BASE}{number}" for number in range(12)}, "and nothing but that"
 
 
-async def test_dumps_are_told(tmp_path: Path, hub: FakeHub) -> None:
+async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub) -> None:
     options = replace(ROTATING, resource_dump_every=0.2, change_dump=True)
     publisher = Publisher(
         tmp_path, BASE, hubs=[hub.url], options=options, content=lambda uri: uri.encode()
@@ -175,9 +179,7 @@ async def test_dumps_are_told(tmp_path: Path, hub: FakeHub) -> None:
     assert documents(hub).count("capabilitylist.xml") == 2
 
 
-async def test_what_was_written_and_not_told_is_told_by_the_next_run(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: FakeHub) -> None:
     hubs = [hub.url]
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
         await hears_of(hub, "resourcelist.xml")
@@ -193,7 +195,7 @@ async def test_what_was_written_and_not_told_is_told_by_the_next_run(
     chain_of(hub.notices)
 
 
-async def test_what_was_told_is_not_told_again_by_the_next_run(
+async def test_sent_notices_are_not_sent_again_by_the_next_run(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     for _ in range(2):
@@ -208,7 +210,7 @@ async def test_what_was_told_is_not_told_again_by_the_next_run(
     assert documents(hub).count(".well-known/resourcesync") == 1
 
 
-async def test_a_new_hub_changes_what_is_offered_and_that_is_told(
+async def test_a_new_hub_changes_the_capability_list_and_causes_a_notice(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
@@ -220,7 +222,7 @@ async def test_a_new_hub_changes_what_is_offered_and_that_is_told(
     assert told(hub)[-1].change is ChangeType.UPDATED
 
 
-async def test_quiet_is_told_seldom(tmp_path: Path, hub: FakeHub) -> None:
+async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub) -> None:
     options = replace(CALM, heartbeat=0.02)
     async with Publisher(
         tmp_path, BASE, hubs=[hub.url], options=options, clock=lambda: monotonic_ns() // 1_000
@@ -234,9 +236,7 @@ async def test_quiet_is_told_seldom(tmp_path: Path, hub: FakeHub) -> None:
     chain_of(hub.notices)
 
 
-async def test_the_channel_can_be_read_and_says_where_its_hubs_are(
-    tmp_path: Path, hub: FakeHub
-) -> None:
+async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: FakeHub) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM)
     async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
         await hears_of(hub, "resourcelist.xml")
@@ -259,7 +259,7 @@ def _update(number: int) -> Resource:
     return Resource(f"{BASE}{number}", change=ChangeType.UPDATED)
 
 
-async def test_a_hub_that_refuses_the_channel_alone_is_named_and_still_told_of_changes(
+async def test_a_hub_that_refuses_only_notices_is_reported_and_still_gets_changes(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_notices = True

@@ -141,7 +141,7 @@ async def first_warning(
         (400, "check the URL of the hub, and that it accepts this Source"),
     ],
 )
-async def test_a_refusal_that_lasts_says_what_to_change(
+async def test_a_permanent_refusal_names_the_remedy(
     tmp_path: Path, hub: FakeHub, status: int, remedy: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_with = status
@@ -159,7 +159,7 @@ async def test_a_token_that_is_refused_is_to_be_replaced_or_granted(
     assert f"the hub does not accept this token for {CHANNEL}: replace it" in warning
 
 
-async def test_a_hub_that_is_overloaded_is_said_to_come_back(
+async def test_an_overloaded_hub_is_reported_as_temporary(
     tmp_path: Path, hub: FakeHub, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_with = 503
@@ -168,7 +168,7 @@ async def test_a_hub_that_is_overloaded_is_said_to_come_back(
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_websocket_that_is_refused_says_what_to_change(
+async def test_a_refused_websocket_names_the_remedy(
     tmp_path: Path, hub: FakeHub, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.refuse_with = status

@@ -86,14 +86,14 @@ def test_no_change_gets_a_datetime_that_was_promised_to_be_quiet(
     assert change.datetime == from_microseconds(5_000_001)
 
 
-def test_a_promise_is_never_taken_back(journal: Journal, clock: Clock) -> None:
+def test_a_promise_is_never_revoked(journal: Journal, clock: Clock) -> None:
     for clock.now in (5_000_000, 4_000_000):
         with journal.transaction():
             state = journal.promise()
     assert state.promised == 5_000_000
 
 
-def test_everything_told_of_a_change_is_read_back(journal: Journal) -> None:
+def test_all_metadata_of_a_change_is_read_back(journal: Journal) -> None:
     told = Resource(
         BASE + "a",
         change=ChangeType.CREATED,
@@ -310,7 +310,7 @@ def test_the_set_is_read_in_pages_and_not_held_up(journal: Journal, tmp_path: Pa
     assert seen == [BASE + name for name in [*names, "99999"]]
 
 
-def test_a_set_that_the_source_knows_itself_is_not_kept(journal: Journal) -> None:
+def test_a_set_that_the_source_returns_is_not_kept(journal: Journal) -> None:
     record(journal, "a")
     with journal.transaction():
         journal.track(False)
@@ -409,7 +409,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "journal.sqlite3", BASE)
 
 
-def test_files_that_are_written_anew_linger_no_longer(journal: Journal) -> None:
+def test_rewritten_files_are_not_deleted(journal: Journal) -> None:
     with journal.transaction():
         journal.discard(["resourcesync/changedump-1-00001.zip", "resourcesync/changedump-2.xml"])
         journal.reclaim("resourcesync/changedump-1")

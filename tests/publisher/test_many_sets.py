@@ -91,7 +91,9 @@ async def test_what_sets_share_begins_again_when_they_do(make: Make) -> None:
     assert [len(recorded(publisher)) for publisher in source.sets] == [2, 2]
 
 
-async def test_each_set_is_told_of_by_its_own_chain(make: Callable[..., SourceDescription]) -> None:
+async def test_each_set_has_its_own_chain_of_notices(
+    make: Callable[..., SourceDescription],
+) -> None:
     hub = FakeHub()
     await hub.start()
     try:
@@ -124,7 +126,7 @@ def test_a_set_that_cannot_be_listed_keeps_no_other_from_it(tmp_path: Path) -> N
         assert stuck.wait_published(PATIENCE)
 
 
-async def test_who_waits_for_documents_does_so_as_long_as_he_says(tmp_path: Path) -> None:
+async def test_waiting_for_documents_ends_after_the_timeout(tmp_path: Path) -> None:
     go = threading.Event()
 
     def resources() -> Iterable[Resource]:
@@ -181,7 +183,7 @@ def test_all_that_is_submitted_is_committed_in_order(
     assert all(a.datetime < b.datetime for a, b in pairwise(changes))  # type: ignore[operator]
 
 
-def test_what_fails_in_its_turn_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
+def test_a_failing_set_harms_no_other(tmp_path: Path, pool: ThreadPoolExecutor) -> None:
     recorder = in_turns(tmp_path, pool)
     go = threading.Event()
     recorder.submit(lambda _: go.wait(PATIENCE) and None)
@@ -194,7 +196,7 @@ def test_what_fails_in_its_turn_harms_no_other(tmp_path: Path, pool: ThreadPoolE
     recorder.close()
 
 
-def test_a_journal_that_cannot_be_opened_is_told_at_once(
+def test_a_journal_that_cannot_be_opened_is_reported_at_once(
     tmp_path: Path, pool: ThreadPoolExecutor
 ) -> None:
     (tmp_path / "j.sqlite3").mkdir()
@@ -205,22 +207,22 @@ def test_a_journal_that_cannot_be_opened_is_told_at_once(
 # Noticing
 
 
-async def test_only_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
+async def test_only_the_set_whose_journal_was_written_is_woken(tmp_path: Path) -> None:
     woken = {name: asyncio.Event() for name in "ab"}
-    lookout = JournalPoller()
+    poller = JournalPoller()
     with (
         Journal(tmp_path / "a", BASE) as a,
         Journal(tmp_path / "b", BASE) as b,
-        lookout.watch(a, 0.001, woken["a"].set),
-        lookout.watch(b, 0.001, woken["b"].set),
+        poller.watch(a, 0.001, woken["a"].set),
+        poller.watch(b, 0.001, woken["b"].set),
     ):
-        looking = asyncio.create_task(lookout.run())
+        polling = asyncio.create_task(poller.run())
         for name in "ba":
             with Journal(tmp_path / name, BASE) as other, other.transaction():
                 other.record([change("one")])
             await asyncio.wait_for(woken[name].wait(), PATIENCE)
             assert (name == "a") == woken["a"].is_set()
-        looking.cancel()
+        polling.cancel()
 
 
 class Broken(Journal):
@@ -235,23 +237,23 @@ class Broken(Journal):
     _seen = False
 
 
-async def test_a_journal_that_cannot_be_read_keeps_no_other_from_being_looked_at(
+async def test_an_unreadable_journal_does_not_stop_polling_the_others(
     tmp_path: Path,
 ) -> None:
     broken, whole = asyncio.Event(), asyncio.Event()
-    lookout = JournalPoller()
+    poller = JournalPoller()
     with (
         Broken(tmp_path / "a", BASE) as a,
         Journal(tmp_path / "b", BASE) as b,
-        lookout.watch(a, 0.001, broken.set),
-        lookout.watch(b, 0.001, whole.set),
+        poller.watch(a, 0.001, broken.set),
+        poller.watch(b, 0.001, whole.set),
     ):
-        looking = asyncio.create_task(lookout.run())
+        polling = asyncio.create_task(poller.run())
         with Journal(tmp_path / "b", BASE) as other, other.transaction():
             other.record([change("one")])
         for woken in (broken, whole):
             await asyncio.wait_for(woken.wait(), PATIENCE)
-        looking.cancel()
+        polling.cancel()
 
 
 class Heard:
@@ -274,7 +276,7 @@ class Heard:
                 await self.news.wait()
 
 
-async def test_one_watch_tells_each_of_its_own_folder(tmp_path: Path) -> None:
+async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
@@ -289,7 +291,7 @@ async def test_one_watch_tells_each_of_its_own_folder(tmp_path: Path) -> None:
     listening.cancel()
 
 
-async def test_a_folder_that_cannot_be_looked_at_keeps_no_other_from_being_watched(
+async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
     tmp_path: Path,
 ) -> None:
     heard = {tmp_path: Heard(), tmp_path / ("x" * 300): Heard()}
@@ -318,7 +320,7 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
     listening.cancel()
 
 
-def test_a_folder_that_cannot_be_looked_at_ends_no_comparison(tmp_path: Path) -> None:
+def test_an_inaccessible_folder_does_not_end_a_comparison(tmp_path: Path) -> None:
     names = FileNames(tmp_path / ("x" * 300), BASE)
     with Journal(tmp_path / "journal.sqlite3", BASE) as journal:
         assert list(FolderScanner(names, journal).compare(names.root)) == []

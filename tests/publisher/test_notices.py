@@ -40,7 +40,7 @@ def instants(journal: Journal, after: int = 0) -> list[int]:
     return [to_microseconds(at) for at in told if at is not None]
 
 
-def test_what_is_told_has_a_datetime_of_its_own_that_increases(journal: Journal) -> None:
+def test_notices_have_increasing_datetimes_of_their_own(journal: Journal) -> None:
     tell(journal, LIST, LIST)
     tell(journal, LIST)
     told = instants(journal)
@@ -49,7 +49,7 @@ def test_what_is_told_has_a_datetime_of_its_own_that_increases(journal: Journal)
     assert told[-1] == journal.last_notice()
 
 
-def test_what_is_told_is_later_than_what_a_heartbeat_promised(journal: Journal) -> None:
+def test_notices_are_later_than_a_promised_heartbeat(journal: Journal) -> None:
     with journal.transaction():
         promised = journal.promise().reached
     tell(journal, LIST)
@@ -65,7 +65,7 @@ def test_a_change_leaves_no_notice_and_a_notice_no_change(journal: Journal) -> N
     assert journal.state() == before
 
 
-def test_where_nothing_was_told_yet_is_known(journal: Journal) -> None:
+def test_the_beginning_of_an_empty_notice_log_is_known(journal: Journal) -> None:
     begins = journal.first_notice()
     assert journal.last_notice() == begins
     assert journal.last_notice_at(begins + 10**15) == begins
@@ -90,7 +90,7 @@ def test_no_more_than_a_bound_is_kept_and_where_it_begins_is_known(journal: Jour
     assert journal.first_notice() == told[0]
 
 
-def test_a_version_is_told_once(journal: Journal) -> None:
+def test_a_version_has_one_notice(journal: Journal) -> None:
     document = Resource(BASE + "capabilitylist.xml", capability=Capability.CAPABILITY_LIST)
     for version in ("one", "one", "two"):
         with journal.transaction():
@@ -112,7 +112,7 @@ def test_a_hub_begins_with_the_next_notice_and_keeps_its_place(journal: Journal)
     assert journal.notices(journal.notice_cursor("hub")) == []
 
 
-def test_a_journal_of_an_earlier_version_can_tell(tmp_path: Path) -> None:
+def test_a_journal_of_an_earlier_version_can_hold_notices(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite3"
     with closing(sqlite3.connect(path)) as old:
         old.executescript(VERSION_1)

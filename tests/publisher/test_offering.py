@@ -43,7 +43,7 @@ def missing(documents: Path) -> set[str]:
     return {name for name in offered(documents) if not (documents / name).exists()}
 
 
-def test_a_program_that_ends_at_once_leaves_every_document_that_it_offers(tmp_path: Path) -> None:
+def test_a_program_that_ends_at_once_has_written_every_document_it_offers(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", SCRIPT, tmp_path], check=True, timeout=PATIENCE)
     documents = tmp_path / "documents"
     assert "resourcelist.xml" in offered(documents)

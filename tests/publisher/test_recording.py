@@ -157,7 +157,7 @@ def test_what_could_not_be_published_is_refused_in_one_sentence(
     assert publisher.is_empty()
 
 
-def test_a_closed_recorder_says_so(tmp_path: Path) -> None:
+def test_a_closed_recorder_refuses_changes(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, BASE, options=QUICK)
     publisher.start()
     recorder = publisher._recorder
@@ -166,7 +166,7 @@ def test_a_closed_recorder_says_so(tmp_path: Path) -> None:
         recorder.submit(lambda journal: journal.state())
 
 
-def test_one_failing_operation_does_not_take_its_neighbours_along(tmp_path: Path) -> None:
+def test_a_failing_operation_does_not_fail_the_others_of_its_group(tmp_path: Path) -> None:
     started, go = threading.Event(), threading.Event()
     with Publisher(tmp_path, BASE, options=QUICK) as publisher:
 
@@ -199,7 +199,7 @@ def test_a_baseline_is_all_or_nothing(tmp_path: Path) -> None:
     assert not publisher.is_empty()
 
 
-def test_a_publisher_started_before_a_fork_says_what_to_do(tmp_path: Path) -> None:
+def test_a_publisher_started_before_a_fork_is_refused_with_the_remedy(tmp_path: Path) -> None:
     script = """
 import os, sys
 from rsnotify_publisher import Publisher

@@ -188,7 +188,7 @@ def manifest(publisher: Publisher, dump: Document) -> tuple[Resource, ...]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_links_stand_in_every_document_as_they_were_given(tmp_path: Path, example: str) -> None:
+def test_links_are_in_every_document_as_given(tmp_path: Path, example: str) -> None:
     resources = EXAMPLES[example]
     options = replace(
         QUICK, change_dump=True, resource_dump_every=0.05, rotate=f"{len(resources) + 1} changes"

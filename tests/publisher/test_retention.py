@@ -116,7 +116,7 @@ def test_an_age_wins_over_count_and_size() -> None:
     assert ends(policy.expired(volumes(80, 91, 95, 99), now=100)) == [80]
 
 
-def test_what_is_older_than_the_age_stays_while_there_is_room() -> None:
+def test_documents_older_than_the_age_stay_within_count_and_size() -> None:
     assert RetentionPolicy(age=10, count=5).expired(volumes(1, 2, 3), now=100) == []
 
 
@@ -129,7 +129,7 @@ def test_what_is_older_than_the_age_stays_while_there_is_room() -> None:
         st.none() | st.integers(1, 900),
     ),
 )
-def test_whoever_was_away_for_less_than_the_age_misses_nothing(
+def test_a_destination_offline_for_less_than_the_age_misses_nothing(
     at: list[int], policy: RetentionPolicy
 ) -> None:
     kept = volumes(*at)

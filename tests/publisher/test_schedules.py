@@ -17,14 +17,14 @@ from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.background.job_scheduler import JobScheduler
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.retention import parse_retention, parse_rotation
-from rsnotify_publisher.schedule import MISFIRE_GRACE, Schedule, parse_schedule
+from rsnotify_publisher.schedule import MISFIRE_GRACE, JobSchedule, parse_schedule
 from tests.publisher.helpers import BASE, PATIENCE, eventually
 from tests.publisher.published import QUIET, Published, names
 
 #: 2024-01-01 is a Monday.
 MONDAY = datetime(2024, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-EVERY_SECOND = Schedule(cron="* * * * * *")
+EVERY_SECOND = JobSchedule(cron="* * * * * *")
 NEVER_DURING_A_TEST = "cron: 0 0 29 2 *"
 
 
@@ -81,14 +81,14 @@ def test_what_is_no_schedule_is_refused(tmp_path: Path, value: str, reason: str)
 
 
 def test_seconds_may_be_a_text_as_in_an_environment_variable() -> None:
-    assert parse_schedule("it", "1.5") == parse_schedule("it", 1.5) == Schedule(1.5)
+    assert parse_schedule("it", "1.5") == parse_schedule("it", 1.5) == JobSchedule(1.5)
 
 
 def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention() -> None:
     rotation = parse_rotation("500 changes or cron: 0 3,15 * * mon-fri")
-    assert (rotation.changes, rotation.schedule) == (500, Schedule(cron="0 3,15 * * mon-fri"))
+    assert (rotation.changes, rotation.schedule) == (500, JobSchedule(cron="0 3,15 * * mon-fri"))
     retention = parse_retention("cron: 0 4 * * sun, 2 GB")
-    assert (retention.size, retention.schedule) == (2 * 10**9, Schedule(cron="0 4 * * sun"))
+    assert (retention.size, retention.schedule) == (2 * 10**9, JobSchedule(cron="0 4 * * sun"))
     for text in ("cron: 0 3 * * * or cron: 0 4 * * *", "cron: 0 3 * * fun"):
         with pytest.raises(ConfigurationError, match="cron"):
             parse_rotation(text)
@@ -107,14 +107,14 @@ def test_a_cron_expression_is_one_of_the_limits_of_rotation_and_retention() -> N
     ],
 )
 def test_a_missed_time_counts_for_an_hour(now: datetime, last: datetime | None) -> None:
-    found = Schedule(cron="0 3 * * *").last_time(to_microseconds(now))
+    found = JobSchedule(cron="0 3 * * *").last_time(to_microseconds(now))
     assert (None if found is None else from_microseconds(found)) == last
 
 
 def test_of_many_missed_times_the_last_counts() -> None:
     now = to_microseconds(MONDAY) + 500_000
     assert EVERY_SECOND.last_time(now) == to_microseconds(MONDAY)
-    assert Schedule(cron="*/7 * * * *").last_time(now) == to_microseconds(MONDAY)
+    assert JobSchedule(cron="*/7 * * * *").last_time(now) == to_microseconds(MONDAY)
 
 
 class Job:
@@ -147,7 +147,7 @@ class Job:
 class Scheduled:
     """A job scheduler that runs one job."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: JobSchedule) -> None:
         self.job = Job()
         self.scheduler = JobScheduler()
         self._schedule = schedule
@@ -172,8 +172,8 @@ class Scheduled:
         return entry
 
 
-@pytest.mark.parametrize("schedule", [Schedule(0.02), EVERY_SECOND])
-async def test_a_job_runs_again_and_again(schedule: Schedule) -> None:
+@pytest.mark.parametrize("schedule", [JobSchedule(0.02), EVERY_SECOND])
+async def test_a_job_runs_again_and_again(schedule: JobSchedule) -> None:
     async with Scheduled(schedule) as scheduled:
         await scheduled.job.has_run(2)
 
@@ -181,7 +181,7 @@ async def test_a_job_runs_again_and_again(schedule: Schedule) -> None:
 async def test_a_job_that_takes_long_does_not_run_twice_at_a_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with Scheduled(Schedule(0.01)) as scheduled:
+    async with Scheduled(JobSchedule(0.01)) as scheduled:
         scheduled.job.release.clear()
         await scheduled.job.has_run(1)
         await asyncio.sleep(0.1)
@@ -200,7 +200,7 @@ async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
 ) -> None:
     # Once a year, so that no other time comes during the test.
     at = datetime.now(UTC) - late
-    schedule = Schedule(cron=f"{at:%S %M %H %d %m} *")
+    schedule = JobSchedule(cron=f"{at:%S %M %H %d %m} *")
     async with Scheduled(schedule) as scheduled:
         scheduled.entry.modify(next_run_time=at)
         await asyncio.sleep(0.1)
@@ -209,7 +209,7 @@ async def test_times_that_passed_unnoticed_make_one_run_within_the_grace(
 
 
 async def test_many_missed_times_make_one_run() -> None:
-    async with Scheduled(Schedule(cron="0 * * * *")) as scheduled:
+    async with Scheduled(JobSchedule(cron="0 * * * *")) as scheduled:
         scheduled.entry.modify(next_run_time=datetime.now(UTC) - 5 * HOUR)
         await scheduled.job.has_run(1)
         await asyncio.sleep(0.05)
@@ -217,14 +217,14 @@ async def test_many_missed_times_make_one_run() -> None:
 
 
 async def test_a_clock_that_is_set_back_does_not_stretch_an_interval() -> None:
-    async with Scheduled(Schedule(0.5)) as scheduled:
+    async with Scheduled(JobSchedule(0.5)) as scheduled:
         scheduled.entry.modify(next_run_time=datetime.now(UTC) + 5 * HOUR)
         scheduled.scheduler.check_clock()
         await scheduled.job.has_run(1)
 
 
 async def test_an_error_of_a_job_ends_it_and_is_raised() -> None:
-    async with Scheduled(Schedule(0.01)) as scheduled:
+    async with Scheduled(JobSchedule(0.01)) as scheduled:
         scheduled.job.error = ZeroDivisionError()
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(scheduled.repeating, PATIENCE)
@@ -232,7 +232,7 @@ async def test_an_error_of_a_job_ends_it_and_is_raised() -> None:
 
 
 async def test_a_job_that_runs_is_cancelled_with_its_schedule() -> None:
-    async with Scheduled(Schedule(0.01)) as scheduled:
+    async with Scheduled(JobSchedule(0.01)) as scheduled:
         scheduled.job.release.clear()
         await scheduled.job.has_run(1)
     assert scheduled.job._at_once == 0
@@ -282,7 +282,7 @@ def test_a_rotation_that_was_missed_by_more_than_an_hour_waits_for_the_next(
     assert names([source.read("changelist.xml")]) == ["a", "b"]
 
 
-def test_a_running_source_rotates_every_second_if_it_is_told_to(tmp_path: Path) -> None:
+def test_a_running_source_rotates_at_cron_times(tmp_path: Path) -> None:
     with Published(tmp_path, replace(QUIET, rotate="cron: * * * * * *")) as source:
         for count in (1, 2):
             source.update(count)

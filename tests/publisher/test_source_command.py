@@ -49,7 +49,7 @@ def status(process: SourceProcess, name: str, **headers: str) -> int:
             return error.code
 
 
-def test_the_first_start_takes_the_folder_as_it_is(folder: Path, source: Start) -> None:
+def test_the_first_start_loads_the_folder_as_the_baseline(folder: Path, source: Start) -> None:
     (folder / "a.ttl").write_text("<a> <b> <c> .")
     (folder / "deep" / "er").mkdir(parents=True)
     (folder / "deep" / "er" / "b.bin").write_bytes(b"\0\1")
@@ -114,7 +114,7 @@ def test_new_folders_are_published_with_all_they_hold(folder: Path, source: Star
     assert len(process.changes()) == 20
 
 
-def test_a_folder_that_moves_takes_its_files_along(folder: Path, source: Start) -> None:
+def test_a_moved_folder_moves_its_files(folder: Path, source: Start) -> None:
     (folder / "a" / "b").mkdir(parents=True)
     (folder / "a" / "b" / "f").write_text("1")
     (folder / "a" / "g").write_text("2")
@@ -272,7 +272,7 @@ def test_files_are_served_as_http_wants_it(folder: Path, source: Start) -> None:
         assert (answer.headers["Content-Length"], answer.read()) == ("10", b"")
 
 
-def test_a_file_that_changes_twice_within_a_tick_is_not_taken_for_the_first(
+def test_a_file_that_changes_twice_within_a_clock_tick_is_recorded_twice(
     folder: Path, source: Start
 ) -> None:
     # A minute ahead, so that it is the present for as long as the process takes to answer.
@@ -325,7 +325,7 @@ def test_changes_reach_a_hub_with_their_content(folder: Path, source: Start) -> 
     asyncio.run(scenario())
 
 
-def test_below_a_path_the_documents_stand_there_and_the_well_known_one_at_the_host(
+def test_below_a_path_only_the_well_known_document_is_at_the_host(
     folder: Path, source: Start, unused_tcp_port: int
 ) -> None:
     (folder / "a").write_text("1")
@@ -341,7 +341,9 @@ def test_below_a_path_the_documents_stand_there_and_the_well_known_one_at_the_ho
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_ends_in_order_when_asked(number: signal.Signals, folder: Path, source: Start) -> None:
+def test_the_command_ends_in_order_on_a_signal(
+    number: signal.Signals, folder: Path, source: Start
+) -> None:
     process = source(folder, *PORT)
     (folder / "a").write_text("1")
     process.told("created", "a")
@@ -384,7 +386,7 @@ def test_the_second_signal_ends_what_does_not_end_by_itself(folder: Path) -> Non
     assert errors.splitlines()[-1].startswith("rsnotify: the Source has not ended")
 
 
-def test_destinations_are_told_of_the_hub_as_they_reach_it(folder: Path, source: Start) -> None:
+def test_destinations_get_the_advertised_url_of_the_hub(folder: Path, source: Start) -> None:
     hub = ("--hub", "http://127.0.0.1:1/", "--advertise", "https://hub.example/")
     process = source(folder, *PORT, *hub)
     document = read_document(process.get("capabilitylist.xml"))

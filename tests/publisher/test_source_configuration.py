@@ -212,7 +212,7 @@ def test_options_of_the_command_go_over_the_file_and_those_of_a_set_over_the_sou
     assert texts.rotate == images.rotate == "500 changes or 1 h"
 
 
-def test_a_token_is_not_told(place: Path) -> None:
+def test_a_token_is_not_shown(place: Path) -> None:
     text = 'token = "a secret"\nprot = 1\n' + SET.format("a", "t")
     assert "secret" not in refused(place, text)
 

@@ -61,7 +61,7 @@ def test_a_bad_base_url_is_refused(url: str, folder: Path) -> None:
     assert url in refused(folder, base_url=url)
 
 
-def test_a_base_url_with_a_password_is_refused_without_telling_it(folder: Path) -> None:
+def test_a_base_url_with_a_password_is_refused_without_showing_it(folder: Path) -> None:
     message = refused(folder, base_url="http://user:secret@x/")
     assert "password" in message
     assert "secret" not in message

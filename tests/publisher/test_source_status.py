@@ -21,7 +21,7 @@ WELL = HubStatus("https://hub.example/", 0, AT, reached=True, reached_before=Tru
 AWAY = replace(WELL, reached=False)
 
 
-async def test_it_counts_changes_and_tells_how_far_each_hub_is(
+async def test_the_status_has_the_number_of_changes_and_each_hub(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     hubs = [hub.url + "websub", NOWHERE]
@@ -83,7 +83,7 @@ def test_nothing_is_written_while_nothing_changes(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out.splitlines() == [totals(SourceStatus(3, 7, ()))]
 
 
-async def test_the_command_says_when_a_hub_has_everything(
+async def test_the_command_prints_when_a_hub_has_everything(
     folder: Path, source: Start, hub: FakeHub
 ) -> None:
     options = ("--hub", hub.url, "--heartbeat", "0.1")

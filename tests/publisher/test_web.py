@@ -152,7 +152,7 @@ async def test_nothing_but_documents_is_served(
     assert answer.startswith(b"HTTP/1.1 404")
 
 
-async def test_what_is_not_written_yet_is_asked_for_again(
+async def test_a_document_that_is_not_written_yet_gets_a_503(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
     go = threading.Event()
@@ -183,7 +183,7 @@ async def test_the_application_can_be_mounted_at_the_base_url(
             assert b"/data/a<" in await answer.read()
 
 
-async def test_routes_bring_the_well_known_uri_of_the_host(
+async def test_the_routes_include_the_well_known_uri_of_the_host(
     publisher: Publisher, client: aiohttp.ClientSession
 ) -> None:
     app = web.Application()
@@ -195,7 +195,7 @@ async def test_routes_bring_the_well_known_uri_of_the_host(
                 assert read_document(await answer.read()).capability == "description"
 
 
-async def test_what_is_closed_is_kept_by_caches_and_what_is_live_is_asked_for_again(
+async def test_closed_documents_are_cached_and_live_ones_revalidated(
     tmp_path: Path, client: aiohttp.ClientSession
 ) -> None:
     options = replace(QUICK, rotate="4 changes", max_entries=5)
@@ -245,7 +245,7 @@ async def test_a_package_is_resumed_where_it_broke_off(
         assert found.testzip() is None
 
 
-async def test_a_long_list_is_compressed_for_those_who_accept_it(
+async def test_a_long_list_is_compressed_for_clients_that_accept_it(
     publisher: Publisher, site: str, client: aiohttp.ClientSession
 ) -> None:
     changes = [Resource(f"{BASE}{number}", change=ChangeType.UPDATED) for number in range(500)]
@@ -264,7 +264,7 @@ async def test_a_long_list_is_compressed_for_those_who_accept_it(
             assert answer.status == 304
 
 
-async def test_the_channel_names_its_hubs_to_those_who_have_it_already(
+async def test_a_304_of_the_channel_names_its_hubs(
     site: str, client: aiohttp.ClientSession
 ) -> None:
     async with client.get(site + "channel.xml") as answer:

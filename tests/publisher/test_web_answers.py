@@ -96,7 +96,9 @@ async def test_a_version_is_known_by_a_strong_tag_and_a_date(
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_who_has_it_is_told_so(site: str, client: aiohttp.ClientSession, method: str) -> None:
+async def test_a_client_with_the_same_version_gets_a_304(
+    site: str, client: aiohttp.ClientSession, method: str
+) -> None:
     first = await get(client, site + "digits")
     tag, date = first.headers["ETag"], first.headers["Last-Modified"]
     for conditions in (
@@ -122,7 +124,7 @@ async def test_who_has_it_is_told_so(site: str, client: aiohttp.ClientSession, m
         {"if_unmodified_since": "Sun, 09 Sep 2001 01:46:40 GMT"},
     ],
 )
-async def test_who_has_another_gets_this(
+async def test_a_client_with_another_version_gets_this_one(
     site: str, client: aiohttp.ClientSession, conditions: dict[str, str]
 ) -> None:
     assert (await get(client, site + "digits", **conditions)).body == DIGITS
@@ -132,7 +134,7 @@ async def test_who_has_another_gets_this(
     "conditions",
     [{"if_match": '"other"'}, {"if_unmodified_since": "Sun, 09 Sep 2001 01:46:39 GMT"}],
 )
-async def test_who_wants_another_is_refused(
+async def test_a_client_that_requires_another_version_gets_a_412(
     site: str, client: aiohttp.ClientSession, conditions: dict[str, str]
 ) -> None:
     assert (await get(client, site + "digits", **conditions)).status == 412
@@ -257,7 +259,7 @@ async def test_the_same_version_is_compressed_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("accepted", ["identity", "gzip;q=0", "*;q=0", "br", "gzip;q=0.0, *"])
-async def test_nothing_is_compressed_for_those_who_do_not_want_it(
+async def test_nothing_is_compressed_for_clients_that_do_not_accept_it(
     site: str, client: aiohttp.ClientSession, accepted: str
 ) -> None:
     got = await get(client, f"{site}long?packed", accept_encoding=accepted)
@@ -314,7 +316,7 @@ async def test_what_is_not_there_is_not_found(site: str, client: aiohttp.ClientS
     assert (await get(client, site + "none")).status == 404
 
 
-async def test_a_long_answer_is_compressed_as_it_is_taken(tmp_path: Path) -> None:
+async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path) -> None:
     # 200 MB of a file without blocks: too many to be compressed at once.
     size = 200_000_000
     (tmp_path / "sparse").touch()

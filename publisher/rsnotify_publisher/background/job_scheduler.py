@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-from rsnotify_publisher.schedule import MISFIRE_GRACE, Schedule
+from rsnotify_publisher.schedule import MISFIRE_GRACE, JobSchedule
 
 _CHECK_CLOCK_EVERY = 10.0
 _log = logging.getLogger("rsnotify.publisher.scheduler")
@@ -49,7 +49,7 @@ class JobScheduler:
         self._scheduler.wakeup()
 
     async def repeat(
-        self, name: str, schedule: Schedule, work: Callable[[], Awaitable[None]]
+        self, name: str, schedule: JobSchedule, work: Callable[[], Awaitable[None]]
     ) -> None:
         """Run a job by a schedule until cancelled, one run at a time.
 

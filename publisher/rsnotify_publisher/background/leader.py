@@ -22,7 +22,7 @@ from rsnotify_publisher.background.pool import PublisherPool, WorkKind, WorkPerm
 from rsnotify_publisher.documents import DocumentStore, WritingStopped
 from rsnotify_publisher.journal import Journal, Recorder
 from rsnotify_publisher.push.hub_push import HubPush
-from rsnotify_publisher.schedule import Schedule
+from rsnotify_publisher.schedule import JobSchedule
 from rsnotify_publisher.source_context import SourceContext
 
 _log = logging.getLogger("rsnotify.publisher")
@@ -118,7 +118,7 @@ class Leader:
         if options.change_dump:
             yield options.refresh, self._write_change_dumps
 
-    def _scheduled_jobs(self) -> Iterator[tuple[str, Schedule, _Job]]:
+    def _scheduled_jobs(self) -> Iterator[tuple[str, JobSchedule, _Job]]:
         """Yield the name, the schedule, and the job; each also runs at the start.
 
         So each decides whether it is due by what the journal knows of its last run. A cron time
@@ -128,11 +128,11 @@ class Leader:
         yield "Resource List", source.resource_list_schedule, self._write_resource_list
         if (dump := source.resource_dump_schedule) is not None:
             if dump.cron is None:
-                dump = Schedule(dump.seconds * _CHECK_DUMP_EVERY)
+                dump = JobSchedule(dump.seconds * _CHECK_DUMP_EVERY)
             yield "Resource Dump", dump, self._write_resource_dump
         if source.rotation.schedule is not None:
             yield "rotation", source.rotation.schedule, self._rotate
-        retention = source.retention.schedule or Schedule(source.options.refresh * _TIDY_EVERY)
+        retention = source.retention.schedule or JobSchedule(source.options.refresh * _TIDY_EVERY)
         yield "retention", retention, self._drop_expired
 
     async def _repeat(self, seconds: float, job: _Job) -> None:
@@ -143,7 +143,7 @@ class Leader:
             await self._run_until_done(job)
             await asyncio.sleep(max(0.0, due - clock()))
 
-    async def _run_by_schedule(self, name: str, schedule: Schedule, job: _Job) -> None:
+    async def _run_by_schedule(self, name: str, schedule: JobSchedule, job: _Job) -> None:
         await self._run_until_done(job)
         run = lambda: self._run_until_done(job)  # noqa: E731
         await self._pool.scheduler.repeat(name, schedule, run)

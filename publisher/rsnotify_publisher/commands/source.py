@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,212 +15,158 @@ _MQTT = "MQTT"
 _DOCUMENTS = "Documents"
 
 
+def _option(
+    metavar: str,
+    help: str,
+    panel: str | None = None,
+    *,
+    min: float | None = None,
+    default: str | None = None,
+) -> Any:
+    shown = True if default is None else default
+    return typer.Option(
+        metavar=metavar, help=help, rich_help_panel=panel, min=min, show_default=shown
+    )
+
+
+def _flag(name: str, help: str, panel: str) -> Any:
+    return typer.Option(name, help=help, rich_help_panel=panel)
+
+
 def source(
     folder: Annotated[
         Path | None, typer.Argument(metavar="DIR", help="The folder to publish.")
     ] = None,
     base_url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="URL of the folder for others; http://HOST:PORT/ if not given."
-        ),
+        str | None, _option("URL", "Public URL of the folder; http://HOST:PORT/ if not given.")
     ] = None,
     host: Annotated[
-        str | None,
-        typer.Option(metavar="HOST", help="Address to listen on.", show_default="127.0.0.1"),
+        str | None, _option("HOST", "Address to listen on.", default="127.0.0.1")
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT", help="Port to listen on; 0 for a free one.", show_default="8000"
-        ),
+        int | None, _option("PORT", "Port to listen on; 0 for a free one.", default="8000")
     ] = None,
     hub: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL", rich_help_panel=_HUBS, help="URL of a hub to push to; may be repeated."
-        ),
+        list[str] | None, _option("URL", "URL of a hub to push to; may be repeated.", _HUBS)
     ] = None,
     advertise: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="URL",
-            rich_help_panel=_HUBS,
-            help="URL of the hub for Destinations, if it differs; may be repeated.",
-        ),
+        _option("URL", "URL of the hub for Destinations, if it differs; may be repeated.", _HUBS),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A file with settings, .toml or .json, for several sets of resources.",
-        ),
+        _option("FILE", "A file with settings, .toml or .json, for several sets of resources."),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Folder for the state.",
-            show_default="DIR.rsnotify/source; with --config, rsnotify-source",
+        _option(
+            "DIR",
+            "Folder for the state.",
+            default="DIR.rsnotify/source; with --config, rsnotify-source",
         ),
     ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", rich_help_panel=_HUBS, help="Bearer token for the hubs."),
-    ] = None,
+    token: Annotated[str | None, _option("TOKEN", "Bearer token for the hubs.", _HUBS)] = None,
     mqtt_user: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", rich_help_panel=_MQTT, help="User at hubs that are MQTT brokers."
-        ),
+        str | None, _option("NAME", "User at hubs that are MQTT brokers.", _MQTT)
     ] = None,
     mqtt_password: Annotated[
-        str | None,
-        typer.Option(metavar="PASSWORD", rich_help_panel=_MQTT, help="Password of that user."),
+        str | None, _option("PASSWORD", "Password of that user.", _MQTT)
     ] = None,
     mqtt_ca: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            rich_help_panel=_MQTT,
-            help="Certificates of the authorities that may sign a broker's.",
-        ),
+        _option("FILE", "Certificates of the authorities that may sign a broker's.", _MQTT),
     ] = None,
     mqtt_certificate: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=_MQTT, help="Certificate to show to a broker."
-        ),
+        str | None, _option("FILE", "Certificate to show to a broker.", _MQTT)
     ] = None,
     mqtt_key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", rich_help_panel=_MQTT, help="Private key of that certificate."
-        ),
+        str | None, _option("FILE", "Private key of that certificate.", _MQTT)
     ] = None,
     mqtt_version: Annotated[
-        str | None,
-        typer.Option(
-            metavar="5|3.1.1", rich_help_panel=_MQTT, help="Version of MQTT.", show_default="5"
-        ),
+        str | None, _option("5|3.1.1", "Version of MQTT.", _MQTT, default="5")
     ] = None,
     described_by: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", rich_help_panel=_DOCUMENTS, help="URL of a document about the Source."
-        ),
+        str | None, _option("URL", "URL of a document about the Source.", _DOCUMENTS)
     ] = None,
     heartbeat: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            rich_help_panel=_HUBS,
-            help="Seconds of quiet before a heartbeat.",
-            min=0.1,
-            show_default="10",
-        ),
+        _option("SECONDS", "Seconds of quiet before a heartbeat.", _HUBS, min=0.1, default="10"),
     ] = None,
     resource_list_every: Annotated[
         str | None,
-        typer.Option(
-            metavar="SCHEDULE",
-            rich_help_panel=_DOCUMENTS,
-            help="Seconds between Resource Lists, or a cron expression such as 'cron: 0 * * * *'.",
-            show_default="900",
+        _option(
+            "SCHEDULE",
+            "Seconds between Resource Lists, or a cron expression such as 'cron: 0 * * * *' (UTC).",
+            _DOCUMENTS,
+            default="900",
         ),
     ] = None,
     rotate: Annotated[
         str | None,
-        typer.Option(
-            metavar="BOUNDS",
-            rich_help_panel=_DOCUMENTS,
-            help="When changes are closed: '500 changes or 1 h', 'cron: 0 3 * * *' (UTC).",
+        _option(
+            "BOUNDS",
+            "When changes are closed, such as '500 changes or 1 h' or 'cron: 0 3 * * *'.",
+            _DOCUMENTS,
         ),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(
-            metavar="BOUNDS",
-            rich_help_panel=_DOCUMENTS,
-            help="How long closed documents stay: '30 days, 1000 lists, 2 GB'; a cron expression "
-            "such as 'cron: 0 4 * * sun' says when they are dropped.",
+        _option(
+            "BOUNDS",
+            "How long closed documents stay, such as '30 days, 1000 lists, 2 GB'; with "
+            "'cron: 0 4 * * sun' they are dropped at these times only.",
+            _DOCUMENTS,
         ),
     ] = None,
     resource_dump_every: Annotated[
         str | None,
-        typer.Option(
-            metavar="SCHEDULE",
-            rich_help_panel=_DOCUMENTS,
-            help="Seconds between Resource Dumps, or a cron expression; none if not given.",
+        _option(
+            "SCHEDULE",
+            "Seconds between Resource Dumps, or a cron expression; none if not given.",
+            _DOCUMENTS,
         ),
     ] = None,
     change_dump: Annotated[
-        bool,
-        typer.Option(
-            "--change-dump",
-            rich_help_panel=_DOCUMENTS,
-            help="Offer the content of changes in packages.",
-        ),
+        bool, _flag("--change-dump", "Offer the content of changes in packages.", _DOCUMENTS)
     ] = False,
     resource_list_archive: Annotated[
-        bool,
-        typer.Option(
-            "--resource-list-archive",
-            rich_help_panel=_DOCUMENTS,
-            help="Keep former Resource Lists.",
-        ),
+        bool, _flag("--resource-list-archive", "Keep former Resource Lists.", _DOCUMENTS)
     ] = False,
     resource_dump_archive: Annotated[
-        bool,
-        typer.Option(
-            "--resource-dump-archive",
-            rich_help_panel=_DOCUMENTS,
-            help="Keep former Resource Dumps.",
-        ),
+        bool, _flag("--resource-dump-archive", "Keep former Resource Dumps.", _DOCUMENTS)
     ] = False,
     change_dump_archive: Annotated[
-        bool,
-        typer.Option(
-            "--change-dump-archive",
-            rich_help_panel=_DOCUMENTS,
-            help="Keep older packages of changes.",
-        ),
+        bool, _flag("--change-dump-archive", "Keep older packages of changes.", _DOCUMENTS)
     ] = False,
     no_framework: Annotated[
-        bool,
-        typer.Option(
-            "--no-framework", rich_help_panel=_HUBS, help="Do not notify hubs of new documents."
-        ),
+        bool, _flag("--no-framework", "Do not notify hubs of new documents.", _HUBS)
     ] = False,
     framework_url: Annotated[
         bool,
-        typer.Option(
+        _flag(
             "--framework-url",
-            rich_help_panel=_HUBS,
-            help="Also list the channel of these notices by a <url> in the Source Description.",
+            "Also list the channel of these notices by a <url> in the Source Description.",
+            _HUBS,
         ),
     ] = False,
     gzip: Annotated[
-        bool,
-        typer.Option(
-            "--gzip", rich_help_panel=_DOCUMENTS, help="Keep long documents compressed, as .xml.gz."
-        ),
+        bool, _flag("--gzip", "Keep long documents compressed, as .xml.gz.", _DOCUMENTS)
     ] = False,
     profile: Annotated[
         str | None,
-        typer.Option(
-            metavar="1.1|1.0",
-            rich_help_panel=_DOCUMENTS,
-            help="The version of ResourceSync to write, 1.1 or 1.0.",
-            show_default="1.1",
+        _option(
+            "1.1|1.0",
+            "The version of ResourceSync to write, 1.1 or 1.0.",
+            _DOCUMENTS,
+            default="1.1",
         ),
     ] = None,
     allow_private_addresses: Annotated[
         bool,
-        typer.Option(
+        _flag(
             "--allow-private-addresses",
-            rich_help_panel=_HUBS,
-            help="Connect to any address. Hubs named here may have any address even without.",
+            "Connect to any address. Hubs named here may have any address even without.",
+            _HUBS,
         ),
     ] = False,
 ) -> None:

@@ -15,11 +15,7 @@ NO_NOTIFICATIONS: Notifications = ()
 
 
 class NotificationBuilder:
-    """Builds notifications; none if no hub can have the channel.
-
-    Args:
-        documents: Of the Source.
-    """
+    """Builds notifications; none if no hub can have the channel."""
 
     def __init__(self, documents: SourceDocuments) -> None:
         self._documents = documents

@@ -39,11 +39,7 @@ class ListToClose(Struct, frozen=True):
 
 
 class OpenChangeList:
-    """The open Change List as one reader of the journal sees it.
-
-    Args:
-        documents: Of the Source.
-    """
+    """The open Change List as one reader of the journal sees it."""
 
     def __init__(self, documents: SourceDocuments) -> None:
         options = documents.options

@@ -19,11 +19,7 @@ from rsnotify_publisher.source_documents import RESOURCE_LIST, stem
 
 
 class ResourceListWriter:
-    """Writes the Resource List of one Source.
-
-    Args:
-        source: The Source.
-    """
+    """Writes the Resource List of one Source."""
 
     def __init__(self, source: SourceContext) -> None:
         self._documents = source.documents

@@ -44,17 +44,17 @@ class FolderPublishing:
         #: Set when all folders are published.
         self.published = asyncio.Event()
 
-    async def run(self, stop: asyncio.Event, say: _Announce) -> None:
+    async def run(self, stop: asyncio.Event, announce: _Announce) -> None:
         """Publish until stopped, and end in order.
 
         Args:
             stop: Set to stop.
-            say: Called with a line for each folder once it is published, in their order.
+            announce: Called with a line for each folder once it is published, in their order.
 
         Raises:
             RsnotifyError: A folder cannot be published.
         """
-        publishing = asyncio.create_task(self._publish(say))
+        publishing = asyncio.create_task(self._publish(announce))
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait({publishing, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -66,17 +66,19 @@ class FolderPublishing:
         if not publishing.cancelled() and (error := publishing.exception()) is not None:
             raise first_cause(error) if isinstance(error, Exception) else error
 
-    async def _publish(self, say: _Announce) -> None:
+    async def _publish(self, announce: _Announce) -> None:
         openers = ThreadPoolExecutor(_OPENERS, "rsnotify-opener")
         scanners = ThreadPoolExecutor(_SCANNERS, "rsnotify-scanner")
         try:
-            await self._watch(openers, scanners, say)
+            await self._watch(openers, scanners, announce)
         finally:
             for pool in (openers, scanners):
                 await asyncio.to_thread(pool.shutdown, cancel_futures=True)
             await asyncio.to_thread(close_all, [each.publisher for each in self._folders])
 
-    async def _watch(self, openers: Executor, scanners: ThreadPoolExecutor, say: _Announce) -> None:
+    async def _watch(
+        self, openers: Executor, scanners: ThreadPoolExecutor, announce: _Announce
+    ) -> None:
         watchers = {
             folder.names.root: FolderWatcher(folder.names, folder.publisher, Lane(scanners))
             for folder in self._folders
@@ -87,7 +89,7 @@ class FolderPublishing:
             for folder in self._folders:
                 watcher = watchers[folder.names.root]
                 tasks.create_task(self._keep(folder, watcher, openers))
-            tasks.create_task(self._announce(say))
+            tasks.create_task(self._announce_all(announce))
 
     async def _keep(
         self, folder: PublishedFolder, watcher: FolderWatcher, openers: Executor
@@ -108,12 +110,12 @@ class FolderPublishing:
         if self._is_stopping:
             raise PublishingStopped
 
-    async def _announce(self, say: _Announce) -> None:
+    async def _announce_all(self, announce: _Announce) -> None:
         for folder in self._folders:
             await folder.ready.wait()
             await self._compared[folder.prefix].wait()
             count = await asyncio.to_thread(_count, folder.publisher)
-            say(
+            announce(
                 f"rsnotify source serving {folder.names.base_url} ({counted(count, 'resource')}), "
                 f"listening on {self._listening}"
             )

@@ -29,11 +29,7 @@ class ChangesForgotten(LookupError):
 
 
 class SourceChangeMemory:
-    """Returns pages of changes.
-
-    Args:
-        source: The Source.
-    """
+    """Returns pages of changes."""
 
     def __init__(self, source: SourceContext) -> None:
         self._source = source

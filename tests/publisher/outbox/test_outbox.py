@@ -82,7 +82,7 @@ def test_a_transaction_that_commits_late_is_not_passed_over(source: Source) -> N
     assert source.waiting() == []
 
 
-def test_what_is_rolled_back_is_never_told(source: Source) -> None:
+def test_changes_that_are_rolled_back_are_never_published(source: Source) -> None:
     with source.connect() as connection:
         rewrite(connection, "a")
         connection.rollback()
@@ -107,7 +107,7 @@ def test_changes_of_one_resource_keep_the_order_of_their_commits(source: Source)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_way_transactions_interleave_each_change_is_told_once_and_in_order(
+def test_however_transactions_interleave_each_change_is_published_once_and_in_order(
     source: Source, seed: int
 ) -> None:
     random = Random(seed)
@@ -153,7 +153,7 @@ def rewrite_own(connection: psycopg.Connection, number: int) -> int:
     return int(row[0])
 
 
-def test_all_that_may_be_told_of_a_change_passes_through(source: Source) -> None:
+def test_all_metadata_of_a_change_passes_through(source: Source) -> None:
     link = Link(Rel.DUPLICATE, "https://mirror.example/a", pri=1)
     with source.connect() as connection:
         OUTBOX.created(connection, A, length=3, type="text/plain", hash="md5:ab", links=[link])
@@ -264,7 +264,7 @@ def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
 # While it runs
 
 
-def test_it_is_told_at_once_and_ends_at_once(source: Source) -> None:
+def test_a_forwarder_is_notified_at_once_and_ends_at_once(source: Source) -> None:
     with Forwarder(source.publisher, source.queue, poll=3600) as forwarder:
         forwarder.start()
         for number in range(5):
@@ -274,7 +274,7 @@ def test_it_is_told_at_once_and_ends_at_once(source: Source) -> None:
     assert source.waiting() == []
 
 
-def test_another_takes_over(source: Source) -> None:
+def test_another_forwarder_takes_over(source: Source) -> None:
     others = [Forwarder(source.publisher, PostgreSQLQueue(source.conninfo)) for _ in range(2)]
     with source.connect() as connection, others[0]:
         with others[1]:

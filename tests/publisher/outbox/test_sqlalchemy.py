@@ -58,9 +58,7 @@ def told(publisher: Publisher) -> list[str]:
         return [f"{one.change} {one.uri.removeprefix(BASE)}" for one in journal.changes(0)]
 
 
-def test_it_is_told_what_is_committed_and_nothing_else(
-    engine: Engine, publisher: Publisher
-) -> None:
+def test_only_committed_changes_are_forwarded(engine: Engine, publisher: Publisher) -> None:
     forwarder = Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX))
     with Session(engine) as session:
         session.add(Record(name="a", body="1"))
@@ -89,14 +87,16 @@ def test_a_line_that_cannot_be_published_is_set_aside(engine: Engine, publisher:
     assert refused
 
 
-def test_it_looks_while_it_runs_and_ends_at_once(engine: Engine, publisher: Publisher) -> None:
+def test_a_forwarder_polls_while_it_runs_and_ends_at_once(
+    engine: Engine, publisher: Publisher
+) -> None:
     with Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX), poll=3600):
         with engine.begin() as connection:
             OUTBOX.updated(connection, BASE + "a")
         eventually(lambda: told(publisher) == ["updated a"])
 
 
-def test_in_postgresql_the_other_queue_is_told_at_once(
+def test_in_postgresql_the_other_queue_is_notified_at_once(
     on_postgresql: str, postgresql: str, publisher: Publisher
 ) -> None:
     engine = create_engine(on_postgresql, poolclass=NullPool)
@@ -131,7 +131,7 @@ def test_nothing_is_recorded_in_autocommit_mode(engine: Engine) -> None:
         OUTBOX.updated(connection, BASE + "a")
 
 
-def test_a_database_that_is_away_is_told_without_a_statement(publisher: Publisher) -> None:
+def test_an_unavailable_database_is_reported_without_the_statement(publisher: Publisher) -> None:
     engine = create_engine("sqlite:////nowhere/source.sqlite", poolclass=NullPool)
     with pytest.raises(StorageError, match=r"^the outbox rsnotify_outbox: unable to open"):
         Forwarder(publisher, SQLAlchemyQueue(engine, OUTBOX)).forward()
