@@ -18,7 +18,7 @@ from rsnotify_publisher.background.job_scheduler import JobScheduler
 from rsnotify_publisher.journal import FinishedDocument
 from rsnotify_publisher.retention import parse_retention, parse_rotation
 from rsnotify_publisher.schedule import MISFIRE_GRACE, JobSchedule, parse_schedule
-from tests.publisher.helpers import BASE, PATIENCE, eventually
+from tests.publisher.helpers import BASE, PATIENCE, PORT, Start, eventually, put
 from tests.publisher.published import QUIET, Published, names
 
 #: 2024-01-01 is a Monday.
@@ -123,12 +123,14 @@ class Job:
     def __init__(self) -> None:
         self.runs = 0
         self.most_at_once = self._at_once = 0
+        self._ran = asyncio.Event()
         self.release = asyncio.Event()
         self.release.set()
         self.error: Exception | None = None
 
     async def __call__(self) -> None:
         self.runs += 1
+        self._ran.set()
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
         try:
@@ -141,7 +143,8 @@ class Job:
     async def has_run(self, times: int) -> None:
         async with asyncio.timeout(PATIENCE):
             while self.runs < times:
-                await asyncio.sleep(0.005)
+                self._ran.clear()
+                await self._ran.wait()
 
 
 class Scheduled:
@@ -344,3 +347,17 @@ def test_a_document_expires_by_the_limits_beside_the_schedule() -> None:
     policy = parse_retention("1 list, cron: 0 3 * * *")
     documents = [FinishedDocument("changelist", at, at + 1, 1, 1, ()) for at in (1, 2)]
     assert policy.expired(documents, now=9) == documents[:1]
+
+
+def test_the_command_accepts_cron_expressions(folder: Path, source: Start) -> None:
+    every_second = "cron: * * * * * *"
+    options = {"--rotate": every_second, "--resource-dump-every": every_second}
+    options |= {"--resource-list-every": every_second, "--keep": f"9 lists, {every_second}"}
+    process = source(folder, *PORT, *(text for option in options.items() for text in option))
+    put(folder / "a", "new")
+    eventually(lambda: b"resourcesync/changelist-" in process.get("changelist-archive.xml"))
+    eventually(lambda: b"<loc>" + process.url.encode() + b"a<" in process.get("resourcelist.xml"))
+    eventually(lambda: b".zip<" in process.get("resourcedump.xml"))
+    code, errors = process.end()
+    assert code == 0
+    assert len(errors.splitlines()) == 1, "it writes only that it scanned the folder"

@@ -90,3 +90,19 @@ def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path) ->
     Publisher(tmp_path / "state", "http://one.example/").is_empty()
     said = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
     assert "belongs to the Source http://one.example/" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "reason"),
+    [
+        ("resource_list_every", "often", "give seconds above 0, or a cron expression"),
+        ("resource_dump_every", "0", "give seconds above 0"),
+        ("resource_dump_every", "cron: 0 3 * *", "it has 4 fields instead of 5"),
+        ("rotate", "500 changes or cron: 0 25 * * *", "higher than the maximum value (23)"),
+        ("keep", "cron: 0 4 * * sun", "add a limit to it"),
+    ],
+)
+def test_a_wrong_schedule_is_refused(folder: Path, option: str, value: str, reason: str) -> None:
+    message = refused(folder, **{option: value})
+    assert message.startswith(option)
+    assert reason in message

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from rsnotify.format.vocabulary import Capability
 from rsnotify_publisher.framework import FrameworkNotices, framework_hubs, promise_notices
-from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.journal import Journal, JournalState, Recorder
 from rsnotify_publisher.push.channel_push import ChannelPush
 from rsnotify_publisher.push.fragments import FragmentWriter
@@ -42,48 +42,50 @@ class HubPush:
         self._journal = journal
         self._recorder = recorder
         self.changes, self.notices = ChannelNews(), ChannelNews()
-        feeds = [(hub, self._change_feed(hub)) for hub in source.hubs]
-        self._change_push = ChannelPush(source.documents.topic, feeds)
-        self._notice_push = self._push_of_notices()
+        options, documents, contents = source.options, source.documents, source.contents
+        writer = self._writer(documents.uri(CAPABILITY_LIST), Capability.CHANGE_NOTIFICATION)
+        changes = [
+            HubFeed(
+                journal,
+                journal.cursor(hub.uri),
+                writer,
+                lambda: self._promise(Journal.promise),
+                None if contents is None else contents.inline,
+                self.changes,
+                heartbeat=options.heartbeat,
+                batch=options.fragment_entries,
+            )
+            for hub in source.hubs
+        ]
+        self._change_push = ChannelPush(
+            documents.topic, list(zip(source.hubs, changes, strict=True))
+        )
+        channel = documents.framework
+        hubs = () if channel is None else framework_hubs(source.hubs)
+        writer = self._writer(documents.description_uri, Capability.FRAMEWORK_NOTIFICATION)
+        notices = [
+            HubFeed(
+                FrameworkNotices(journal),
+                journal.notice_cursor(hub.uri),
+                writer,
+                lambda: self._promise(promise_notices),
+                None,
+                self.notices,
+                heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
+                batch=options.fragment_entries,
+            )
+            for hub in hubs
+        ]
+        self._notice_push = ChannelPush(
+            "" if channel is None else channel.topic,
+            list(zip(hubs, notices, strict=True)),
+            what="notices of new documents",
+            beside=self._change_push,
+        )
         self._saved: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._left_behind: set[str] = set()
 
-    def _change_feed(self, hub: Hub) -> HubFeed:
-        options, contents = self._source.options, self._source.contents
-        return HubFeed(
-            self._journal,
-            self._journal.cursor(hub.uri),
-            self._writer(self._source.documents.uri(CAPABILITY_LIST)),
-            self._promise,
-            None if contents is None else contents.inline,
-            self.changes,
-            heartbeat=options.heartbeat,
-            batch=options.fragment_entries,
-        )
-
-    def _push_of_notices(self) -> ChannelPush:
-        channel = self._source.documents.framework
-        if channel is None:
-            return ChannelPush("", ())
-        feeds = [(hub, self._notice_feed(hub)) for hub in framework_hubs(self._source.hubs)]
-        what = "notices of new documents"
-        return ChannelPush(channel.topic, feeds, what=what, beside=self._change_push)
-
-    def _notice_feed(self, hub: Hub) -> HubFeed:
-        options = self._source.options
-        up = self._source.documents.description_uri
-        return HubFeed(
-            FrameworkNotices(self._journal),
-            self._journal.notice_cursor(hub.uri),
-            self._writer(up, Capability.FRAMEWORK_NOTIFICATION),
-            self._promise_notices,
-            None,
-            self.notices,
-            heartbeat=options.heartbeat * _HEARTBEATS_PER_NOTICE_HEARTBEAT,
-            batch=options.fragment_entries,
-        )
-
-    def _writer(self, up: str, capability: str = Capability.CHANGE_NOTIFICATION) -> FragmentWriter:
+    def _writer(self, up: str, capability: str) -> FragmentWriter:
         options = self._source.options
         return FragmentWriter(
             up,
@@ -93,11 +95,8 @@ class HubPush:
             capability=capability,
         )
 
-    async def _promise(self) -> JournalState:
-        return await asyncio.wrap_future(self._recorder.submit(Journal.promise))
-
-    async def _promise_notices(self) -> JournalState:
-        return await asyncio.wrap_future(self._recorder.submit(promise_notices))
+    async def _promise(self, promise: Callable[[Journal], JournalState]) -> JournalState:
+        return await asyncio.wrap_future(self._recorder.submit(promise))
 
     async def run(self) -> None:
         """Feed all hubs, until cancelled."""
