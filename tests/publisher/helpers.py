@@ -88,8 +88,8 @@ class FakeHub:
     async def keep(self, body: bytes) -> Document:
         fragment = read_document(body)
         async with self._news:
-            told = fragment.capability == Capability.FRAMEWORK_NOTIFICATION
-            (self.notices if told else self.fragments).append(fragment)
+            is_notice = fragment.capability == Capability.FRAMEWORK_NOTIFICATION
+            (self.notices if is_notice else self.fragments).append(fragment)
             self._news.notify_all()
         return fragment
 
@@ -235,7 +235,7 @@ class SourceProcess:
             (str(entry.change), entry.uri.removeprefix(self.url)) for entry in document.resources
         ]
 
-    def told(self, change: str, name: str) -> None:
+    def wait_for_change(self, change: str, name: str) -> None:
         """Wait until a change stands in the open Change List."""
         eventually(lambda: (change, name) in self.changes())
 

@@ -220,34 +220,34 @@ def test_an_archive_that_outgrows_a_document_gets_an_index(tmp_path: Path) -> No
 def test_readers_never_find_a_gap_between_index_and_archive(tmp_path: Path) -> None:
     options = replace(QUIET, rotate="60 changes", max_entries=10, refresh=0.001)
     source = Published(tmp_path, options)
-    holes: list[object] = []
+    gaps: list[object] = []
     done = threading.Event()
 
-    def look() -> None:
+    def read_documents() -> None:
         while not done.is_set():
             top = source.read("changelist.xml")
             archive = source.parts("changelist-archive.xml")
             covered = {entry.until for part in archive for entry in part.resources} | {origin}
             if top.from_ not in covered:
-                holes.append(top.from_)
+                gaps.append(top.from_)
             if top.index:
                 last = source.read(top.resources[-1].uri)
                 # What has left the open part this moment, the next look at the index tells.
                 again = source.read("changelist.xml")
-                told = again.resources[-1].from_ if again.index else again.from_
+                reported = again.resources[-1].from_ if again.index else again.from_
                 assert last.from_ is not None
-                assert told is not None
-                if last.from_ > told:
-                    holes.append((last.from_, told))
+                assert reported is not None
+                if last.from_ > reported:
+                    gaps.append((last.from_, reported))
 
     with source:
         origin = source.read("changelist.xml").from_
-        looking = threading.Thread(target=look)
-        looking.start()
+        reading = threading.Thread(target=read_documents)
+        reading.start()
         source.update(*range(400))
         done.set()
-        looking.join()
-    assert holes == []
+        reading.join()
+    assert gaps == []
     assert len(source.parts("changelist-archive.xml")) > 1
 
 

@@ -209,7 +209,7 @@ async def test_a_lagging_hub_gets_the_digest_only_with_the_last_change(
         await publisher.arecord([put(name).resource for name in "abcde"])
         hub.answering.set()
         await hub.has(BASE + "e")
-    told = [set_digest(one) for one in hub.fragments if one.resources]
-    assert told[:-1] == [None] * (len(told) - 1)
-    assert told[-1] is not None
-    assert told[-1].count == 5
+    reported = [set_digest(one) for one in hub.fragments if one.resources]
+    assert reported[:-1] == [None] * (len(reported) - 1)
+    assert reported[-1] is not None
+    assert reported[-1].count == 5

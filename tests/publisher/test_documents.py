@@ -69,10 +69,10 @@ def test_the_capability_list_offers_documents_channel_and_hubs(tmp_path: Path) -
 def test_changes_are_in_the_open_list_with_datetime_and_lastmod(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, BASE, options=QUICK)
     with publisher:
-        told = [publisher.created(BASE + "a", length=1), publisher.deleted(BASE + "a")]
+        reported = [publisher.created(BASE + "a", length=1), publisher.deleted(BASE + "a")]
     entries = read(publisher, "changelist.xml").resources
-    assert [entry.datetime for entry in entries] == [change.datetime for change in told]
-    assert [entry.lastmod for entry in entries] == [change.datetime for change in told]
+    assert [entry.datetime for entry in entries] == [change.datetime for change in reported]
+    assert [entry.lastmod for entry in entries] == [change.datetime for change in reported]
     assert [entry.change for entry in entries] == [ChangeType.CREATED, ChangeType.DELETED]
     assert read(publisher, "channel.xml") == read(publisher, "changelist.xml")
 
@@ -161,27 +161,27 @@ def test_a_restart_goes_on_with_the_same_lists(tmp_path: Path) -> None:
 def test_readers_never_see_a_list_ahead_of_the_archive(tmp_path: Path) -> None:
     options = replace(QUICK, rotate="10 changes", refresh=0.001)
     publisher = Publisher(tmp_path, BASE, options=options)
-    holes: list[tuple[object, object]] = []
+    gaps: list[tuple[object, object]] = []
     done = threading.Event()
 
-    def look() -> None:
+    def read_documents() -> None:
         while not done.is_set():
             opened = read(publisher, "changelist.xml")
             archive = read(publisher, "changelist-archive.xml")
             covered = {entry.until for entry in archive.resources} | {origin}
             if opened.from_ not in covered:
-                holes.append((opened.from_, covered))
+                gaps.append((opened.from_, covered))
 
     with publisher:
         assert publisher.wait_published(PATIENCE)
         origin = read(publisher, "changelist.xml").from_
-        looking = threading.Thread(target=look)
-        looking.start()
+        reading = threading.Thread(target=read_documents)
+        reading.start()
         for name in numbered(400):
             publisher.updated(BASE + name)
         done.set()
-        looking.join()
-    assert holes == []
+        reading.join()
+    assert gaps == []
     assert len(read(publisher, "changelist-archive.xml").resources) > 3
 
 
@@ -194,8 +194,8 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
     elsewhere.mkdir()
     wall.write_text("in the way")
     # What stands there is replaced in one step: were nothing there, the folder would be made anew.
-    for place in (documents, link):
-        place.symlink_to(elsewhere, target_is_directory=True)
+    for location in (documents, link):
+        location.symlink_to(elsewhere, target_is_directory=True)
     with publisher:
         assert publisher.wait_published(PATIENCE)
         wall.replace(documents)
@@ -209,9 +209,9 @@ def test_a_folder_that_cannot_be_written_is_tried_again(
 def test_a_folder_that_cannot_be_written_is_refused_at_the_start(
     tmp_path: Path, in_the_way: str
 ) -> None:
-    place = tmp_path / "state" / in_the_way
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("in the way")
+    location = tmp_path / "state" / in_the_way
+    location.parent.mkdir(parents=True, exist_ok=True)
+    location.write_text("in the way")
     publisher = Publisher(tmp_path / "state", BASE, options=QUICK)
     with pytest.raises(ConfigurationError, match=r"is no folder|cannot be written"):
         publisher.start()

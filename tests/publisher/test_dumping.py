@@ -215,21 +215,21 @@ def test_each_version_is_packed_of_resources_that_change_again_at_once(tmp_path:
     now: dict[str, bytes] = {}
     options = replace(QUIET, rotate="10 changes", change_dump=True, refresh=3600)
     publisher = Publisher(tmp_path, BASE, options=options, content=now.get)
-    told: list[bytes] = []
+    reported: list[bytes] = []
     with publisher:
         assert publisher.wait_published(PATIENCE)
         for number in range(20):
             now[BASE + "asked"] = b"version %d" % number
             publisher.updated(BASE + "asked", hash=sha256(now[BASE + "asked"]))
             publisher.updated(BASE + "given", content=b"content %d" % number)
-            told += [now[BASE + "asked"], b"content %d" % number]
+            reported += [now[BASE + "asked"], b"content %d" % number]
         now.clear()
     # The next to lead finds all of it closed and unpacked.
     again = Publisher(tmp_path, BASE, options=replace(options, refresh=0.02), content=now.get)
     with again:
         eventually(lambda: len(packed(again)) >= 30)
     found = packed(again)
-    assert [content for _, content in found] == told[: len(found)]
+    assert [content for _, content in found] == reported[: len(found)]
     assert [entry.hash for entry, _ in found] == [sha256(content) for _, content in found]
 
 

@@ -239,9 +239,9 @@ def test_content_that_cannot_be_read_breaks_the_dump_off(tmp_path: Path) -> None
 def test_readers_see_a_package_only_when_it_is_whole(tmp_path: Path) -> None:
     seen: list[list[str]] = []
 
-    def look() -> None:
+    def read_documents() -> None:
         seen.append([name for name in files(tmp_path) if not Path(name).name.startswith(".")])
 
-    pack(tmp_path, {"a": b"1", "b": b"2"}, check=look)
+    pack(tmp_path, {"a": b"1", "b": b"2"}, check=read_documents)
     assert seen
     assert not any(seen)

@@ -103,11 +103,13 @@ def test_each_change_comes_with_what_it_made_of_the_resource(tmp_path: Path) -> 
     assert (document.capability, document.links) == ("changedump-manifest", (Link("up", UP),))
     assert (document.from_, document.until) == (START, instant(1_000))
     as_in_the_list = [
-        replace(entry, path=None, lastmod=None, hash=told.hash, length=told.length)
-        for entry, told in zip(document.resources, changes, strict=True)
+        replace(entry, path=None, lastmod=None, hash=reported.hash, length=reported.length)
+        for entry, reported in zip(document.resources, changes, strict=True)
     ]
     assert as_in_the_list == changes
-    assert [entry.lastmod for entry in document.resources] == [told.datetime for told in changes]
+    assert [entry.lastmod for entry in document.resources] == [
+        reported.datetime for reported in changes
+    ]
     assert package.count == 4
 
 
@@ -212,16 +214,16 @@ def test_a_patch_that_would_not_do_is_left_out(tmp_path: Path, contents: dict[st
 
 def test_no_content_is_requested_for_an_inline_patch(tmp_path: Path) -> None:
     patch = Link(Rel.PATCH, "data:text/x-diff,+new", type="text/x-diff")
-    asked: list[str] = []
+    requested: list[str] = []
 
     def content(entry: Resource) -> bytes:
-        asked.append(entry.uri)
+        requested.append(entry.uri)
         return b"new"
 
     packages = pack(tmp_path, [patched(patch)], content)
     [document] = manifests(tmp_path, packages)
     assert document.resources[0].links == (Link("via", BASE + "origin"),)
-    assert asked == [BASE + "a"]
+    assert requested == [BASE + "a"]
 
 
 def test_a_1_0_manifest_has_the_datetime_as_lastmod_alone(tmp_path: Path) -> None:
@@ -316,16 +318,16 @@ def test_what_is_captured_in_time_survives_further_changes(tmp_path: Path) -> No
 
 
 def test_captured_content_is_not_requested_again(tmp_path: Path) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def content(uri: str) -> bytes:
-        asked.append(uri)
+        requested.append(uri)
         return b"1"
 
     captured = Captured(tmp_path / "captured", content)
     for _ in range(2):
         captured.keep([change("a", 1, b"1")])
-    assert asked == [BASE + "a"]
+    assert requested == [BASE + "a"]
 
 
 def test_content_with_another_hash_than_the_change_is_not_captured(tmp_path: Path) -> None:

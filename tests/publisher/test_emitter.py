@@ -308,7 +308,7 @@ class Other:
             text=True,
         )
 
-    async def hears(self) -> str:
+    async def read_line(self) -> str:
         assert self._process.stdout is not None
         async with asyncio.timeout(PATIENCE):
             return await asyncio.to_thread(self._process.stdout.readline)
@@ -317,7 +317,7 @@ class Other:
         assert self._process.stdin is not None
         self._process.stdin.write(uri + "\n")
         self._process.stdin.flush()
-        assert await self.hears() == "done\n"
+        assert await self.read_line() == "done\n"
 
     def kill(self) -> None:
         self._process.kill()
@@ -331,7 +331,7 @@ async def test_one_process_pushes_for_all_and_another_takes_over_when_it_is_kill
     tmp_path: Path, hub: FakeHub
 ) -> None:
     leader = Other(tmp_path, hub)
-    assert await leader.hears() == "ready\n"
+    assert await leader.read_line() == "ready\n"
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK) as publisher:
         await leader.updates(BASE + "by-leader")
         await publisher.aupdated(BASE + "by-other")
@@ -353,7 +353,7 @@ async def test_the_leader_notices_at_once_what_another_process_records(
     options = replace(QUICK, resource_list_every=900, heartbeat=900)
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=options):
         other = Other(tmp_path, hub)
-        assert await other.hears() == "ready\n"
+        assert await other.read_line() == "ready\n"
         await other.updates(BASE + "a")
         await hub.has(BASE + "a")
         other.kill()
@@ -365,25 +365,25 @@ async def test_a_connection_lost_while_it_is_cancelled_does_not_keep_it_going(
 ) -> None:
     class Breaking:
         cursor = 0
-        asked, broken = asyncio.Event(), asyncio.Event()
+        requested, broken = asyncio.Event(), asyncio.Event()
 
         async def fragments(self, through: object = None) -> AsyncGenerator[OutgoingFragment, None]:
-            self.asked.set()
+            self.requested.set()
             await self.broken.wait()
             raise ConnectionResetError("lost")
             yield
 
     feed = Breaking()
-    emitter = ChannelPush(BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))])
-    emitting = asyncio.create_task(emitter.run())
+    channel = ChannelPush(BASE, [(parse_hub(url_of(hub, "ws")), cast(HubFeed, feed))])
+    pushing = asyncio.create_task(channel.run())
     async with asyncio.timeout(PATIENCE):
-        await feed.asked.wait()
+        await feed.requested.wait()
     feed.broken.set()
-    emitting.cancel()
-    done, _ = await asyncio.wait({emitting}, timeout=PATIENCE)
-    emitting.cancel()
+    pushing.cancel()
+    done, _ = await asyncio.wait({pushing}, timeout=PATIENCE)
+    pushing.cancel()
     assert done
-    assert emitting.cancelled()
+    assert pushing.cancelled()
 
 
 async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
@@ -394,19 +394,19 @@ async def test_the_grace_of_hubs_is_not_longer_on_a_slow_machine(
     )
     async with publisher:
         await publisher.aupdated(BASE + "a")
-    turns = 0
+    iterations = 0
 
     async def be_slow() -> None:
-        nonlocal turns
+        nonlocal iterations
         while True:
-            turns += 1
+            iterations += 1
             threading.Event().wait(0.1)
             await asyncio.sleep(0)
 
     with publisher.source.open_journal() as journal:
         recorder = Recorder(publisher.source.open_journal, lambda: None)
-        feeding = HubPush(publisher.source, journal, recorder)
+        push = HubPush(publisher.source, journal, recorder)
         slow = asyncio.create_task(be_slow())
-        await feeding.drain()
+        await push.drain()
         slow.cancel()
-    assert turns < 10
+    assert iterations < 10

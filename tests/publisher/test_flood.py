@@ -24,12 +24,12 @@ class Flood:
 
     def __init__(self) -> None:
         self.recorder: Recorder | None = None
-        self.looks = 0
+        self.reads = 0
 
     def __call__(self) -> int:
         if self.recorder is not None and threading.current_thread() is threading.main_thread():
-            self.looks += 1
-            assert self.looks < MANY, "it goes on for ever"
+            self.reads += 1
+            assert self.reads < MANY, "it goes on for ever"
             self.record(self.recorder)
         return time.time_ns() // 1000
 

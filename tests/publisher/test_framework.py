@@ -33,15 +33,15 @@ CALM = replace(QUICK, resource_list_every=900)
 ROTATING = replace(CALM, rotate="10 changes")
 
 
-def told(hub: FakeHub) -> list[Resource]:
+def notices_of(hub: FakeHub) -> list[Resource]:
     return [entry for notice in hub.notices for entry in notice.resources]
 
 
 def documents(hub: FakeHub) -> list[str]:
-    return [entry.uri.removeprefix(BASE) for entry in told(hub)]
+    return [entry.uri.removeprefix(BASE) for entry in notices_of(hub)]
 
 
-async def hears_of(hub: FakeHub, *names: str) -> None:
+async def wait_for_notices(hub: FakeHub, *names: str) -> None:
     await hub.until(lambda: set(names) <= set(documents(hub)))
 
 
@@ -118,10 +118,12 @@ async def test_a_hub_gets_notices_of_the_first_documents(
     tmp_path: Path, hub: FakeHub, transport: str
 ) -> None:
     async with Publisher(tmp_path, BASE, hubs=[hub.url + transport], options=CALM):
-        await hears_of(hub, ".well-known/resourcesync", "capabilitylist.xml", "resourcelist.xml")
-    for entry in told(hub):
+        await wait_for_notices(
+            hub, ".well-known/resourcesync", "capabilitylist.xml", "resourcelist.xml"
+        )
+    for entry in notices_of(hub):
         assert entry.change is ChangeType.CREATED
-    kinds = {entry.uri.removeprefix(BASE): entry.capability for entry in told(hub)}
+    kinds = {entry.uri.removeprefix(BASE): entry.capability for entry in notices_of(hub)}
     assert kinds["resourcelist.xml"] == Capability.RESOURCE_LIST
     for notice in hub.notices:
         assert notice.capability == Capability.FRAMEWORK_NOTIFICATION
@@ -132,10 +134,10 @@ async def test_a_hub_gets_notices_of_the_first_documents(
 async def test_a_notice_of_a_resource_list_has_its_instant(tmp_path: Path, hub: FakeHub) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=QUICK)
     async with publisher:
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         change = await publisher.aupdated(BASE + "a")
         await hub.until(lambda: documents(hub).count("resourcelist.xml") > 1)
-    last = [entry for entry in told(hub) if entry.capability == Capability.RESOURCE_LIST][-1]
+    last = [entry for entry in notices_of(hub) if entry.capability == Capability.RESOURCE_LIST][-1]
     assert last.change is ChangeType.UPDATED
     assert last.at is not None
     assert change.datetime is not None
@@ -149,15 +151,17 @@ async def test_a_notice_of_a_closed_change_list_has_its_interval(
     async with publisher:
         for number in range(12):
             await publisher.aupdated(f"{BASE}{number}")
-        await hears_of(hub, "changelist.xml", "changelist-archive.xml")
+        await wait_for_notices(hub, "changelist.xml", "changelist-archive.xml")
         await hub.has(*(f"{BASE}{number}" for number in range(12)))
-    (closed, *_) = [entry for entry in told(hub) if entry.capability == Capability.CHANGE_LIST]
+    (closed, *_) = [
+        entry for entry in notices_of(hub) if entry.capability == Capability.CHANGE_LIST
+    ]
     written = read_document(
         (publisher.source.documents_folder / closed.uri.removeprefix(BASE)).read_bytes()
     )
     assert closed.change is ChangeType.CREATED
     assert (closed.from_, closed.until) == (written.from_, written.until)
-    reopened = next(entry for entry in told(hub) if entry.uri == BASE + "changelist.xml")
+    reopened = next(entry for entry in notices_of(hub) if entry.uri == BASE + "changelist.xml")
     assert reopened.from_ == closed.until
     assert set(hub.uris()) == {f"{BASE}{number}" for number in range(12)}, "and nothing but that"
 
@@ -168,12 +172,12 @@ async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub) -> None:
         tmp_path, BASE, hubs=[hub.url], options=options, content=lambda uri: uri.encode()
     )
     async with publisher:
-        await hears_of(hub, "resourcedump.xml", "changedump.xml")
+        await wait_for_notices(hub, "resourcedump.xml", "changedump.xml")
         for number in range(12):
             await publisher.aupdated(f"{BASE}{number}")
         await hub.until(lambda: documents(hub).count("changedump.xml") > 1)
         await hub.until(lambda: documents(hub).count("resourcedump.xml") > 1)
-    dumps = [entry for entry in told(hub) if entry.capability == Capability.RESOURCE_DUMP]
+    dumps = [entry for entry in notices_of(hub) if entry.capability == Capability.RESOURCE_DUMP]
     assert [dump.change for dump in dumps[:2]] == [ChangeType.CREATED, ChangeType.UPDATED]
     # It offers what it did not offer before.
     assert documents(hub).count("capabilitylist.xml") == 2
@@ -182,7 +186,7 @@ async def test_dumps_have_notices(tmp_path: Path, hub: FakeHub) -> None:
 async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: FakeHub) -> None:
     hubs = [hub.url]
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
     await hub.stop()
     hub.notices.clear()
     away = replace(ROTATING, grace=0)
@@ -191,7 +195,7 @@ async def test_unsent_notices_are_sent_by_the_next_run(tmp_path: Path, hub: Fake
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
     await hub.start()
     async with Publisher(tmp_path, BASE, hubs=hubs, options=CALM):
-        await hears_of(hub, "changelist.xml", "changelist-archive.xml")
+        await wait_for_notices(hub, "changelist.xml", "changelist-archive.xml")
     chain_of(hub.notices)
 
 
@@ -200,7 +204,7 @@ async def test_sent_notices_are_not_sent_again_by_the_next_run(
 ) -> None:
     for _ in range(2):
         async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
-            await hears_of(hub, "resourcelist.xml")
+            await wait_for_notices(hub, "resourcelist.xml")
             assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
             with publisher.source.open_journal() as journal:
                 last = journal.notices(0)[-1].datetime
@@ -214,12 +218,12 @@ async def test_a_new_hub_changes_the_capability_list_and_causes_a_notice(
     tmp_path: Path, hub: FakeHub
 ) -> None:
     async with Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM) as publisher:
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         await took_it_down(publisher)
     more = [hub.url, parse_hub("http://127.0.0.1:9/websub")]
     async with Publisher(tmp_path, BASE, hubs=more, options=CALM):
         await hub.until(lambda: documents(hub).count("capabilitylist.xml") == 2)
-    assert told(hub)[-1].change is ChangeType.UPDATED
+    assert notices_of(hub)[-1].change is ChangeType.UPDATED
 
 
 async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub) -> None:
@@ -227,7 +231,7 @@ async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub) -> N
     async with Publisher(
         tmp_path, BASE, hubs=[hub.url], options=options, clock=lambda: monotonic_ns() // 1_000
     ):
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         await hub.until(lambda: not hub.notices[-1].resources)
     quiet = next(notice for notice in hub.notices if not notice.resources)
     assert quiet.from_ is not None
@@ -239,7 +243,7 @@ async def test_heartbeats_of_notices_are_rare(tmp_path: Path, hub: FakeHub) -> N
 async def test_the_channel_can_be_read_and_names_its_hubs(tmp_path: Path, hub: FakeHub) -> None:
     publisher = Publisher(tmp_path, BASE, hubs=[hub.url], options=CALM)
     async with serving(application(publisher)) as url, aiohttp.ClientSession() as session:
-        await hears_of(hub, "resourcelist.xml")
+        await wait_for_notices(hub, "resourcelist.xml")
         await publisher.aupdated(BASE + "a")
         async with session.get(f"{url}/{TOPIC.removeprefix(BASE)}") as response:
             document = read_document(await response.read())

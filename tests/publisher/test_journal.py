@@ -94,7 +94,7 @@ def test_a_promise_is_never_revoked(journal: Journal, clock: Clock) -> None:
 
 
 def test_all_metadata_of_a_change_is_read_back(journal: Journal) -> None:
-    told = Resource(
+    reported = Resource(
         BASE + "a",
         change=ChangeType.CREATED,
         lastmod=from_microseconds(77),
@@ -104,9 +104,9 @@ def test_all_metadata_of_a_change_is_read_back(journal: Journal) -> None:
         links=(Link("describes", "http://x.example/", pri=3),),
     )
     with journal.transaction():
-        recorded = journal.record([Record(told)])
+        recorded = journal.record([Record(reported)])
     assert journal.changes(0) == recorded
-    assert recorded[0].links == told.links
+    assert recorded[0].links == reported.links
 
 
 def test_the_current_set_follows_the_changes(journal: Journal) -> None:
@@ -224,12 +224,12 @@ def test_a_new_hub_begins_with_the_next_change_and_a_known_one_keeps_its_place(
     record(journal, "a")
     with journal.transaction():
         journal.add_hub("http://hub.example/")
-    place = journal.cursor("http://hub.example/")
-    assert place == journal.state().last_change
+    cursor = journal.cursor("http://hub.example/")
+    assert cursor == journal.state().last_change
     record(journal, "b")
     with journal.transaction():
         journal.add_hub("http://hub.example/")
-    assert journal.cursor("http://hub.example/") == place
+    assert journal.cursor("http://hub.example/") == cursor
 
 
 def test_a_hub_that_never_comes_back_is_not_waited_for_beyond_the_archive(

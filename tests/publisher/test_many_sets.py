@@ -280,25 +280,25 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
-    heard = {folder: Heard() for folder in folders}
-    listening = asyncio.create_task(SystemWatch(heard).run())
+    notified = {folder: Heard() for folder in folders}
+    listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
         (folder / name).write_text("1")
-        await heard[folder].of(name)
-    await heard[folders[0]].of("within")  # it decides itself what of it is published
-    assert "in-a" not in heard[folders[1]].names | heard[folders[2]].names
+        await notified[folder].of(name)
+    await notified[folders[0]].of("within")  # it decides itself what of it is published
+    assert "in-a" not in notified[folders[1]].names | notified[folders[2]].names
     listening.cancel()
 
 
 async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
     tmp_path: Path,
 ) -> None:
-    heard = {tmp_path: Heard(), tmp_path / ("x" * 300): Heard()}
-    listening = asyncio.create_task(SystemWatch(heard).run())
+    notified = {tmp_path: Heard(), tmp_path / ("x" * 300): Heard()}
+    listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     (tmp_path / "one").write_text("1")
-    await heard[tmp_path].of("one")
+    await notified[tmp_path].of("one")
     listening.cancel()
 
 
@@ -308,12 +308,12 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
     monkeypatch.setattr("rsnotify_publisher.folder.system_watch._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
-    heard = {busy: Heard(), away: Heard()}
-    listening = asyncio.create_task(SystemWatch(heard).run())
+    notified = {busy: Heard(), away: Heard()}
+    listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     away.mkdir()
     async with asyncio.timeout(PATIENCE):
-        while "one" not in heard[away].names:
+        while "one" not in notified[away].names:
             for folder in (busy, away):
                 (folder / "one").write_text("1")
             await asyncio.sleep(0.001)

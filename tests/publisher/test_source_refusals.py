@@ -72,8 +72,8 @@ def test_a_bad_hub_is_refused(folder: Path) -> None:
 
 
 def test_a_port_in_use_is_refused(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         assert f"port {port}: Address already in use" in refused(folder, port=port)
 
 
@@ -88,8 +88,8 @@ def test_a_state_that_cannot_be_written_is_refused(folder: Path, tmp_path: Path)
 
 def test_a_state_of_another_base_url_is_refused(folder: Path, tmp_path: Path) -> None:
     Publisher(tmp_path / "state", "http://one.example/").is_empty()
-    said = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
-    assert "belongs to the Source http://one.example/" in said
+    message = refused(folder, data=tmp_path / "state", base_url="http://two.example/")
+    assert "belongs to the Source http://one.example/" in message
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ async def test_the_status_has_the_number_of_changes_and_each_hub(
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
+    ("status", "expected"),
     [
         (WELL, "up to date"),
         (replace(WELL, waiting=1), "1 change on the way"),
@@ -58,9 +58,9 @@ async def test_the_status_has_the_number_of_changes_and_each_hub(
         (replace(AWAY, reached_before=False), "not reached yet"),
     ],
 )
-def test_a_hub_has_a_line(status: HubStatus, said: str) -> None:
+def test_a_hub_has_a_line(status: HubStatus, expected: str) -> None:
     assert hub_line(status).startswith("hub https://hub.example/: ")
-    assert hub_line(status).endswith(said)
+    assert hub_line(status).endswith(expected)
 
 
 def test_a_count_of_one_is_written_as_one() -> None:

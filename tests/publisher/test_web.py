@@ -190,8 +190,8 @@ async def test_the_routes_include_the_well_known_uri_of_the_host(
     app.add_routes(routes(publisher, "/data/"))
     async with publisher, serving(app) as url:
         assert await asyncio.to_thread(publisher.wait_published, PATIENCE)
-        for place in ("/", "/data/"):
-            async with client.get(f"{url}{place}.well-known/resourcesync") as answer:
+        for parent in ("/", "/data/"):
+            async with client.get(f"{url}{parent}.well-known/resourcesync") as answer:
                 assert read_document(await answer.read()).capability == "description"
 
 
@@ -237,8 +237,8 @@ async def test_a_package_is_resumed_where_it_broke_off(
             assert "Content-Encoding" not in answer.headers
             tag = answer.headers["ETag"]
             whole = await answer.read()
-        asked = {"Range": "bytes=300000-", "If-Range": tag}
-        async with client.get(there, headers=asked) as answer:
+        requested = {"Range": "bytes=300000-", "If-Range": tag}
+        async with client.get(there, headers=requested) as answer:
             assert answer.status == 206
             rest = await answer.read()
     with ZipFile(BytesIO(whole[:300_000] + rest)) as found:

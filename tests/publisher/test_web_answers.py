@@ -164,7 +164,7 @@ async def test_a_date_within_this_second_does_not_hide_a_second_change(
 
 
 @pytest.mark.parametrize(
-    ("asked", "start", "stop"),
+    ("requested", "start", "stop"),
     [
         ("bytes=0-0", 0, 1),
         ("bytes=2-4", 2, 5),
@@ -176,9 +176,9 @@ async def test_a_date_within_this_second_does_not_hide_a_second_change(
     ],
 )
 async def test_a_byte_range_is_a_part(
-    site: str, client: aiohttp.ClientSession, asked: str, start: int, stop: int
+    site: str, client: aiohttp.ClientSession, requested: str, start: int, stop: int
 ) -> None:
-    part = await get(client, site + "digits", range=asked)
+    part = await get(client, site + "digits", range=requested)
     assert (part.status, part.body) == (206, DIGITS[start:stop])
     assert part.headers["Content-Range"] == f"bytes {start}-{stop - 1}/10"
 
@@ -191,7 +191,7 @@ async def test_long_parts_are_whole(site: str, client: aiohttp.ClientSession, na
 
 
 @pytest.mark.parametrize(
-    ("name", "asked"),
+    ("name", "requested"),
     [
         ("digits", "bytes=10-"),
         ("digits", "bytes=-0"),
@@ -200,21 +200,22 @@ async def test_long_parts_are_whole(site: str, client: aiohttp.ClientSession, na
     ],
 )
 async def test_a_range_beyond_the_end_is_refused(
-    site: str, client: aiohttp.ClientSession, name: str, asked: str
+    site: str, client: aiohttp.ClientSession, name: str, requested: str
 ) -> None:
-    refused = await get(client, site + name, range=asked)
+    refused = await get(client, site + name, range=requested)
     assert (refused.status, refused.body) == (416, b"")
     size = {"digits": 10, "empty": 0, "long": 10**6}[name]
     assert refused.headers["Content-Range"] == f"bytes */{size}"
 
 
 @pytest.mark.parametrize(
-    "asked", ["bytes=4-2", "bytes=0-1,3-4", "lines=1-2", "bytes=-", "bytes", f"bytes={'9' * 5000}-"]
+    "requested",
+    ["bytes=4-2", "bytes=0-1,3-4", "lines=1-2", "bytes=-", "bytes", f"bytes={'9' * 5000}-"],
 )
 async def test_a_range_that_makes_no_sense_is_passed_over(
-    site: str, client: aiohttp.ClientSession, asked: str
+    site: str, client: aiohttp.ClientSession, requested: str
 ) -> None:
-    assert (await get(client, site + "digits", range=asked)).body == DIGITS
+    assert (await get(client, site + "digits", range=requested)).body == DIGITS
 
 
 async def test_a_part_of_another_version_is_not_mixed_in(
@@ -321,7 +322,7 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path) -> No
     size = 200_000_000
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", size)
-    turns = 0
+    iterations = 0
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return await respond(
@@ -329,10 +330,10 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path) -> No
         )
 
     async def count() -> None:
-        nonlocal turns
+        nonlocal iterations
         while True:
             await asyncio.sleep(0)
-            turns += 1
+            iterations += 1
 
     app = web.Application()
     app.router.add_get("/", handle)
@@ -348,7 +349,7 @@ async def test_a_long_response_is_compressed_as_it_is_read(tmp_path: Path) -> No
         counting.cancel()
     assert inflated == size
     # The loop went on all the while: nothing held it up for the length of the answer.
-    assert turns > 100
+    assert iterations > 100
 
 
 @pytest.mark.parametrize("packed", [True, False])
