@@ -178,16 +178,16 @@ def _located(
     """Return the error in one sentence: file and line, table, key, and the reason."""
     first, *rest = wrong.path
     line = line_of(text, wrong.path)
-    place = [str(file) if line is None else f"{file}, line {line}"]
+    location = [str(file) if line is None else f"{file}, line {line}"]
     if first == "set" and rest:
         number, *rest = rest
         name = found["set"][number].get("name") if isinstance(found["set"][number], dict) else None
-        place.append(f"[[set]] {name if isinstance(name, str) else int(number) + 1}")
+        location.append(f"[[set]] {name if isinstance(name, str) else int(number) + 1}")
     elif rest:
-        place.append(f"[{first}]")
+        location.append(f"[{first}]")
     else:
-        place.append(str(first))
-    return ConfigurationError(": ".join([*place, *map(str, rest), wrong.reason]))
+        location.append(str(first))
+    return ConfigurationError(": ".join([*location, *map(str, rest), wrong.reason]))
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the tests of the publisher share: a hub that keeps what it is sent, and quick options."""
+"""Shared by the tests of the publisher: a hub that keeps fragments, a Source process, options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is closed: how it stands in indexes and archives, and how it leaves them."""
+"""Closed documents: how indexes and archives list them, and when they are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Source whose set and contents come from callbacks: nothing of it is kept, or held."""
+"""A Source whose set and contents come from callbacks: the publisher keeps neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sum over the set in the journal, whatever was recorded, and what is told of it."""
+"""The sum over the set in the journal, whatever was recorded, and the digest that is sent."""
 
 from __future__ import annotations
 

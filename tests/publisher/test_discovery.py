@@ -1,4 +1,4 @@
-"""How a Source is found: the well-known URI, links of resources, robots.txt (core §6.3)."""
+"""How a Source is discovered: the well-known URI, links of resources, robots.txt (core §6.3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documents in the folder: what they say, how they join, and what is never rewritten."""
+"""The documents in the folder: what they hold, how they join, and what is never rewritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource Dumps: what is in a package, where one ends, and what the documents say."""
+"""Resource Dumps: what is in a package, where a package ends, and what the documents list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The channel on which a Source tells of its own documents, from the Source to the hub."""
+"""The channel for notices of the Source's own documents, from the Source to the hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many sets in one process: a few threads do the work of all, and each set's in order."""
+"""Many sets in one process: a few threads do the work of all sets, and that of each set in order."""
 
 from __future__ import annotations
 
@@ -256,8 +256,8 @@ async def test_an_unreadable_journal_does_not_stop_polling_the_others(
         polling.cancel()
 
 
-class Heard:
-    """Notes the names of what it hears of."""
+class RecordingListener:
+    """Keeps the names of reported files."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -280,7 +280,7 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
     folders = [tmp_path / "a", tmp_path / "b", tmp_path / "a" / ".within"]
     for folder in folders:
         folder.mkdir()
-    notified = {folder: Heard() for folder in folders}
+    notified = {folder: RecordingListener() for folder in folders}
     listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     for folder, name in zip(folders, ("in-a", "in-b", "within"), strict=True):
@@ -294,7 +294,7 @@ async def test_one_watch_notifies_each_listener_of_its_own_folder(tmp_path: Path
 async def test_an_inaccessible_folder_does_not_stop_watching_the_others(
     tmp_path: Path,
 ) -> None:
-    notified = {tmp_path: Heard(), tmp_path / ("x" * 300): Heard()}
+    notified = {tmp_path: RecordingListener(), tmp_path / ("x" * 300): RecordingListener()}
     listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     (tmp_path / "one").write_text("1")
@@ -308,7 +308,7 @@ async def test_a_folder_that_comes_back_is_watched_though_others_are_never_quiet
     monkeypatch.setattr("rsnotify_publisher.folder.system_watch._CHECK_FOLDERS_EVERY", 50)
     busy, away = tmp_path / "busy", tmp_path / "away"
     busy.mkdir()
-    notified = {busy: Heard(), away: Heard()}
+    notified = {busy: RecordingListener(), away: RecordingListener()}
     listening = asyncio.create_task(SystemWatch(notified).run())
     await asyncio.sleep(0)
     away.mkdir()

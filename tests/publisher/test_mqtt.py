@@ -1,4 +1,4 @@
-"""A Source straight at a broker, with no hub at all."""
+"""A Source that publishes at a broker, without a hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links to related resources (core §14) pass through every document as they were given."""
+"""Links to related resources (core §14) are in every document as they were recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `rsnotify source` shows: what it has recorded, and how far each hub is."""
+"""What `rsnotify source` shows: the number of recorded changes, and the status of each hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What documents say of time stays true, whoever records and whatever the clocks say.
+"""The datetimes in documents stay true, whichever process records and whatever the clocks show.
 
 Destinations check the documents of a Source against each other and against the `Date` of answers.
 Ours must never give them a reason to doubt.

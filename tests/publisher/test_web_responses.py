@@ -1,4 +1,4 @@
-"""One answer over HTTP: conditions, byte ranges, and compression on the wire."""
+"""Responses over HTTP: conditions, byte ranges, and compression on the wire."""
 
 from __future__ import annotations
 

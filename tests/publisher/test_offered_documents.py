@@ -1,4 +1,4 @@
-"""What a Source offers is there: from the first document on, and when a program has ended."""
+"""Every document that a Source offers exists: from the first document on, and after the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hubs of others: those that accept only the publish ping, and those that refuse the Source."""
+"""Other hubs: hubs that accept only the publish ping, and hubs that refuse the Source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When dumps are written, what of, and how they leave."""
+"""When dumps are written, what they hold, and when they are dropped."""
 
 from __future__ import annotations
 
