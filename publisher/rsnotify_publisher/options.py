@@ -14,7 +14,9 @@ from rsnotify.runtime.config.wrong_setting import understand
 # Types check nothing by themselves; `check_options` does.
 _Seconds = Annotated[float, Meta(gt=0)]
 #: Seconds, or a cron expression such as "cron: 0 3 * * *", see `schedule`.
-_Schedule = _Seconds | str
+_Schedule = (
+    _Seconds | Annotated[str, Meta(description='a cron expression such as "cron: 0 3 * * *"')]
+)
 _Positive = Annotated[int, Meta(ge=1)]
 # What a document may hold (core §7).
 _Entries = Annotated[int, Meta(ge=1, le=MAX_ENTRIES)]

@@ -1,4 +1,4 @@
-"""Many sets in one process: a few threads do the work of all sets, and that of each set in order."""
+"""Many sets in one process: a few threads do the work of all; that of each set in order."""
 
 from __future__ import annotations
 

@@ -106,3 +106,11 @@ def test_a_wrong_schedule_is_refused(folder: Path, option: str, value: str, reas
     message = refused(folder, **{option: value})
     assert message.startswith(option)
     assert reason in message
+
+
+def test_a_schedule_of_a_wrong_type_is_refused(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "source.toml"
+    config.write_text("[options]\nresource_dump_every = 0\n")
+    with pytest.raises(RsnotifyError) as raised:
+        command(config=config)
+    assert 'a number above 0 or a cron expression such as "cron: 0 3 * * *"' in str(raised.value)
