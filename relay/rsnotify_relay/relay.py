@@ -14,7 +14,7 @@ from aiohttp import web
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_publisher import Hub, Options, Publisher
-from rsnotify_publisher.documents import PARTS
+from rsnotify_publisher.source_documents import PARTS
 from rsnotify_relay.republisher import Republisher
 from rsnotify_relay.serve import server
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state

@@ -1,4 +1,4 @@
-"""A Source straight at a broker, with no hub at all."""
+"""A Source that publishes at a broker, without a hub."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_change_reaches_the_broker_at_once(
     assert ear.fragments()[0].until == change.datetime
 
 
-async def test_many_changes_chain_without_a_hole_and_heartbeats_follow(
+async def test_many_changes_chain_without_a_gap_and_heartbeats_follow(
     tmp_path: Path, mosquitto: Mosquitto, ear: Ear
 ) -> None:
     options = replace(QUICK, fragment_entries=7, heartbeat=0.1)
@@ -156,7 +156,7 @@ async def test_what_is_too_large_for_the_broker_is_left_out(
     assert "left out" in caplog.text
 
 
-async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
+async def test_a_refusing_broker_is_reported_once_and_without_the_password(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -180,7 +180,7 @@ async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
     assert not ear.messages
 
 
-def test_destinations_are_told_where_the_channel_is(tmp_path: Path) -> None:
+def test_the_capability_list_names_the_channel(tmp_path: Path) -> None:
     hubs = ["wss+mqtt://broker.example", "mqtts://other.example/own/"]
     documents = Publisher(tmp_path, BASE, hubs=hubs).source.documents
     assert documents.hubs == (
