@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+from pathlib import SettingPath as FilePath
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import Path, line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.config.line_numbers import SettingPath, line_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify_publisher.hubs import Hub, check_token, parse_hubs
 from rsnotify_publisher.options import Options
@@ -116,7 +116,7 @@ class SourceConfiguration(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             return msgspec.convert(given, _Tuning)
         except msgspec.ValidationError as error:
             # The options of the file were checked before, so this is an option of the command.
-            wrong = understand(str(error), _Tuning)
+            wrong = wrong_setting_from(str(error), _Tuning)
             raise WrongOption(wrong.name, wrong.reason) from None
 
 
@@ -158,18 +158,18 @@ def _read(settings: dict[str, Any]) -> SourceConfiguration:
     try:
         read = msgspec.convert(settings, SourceConfiguration)
     except msgspec.ValidationError as error:
-        raise understand(str(error), SourceConfiguration) from None
+        raise wrong_setting_from(str(error), SourceConfiguration) from None
     _check_tuning(read.options, ("options",))
     for number, each in enumerate(read.sets):
         _check_tuning(each.options, ("set", number, "options"))
     return read
 
 
-def _check_tuning(options: dict[str, Any], table: Path) -> None:
+def _check_tuning(options: dict[str, Any], table: SettingPath) -> None:
     try:
         msgspec.convert(options, _Tuning)
     except msgspec.ValidationError as error:
-        raise understand(str(error), _Tuning, table) from None
+        raise wrong_setting_from(str(error), _Tuning, table) from None
 
 
 def _located(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.runtime.mqtt.names import is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 from rsnotify_publisher.hubs import Hub
 from rsnotify_publisher.journal import Journal, JournalState
 
@@ -71,13 +71,13 @@ def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | Non
         urls: Every URL of the hubs of the Source.
     """
     usable = filter(allows_second_channel, urls)
-    hubs = tuple(parse_broker(url).at(topic) if is_broker(url) else url for url in usable)
+    hubs = tuple(parse_broker(url).at(topic) if is_broker_url(url) else url for url in usable)
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
 def allows_second_channel(url: str) -> bool:
     """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
-    return not is_broker(url) or parse_broker(url).name.endswith("/")
+    return not is_broker_url(url) or parse_broker(url).name.endswith("/")
 
 
 def framework_hubs(hubs: Iterable[Hub]) -> tuple[Hub, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 
-from rsnotify.errors import shown
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.plural import counted
 from rsnotify.sync.catch_up import CatchUp

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, shown
+from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document

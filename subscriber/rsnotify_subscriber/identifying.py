@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable
 from rsnotify.format.offer import Offer
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.discovery import Offers, base_of

@@ -16,7 +16,7 @@ from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
 from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.topics import Broker
 from rsnotify_hub.change_memory import topic_list
 from rsnotify_hub.change_memory.pages import (
     ChangeMemoryPage,

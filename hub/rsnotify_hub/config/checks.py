@@ -13,9 +13,9 @@ import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.config.tokens import digest
 from rsnotify_hub.refusals import Refusal
@@ -36,7 +36,7 @@ def check_digests(name: str, digests: Iterable[str]) -> None:
             raise WrongSetting((name, number, "token_sha256"), reason)
 
 
-def check_prefixes(path: Path, prefixes: Sequence[str]) -> None:
+def check_prefixes(path: SettingPath, prefixes: Sequence[str]) -> None:
     """Check that granted prefixes are URLs that a topic can begin with."""
     for number, prefix in enumerate(prefixes):
         where = (*path, number)

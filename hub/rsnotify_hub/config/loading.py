@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import read_text
-from rsnotify.runtime.config.line_numbers import Path
-from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.config.line_numbers import SettingPath
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify_hub.config.checks import (
     check_digests,
     check_jwt,
@@ -129,7 +129,7 @@ def _convert(layers: Sequence[SettingsLayer], kind: type[T]) -> T:
         try:
             return msgspec.convert(merged, kind)
         except msgspec.ValidationError as error:
-            raise understand(str(error), kind) from None
+            raise wrong_setting_from(str(error), kind) from None
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def _locating(layers: Sequence[SettingsLayer]) -> Iterator[None]:
         raise ConfigurationError(f"{place}: {wrong.name}: {wrong.reason}") from None
 
 
-def _place(layers: Sequence[SettingsLayer], path: Path) -> str:
+def _place(layers: Sequence[SettingsLayer], path: SettingPath) -> str:
     for layer in reversed(layers):
         if path[0] in layer.settings:
             return layer.place(path)

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.line_numbers import SettingPath
 
 #: A shorter token could be guessed.
 MIN_TOKEN = 16
@@ -26,7 +26,7 @@ def digest(token: str) -> str:
     return sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
-def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
     """Yield the path of each secret that must not be in a settings file, and what to do instead."""
     for name, tables in settings.items():
         for number, table in enumerate(tables if isinstance(tables, list) else []):

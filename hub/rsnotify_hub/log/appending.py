@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import Key, key, notification_coverage
+from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify_hub.log.fragments import Fragment, covers, heartbeat_interval, read_stored
 from rsnotify_hub.log.store import LogEntry, LogState, Store
@@ -96,10 +96,10 @@ def _lacks(fragment: Fragment, entries: Sequence[LogEntry]) -> bool:
     return any(begin < each[0] < until and each not in stated for each in known)
 
 
-def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, Key]]:
-    found = set[tuple[Instant, Key]]()
+def _changes(fragments: Iterable[Fragment]) -> set[tuple[Instant, ChangeKey]]:
+    found = set[tuple[Instant, ChangeKey]]()
     for fragment in fragments:
         if not fragment.heartbeat:
             coverage = notification_coverage(read_stored(fragment.body))
-            found.update((change.at, key(change)) for change in coverage.changes)
+            found.update((change.at, change_key(change)) for change in coverage.changes)
     return found

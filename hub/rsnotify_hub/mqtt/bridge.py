@@ -16,11 +16,11 @@ from random import Random
 from typing import Any
 
 from rsnotify.errors import RsnotifyError, StorageError, Unavailable
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import inbox, parse_broker
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import inbox_prefix, parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import MqttConfig
 from rsnotify_hub.filtering.filter_cache import FilterCache
@@ -148,7 +148,9 @@ class MqttBridge:
         async with connect(
             self._broker,
             config.login,
-            session=BrokerSession(config.client_id, SESSION_SECONDS) if config.channels else CLEAN,
+            session=BrokerSession(config.client_id, SESSION_SECONDS)
+            if config.channels
+            else CLEAN_START,
             version=config.version,
             take=arrived.put_nowait,
             by_hand=True,
@@ -167,7 +169,7 @@ class MqttBridge:
             )
             messages = MqttInbox(
                 config.channels,
-                inbox(self._broker.name),
+                inbox_prefix(self._broker.name),
                 topics,
                 intake,
                 self._statistics,

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from rsnotify.errors import DocumentError, StorageError
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify_hub.access.topic_prefixes import is_granted
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.topic_logs import TopicLogs
@@ -74,7 +74,7 @@ class MqttInbox:
         self._wake = wake
         self._warned: set[Code] = set()
         # With MQTT 3.1.1 a message cannot name its channel.
-        self._known = {channel_name(channel, prefix): channel for channel in channels}
+        self._known = {channel_topic(channel, prefix): channel for channel in channels}
 
     @property
     def pattern(self) -> str | None:
@@ -162,7 +162,7 @@ class MqttInbox:
         channel = message.channel or self._known.get(message.topic)
         if channel is None:
             raise Refusal(Code.BAD_REQUEST, "it does not name its channel")
-        if channel_name(channel, self._prefix) != message.topic:
+        if channel_topic(channel, self._prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
         check_url(channel, "its channel")
         if not any(is_granted(prefix, channel) for prefix in self._channels):

@@ -12,8 +12,8 @@ import logging
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import asking, channel_name
 from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
+from rsnotify.runtime.mqtt.topics import channel_topic, request_prefix
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.log.topic_logs import TopicLogs
 from rsnotify_hub.mqtt.broker_cursors import BrokerCursors
@@ -38,7 +38,7 @@ class RequestedSelections:
     """
 
     def __init__(self, prefix: str, topics: TopicLogs, cursors: BrokerCursors, limit: int) -> None:
-        self._prefix = asking(prefix)
+        self._prefix = request_prefix(prefix)
         self._topics = topics
         self._cursors = cursors
         self._limit = limit
@@ -71,7 +71,7 @@ class RequestedSelections:
             request = read_selection_request(message.payload)
         except ConfigurationError as error:
             raise Refusal(Code.BAD_REQUEST, str(error)) from None
-        if channel_name(request.topic, self._prefix) != message.topic:
+        if channel_topic(request.topic, self._prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
         state = self._topics.state(request.topic)
         if state is None:

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import typer
 
-from rsnotify.errors import shown
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import printable
 from rsnotify_publisher.folder.status import MOST_COUNTED, HubStatus, SourceStatus, StatusReader

@@ -20,12 +20,12 @@ from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.format.timestamp_precision import end_of_unit, postponed
 from rsnotify.selection.representations import (
     RepresentationSource,
     WantedRepresentation,
-    wanted,
-    wanted_link,
+    wanted_link_target,
+    wanted_representation,
 )
 from rsnotify_subscriber.bringing.freshness import Freshness, check_announced
 from rsnotify_subscriber.bringing.inline import inline_content
@@ -104,17 +104,21 @@ class Bringer:
         self._resting: dict[str, float] = {}
         self._patcher = Patcher(holding, wishes.patches) if holding is not None else None
 
-    def wanted(self, change: Change) -> WantedRepresentation:
+    def wanted_representation(self, change: Change) -> WantedRepresentation:
         """Tell what is to be brought for a change that is no deletion."""
         wishes = self._wishes
-        return wanted(change, wishes.prefer, exact=wishes.exact, random=self._random)
+        return wanted_representation(change, wishes.prefer, exact=wishes.exact, random=self._random)
 
-    def at_hand(self, wanted: WantedRepresentation) -> Content | None:
+    def at_hand(self, wanted_representation: WantedRepresentation) -> Content | None:
         """Return content that came with the document, verified; None if it is to be brought."""
-        data = inline_content(wanted)
-        return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
+        data = inline_content(wanted_representation)
+        return (
+            None if data is None else self._fetcher.at_hand(data, wanted_representation.entry.hash)
+        )
 
-    async def bring(self, wanted: WantedRepresentation, held: Held | None) -> Content | Unchanged:
+    async def bring(
+        self, wanted_representation: WantedRepresentation, held: Held | None
+    ) -> Content | Unchanged:
         """Bring content, verified.
 
         Args:
@@ -128,9 +132,11 @@ class Bringer:
             FetchError: No way gave what was announced; the error is that of its own place.
             OSError: It could not be written.
         """
-        uri = wanted.entry.uri
+        uri = wanted_representation.entry.uri
         try:
-            answer = await self._brought(wanted, held, fresh=self._freshness.refused(uri))
+            answer = await self._brought(
+                wanted_representation, held, fresh=self._freshness.refused(uri)
+            )
         except ContentMismatch:
             self._freshness.refuse(uri)
             raise
@@ -138,19 +144,25 @@ class Bringer:
         return answer
 
     async def _brought(
-        self, wanted: WantedRepresentation, held: Held | None, *, fresh: bool
+        self, wanted_representation: WantedRepresentation, held: Held | None, *, fresh: bool
     ) -> Content | Unchanged:
-        if (member := await self._member(wanted)) is not None:
+        if (member := await self._member(wanted_representation)) is not None:
             return member
-        since = None if fresh else _condition(wanted, held)
+        since = None if fresh else _condition(wanted_representation, held)
         if since is not None:
-            home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+            home = msgspec.structs.replace(
+                wanted_representation.entry, uri=wanted_representation.home.uri
+            )
             answer = await self._fetcher.changed_content(home, since)
         else:
-            answer = await self._patched(wanted, held) or await self._get(wanted, fresh=fresh)
-        return await self._freshness.checked(answer, wanted, held)
+            answer = await self._patched(wanted_representation, held) or await self._get(
+                wanted_representation, fresh=fresh
+            )
+        return await self._freshness.checked(answer, wanted_representation, held)
 
-    async def current(self, wanted: WantedRepresentation, held: Held | None) -> Content:
+    async def current(
+        self, wanted_representation: WantedRepresentation, held: Held | None
+    ) -> Content:
         """Fetch the current content of a resource from its own URI, past caches.
 
         Args:
@@ -162,64 +174,84 @@ class Bringer:
             FetchError: It could not be had.
             OSError: It could not be written.
         """
-        home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
+        home = msgspec.structs.replace(
+            wanted_representation.entry, uri=wanted_representation.home.uri
+        )
         content = await self._fetcher.current_content(home)
         if held is None or agree(held.hash, content.hashes) is not True:
             try:
-                check_announced(wanted.entry, content)
+                check_announced(wanted_representation.entry, content)
             except ContentMismatch:
                 content.discard()
                 raise
         return content
 
-    async def _member(self, wanted: WantedRepresentation) -> Content | None:
-        if self._packages is None or wanted.package is None or wanted.entry.path is None:
+    async def _member(self, wanted_representation: WantedRepresentation) -> Content | None:
+        if (
+            self._packages is None
+            or wanted_representation.package is None
+            or wanted_representation.entry.path is None
+        ):
             return None
         try:
-            return await self._packages.member(wanted.package, wanted.entry)
+            return await self._packages.member(
+                wanted_representation.package, wanted_representation.entry
+            )
         except FetchError as error:
             logger.info("it is fetched, as its package did not have it: %s", error)
             return None
 
-    async def _patched(self, wanted: WantedRepresentation, held: Held | None) -> Content | None:
+    async def _patched(
+        self, wanted_representation: WantedRepresentation, held: Held | None
+    ) -> Content | None:
         if self._patcher is None or held is None:
             return None
-        for link in self._patcher.usable(wanted, held):
+        for link in self._patcher.usable(wanted_representation, held):
             try:
-                document = await self._document(wanted_link(link, wanted.package))
+                document = await self._document(
+                    wanted_link_target(link, wanted_representation.package)
+                )
             except FetchError as error:
                 logger.info("a patch cannot be had: %s", error)
                 continue
-            data = await self._patcher.patched(wanted, held, link, document)
+            data = await self._patcher.patched(wanted_representation, held, link, document)
             if data is not None:
-                return self._fetcher.at_hand(data, wanted.entry.hash)
+                return self._fetcher.at_hand(data, wanted_representation.entry.hash)
         return None
 
-    async def _document(self, wanted: WantedRepresentation) -> Content:
-        data = inline_content(wanted, proved=False)
+    async def _document(self, wanted_representation: WantedRepresentation) -> Content:
+        data = inline_content(wanted_representation, proved=False)
         if data is not None:
-            return self._fetcher.at_hand(data, wanted.entry.hash)
-        return await self._member(wanted) or await self._get(wanted)
+            return self._fetcher.at_hand(data, wanted_representation.entry.hash)
+        return await self._member(wanted_representation) or await self._get(wanted_representation)
 
-    async def _get(self, wanted: WantedRepresentation, *, fresh: bool = False) -> Content:
+    async def _get(
+        self, wanted_representation: WantedRepresentation, *, fresh: bool = False
+    ) -> Content:
         reason: FetchError | None = None
-        for place in self._awake(wanted):
-            entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
+        for place in self._awake(wanted_representation):
+            entry = msgspec.structs.replace(wanted_representation.entry, uri=place.uri)
             try:
                 return await self._fetcher.content(entry, moment=place.moment, fresh=fresh)
             except FetchError as error:
-                if reason is None or place == wanted.home:
+                if reason is None or place == wanted_representation.home:
                     reason = error
-                if place != wanted.home:
+                if place != wanted_representation.home:
                     self._note(place, error)
         # Without a place it travels in the document, and was found not to be what was announced.
-        raise reason or ContentMismatch(wanted.entry.uri[:80], "it is not what was announced")
+        raise reason or ContentMismatch(
+            wanted_representation.entry.uri[:80], "it is not what was announced"
+        )
 
-    def _awake(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
+    def _awake(self, wanted_representation: WantedRepresentation) -> Sequence[RepresentationSource]:
         """Return the places to try: a mirror that is away must not hold up each resource."""
         now = asyncio.get_running_loop().time()
-        awake = [place for place in wanted.places if self._resting.get(_host(place), 0.0) <= now]
-        return awake or wanted.places
+        awake = [
+            place
+            for place in wanted_representation.places
+            if self._resting.get(_host(place), 0.0) <= now
+        ]
+        return awake or wanted_representation.places
 
     def _note(self, place: RepresentationSource, error: FetchError) -> None:
         logger.info("another place is tried: %s", error)
@@ -229,25 +261,27 @@ class Bringer:
             self._resting[_host(place)] = now + _REST
 
 
-def _condition(wanted: WantedRepresentation, held: Held | None) -> str | None:
+def _condition(wanted_representation: WantedRepresentation, held: Held | None) -> str | None:
     """Return the header field that asks for content only if it is not what is held."""
-    entry = wanted.entry
+    entry = wanted_representation.entry
     if held is None or held.validator is None or not held.fetched_at:
         return None
-    if entry.hash is not None or wanted.places != (wanted.home,):
+    if entry.hash is not None or wanted_representation.places != (wanted_representation.home,):
         return None
     if entry.length not in (None, held.length):
         return None  # it cannot be what is held
     if entry.lastmod and held.lastmod and to_microseconds(entry.lastmod) < held.lastmod:
         # It was put back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
         return None
-    if wanted.at is not None and _is_around(wanted.at, from_microseconds(held.fetched_at)):
+    if wanted_representation.at is not None and _is_around(
+        wanted_representation.at, from_microseconds(held.fetched_at)
+    ):
         return None  # RFC 9110 §8.8.2.2: the validator may be that of both versions
     return held.validator
 
 
 def _is_around(made: Instant, fetched: Instant) -> bool:
-    over = ends(made)
+    over = end_of_unit(made)
     if over - made > _AROUND:
         return False  # of a whole day, the age that the answer itself had tells more
     return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)

@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption, shown
+from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.config.line_numbers import line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
 from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Source, Terms, WebSub
 
@@ -167,4 +167,4 @@ def _converted(settings: Mapping[str, Any], kind: type[T], *table: str | int) ->
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
-        raise understand(str(error), kind, table) from None
+        raise wrong_setting_from(str(error), kind, table) from None

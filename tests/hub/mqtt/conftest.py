@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
+from rsnotify.runtime.mqtt.topics import parse_broker
 from tests.hub.helpers import Client, LogWatch, RunHub
 from tests.hub.mqtt.listeners import BrokerListener, Listen
 from tests.mosquitto import Mosquitto
@@ -22,7 +22,7 @@ def listen(mosquitto: Mosquitto) -> Listen:
         topic: str = "rsnotify/+",
         *,
         broker: Mosquitto = mosquitto,
-        session: BrokerSession = CLEAN,
+        session: BrokerSession = CLEAN_START,
         **options: Any,
     ) -> AsyncIterator[BrokerListener]:
         listener = BrokerListener()

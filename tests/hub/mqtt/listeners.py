@@ -9,14 +9,14 @@ from contextlib import AbstractAsyncContextManager
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name
 from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, request_prefix
 from rsnotify.selection.push_selection import PushSelection
 from tests.hub.helpers import PATIENCE, START, TOPIC, seconds_of
 from tests.hub.selections import BASE
 
 MAPS = PushSelection(prefixes=(BASE + "maps/",))
-MAPS_NAME = PREFIX + MAPS.digest(TOPIC)
+MAPS_NAME = DEFAULT_PREFIX + MAPS.digest(TOPIC)
 #: The log line of the inbox about a refused message.
 REFUSED = "refused a message over MQTT"
 
@@ -55,7 +55,9 @@ async def request_part(
     listener: BrokerListener, select: PushSelection = MAPS, *, topic: str = TOPIC, of: str = TOPIC
 ) -> None:
     body = SelectionRequest(topic, select).encode()
-    await listener.publish(channel_name(of, asking(PREFIX)), body, of, "application/json")
+    await listener.publish(
+        channel_topic(of, request_prefix(DEFAULT_PREFIX)), body, of, "application/json"
+    )
 
 
 def span(body: bytes) -> tuple[float, float, list[float]]:

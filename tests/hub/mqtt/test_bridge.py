@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.mqtt.connect import BrokerSession
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, RunHub, fragment
 from tests.hub.mqtt.listeners import Listen
 from tests.mosquitto import Mosquitto
 
-MAPS_NAME = channel_name(TOPIC)
+MAPS_NAME = channel_topic(TOPIC)
 #: Sessions outlive the broker, as their subscriptions do.
 AWAY = BrokerSession("a-destination", 3600)
 
@@ -66,7 +66,7 @@ async def test_the_whole_content_of_a_topic_is_published_too(
         await hub.publish(body, topic="https://a.example/x", Content_Type="image/png")
         message = await listener.next()
     assert (message.payload, message.content_type) == (body, "image/png")
-    assert message.topic == channel_name("https://a.example/x")
+    assert message.topic == channel_topic("https://a.example/x")
 
 
 async def test_it_supports_mqtt_3_1_1(
@@ -112,7 +112,7 @@ async def test_a_restarted_hub_sends_what_the_broker_has_not_received(
     await mosquitto.start()
     async with (
         listen(MAPS_NAME) as listener,
-        listen(channel_name(TOPIC + "?of=another")) as other,
+        listen(channel_topic(TOPIC + "?of=another")) as other,
         run_hub(mqtt_url=mosquitto.url) as hub,
     ):
         await hub.accepted(three)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify_hub.intake import FragmentIntake
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topic_logs import TopicLogs
@@ -25,7 +25,7 @@ CHANNELS = ["https://source.example/data/", TOPIC]
 
 
 def inbox(channel: str) -> str:
-    return channel_name(channel, "rsnotify-in/")
+    return channel_topic(channel, "rsnotify-in/")
 
 
 async def send(
@@ -49,7 +49,7 @@ async def test_a_fragment_published_over_mqtt_reaches_all_transports(
     async with listen() as listener:
         await send(listener, fragment(0, 1))
         message = await listener.next()
-    assert (message.topic, message.payload) == (channel_name(TOPIC), fragment(0, 1))
+    assert (message.topic, message.payload) == (channel_topic(TOPIC), fragment(0, 1))
     assert (await callback.delivery())[1] == fragment(0, 1)
     assert await socket.receive_str(timeout=PATIENCE) == fragment(0, 1).decode()
 
@@ -252,9 +252,9 @@ async def test_the_acl_of_the_broker_decides_which_source_may_publish_what(
         assert (await subscriber.next()).payload == fragment(0, 1)
         for listener, channel, name in (
             (source, "https://source.example/of-another", None),
-            (source, TOPIC, channel_name(TOPIC)),
+            (source, TOPIC, channel_topic(TOPIC)),
             (subscriber, TOPIC, None),
-            (subscriber, TOPIC, channel_name(TOPIC)),
+            (subscriber, TOPIC, channel_topic(TOPIC)),
         ):
             with pytest.raises(ConnectionRefused):
                 await send(listener, b"a lie", channel, name)

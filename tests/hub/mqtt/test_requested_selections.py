@@ -10,9 +10,9 @@ import pytest
 
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, request_prefix
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.filtering.filtered_reader import QUIET_SECONDS
 from rsnotify_hub.mqtt import bridge, requested_selections
@@ -211,7 +211,9 @@ async def test_an_invalid_request_is_refused_and_affects_no_other(
         await watch.line(REFUSED, reason)
         deep = b'{"x":' + b"[" * 8_000
         for junk in (b"", b"{", b"[]", b"\xff", b'{"topic":"\xff"}', deep, b"x" * 20_000):
-            await listener.publish(channel_name(TOPIC, asking(PREFIX)), junk, TOPIC, "text/plain")
+            await listener.publish(
+                channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX)), junk, TOPIC, "text/plain"
+            )
         await request_part(listener)
         assert span((await listener.next()).payload) == (0, 1, [1])
         lines = [line for line in watch.lines if REFUSED in line]
@@ -225,7 +227,9 @@ async def test_a_request_cannot_inject_lines_into_the_log(
         junk = (
             rb'{"topic":"T","select":{"changes":["\n\u001b[2Kall is well' + b"!" * 9_000 + b'"]}}'
         )
-        await listener.publish(channel_name(TOPIC, asking(PREFIX)), junk, TOPIC, "application/json")
+        await listener.publish(
+            channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX)), junk, TOPIC, "application/json"
+        )
         line = await watch.line(REFUSED, "all is well")
         assert line.isprintable()
         assert len(line) < 500
@@ -257,7 +261,7 @@ async def test_the_shipped_acl_lets_a_subscriber_request_parts_and_nothing_else(
         await hub.accepted(named(0, maps_a=1))
         await request_part(listener)
         assert span((await listener.next()).payload) == (0, 1, [1])
-        for name in (MAPS_NAME, channel_name(TOPIC), "rsnotify-in/x", "rsnotify-ask/x/y"):
+        for name in (MAPS_NAME, channel_topic(TOPIC), "rsnotify-in/x", "rsnotify-ask/x/y"):
             with pytest.raises(ConnectionRefused):
                 await listener.publish(name, fragment(0, 1), TOPIC, "application/xml")
         assert nosy.messages.empty(), "requests are private"

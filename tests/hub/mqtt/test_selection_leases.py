@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import Unavailable
-from rsnotify.runtime.mqtt.names import PREFIX
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.selection_requests import LEASE
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.filtering.topic_selection import TopicSelection
 from rsnotify_hub.mqtt import bridge, requested_selections
@@ -18,7 +18,7 @@ from tests.hub.mqtt.listeners import MAPS, MAPS_NAME, REFUSED, Listen, request_p
 from tests.hub.selections import BASE, named
 
 OTHER = PushSelection(prefixes=(BASE + "b",))
-OTHER_NAME = PREFIX + OTHER.digest(TOPIC)
+OTHER_NAME = DEFAULT_PREFIX + OTHER.digest(TOPIC)
 THIRD = PushSelection(prefixes=(BASE + "c",))
 
 
