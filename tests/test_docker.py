@@ -18,7 +18,7 @@ import pytest
 import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_name
 from rsnotify.runtime.processes import free_port
 from tests.containers import (
     ROOT,

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from rsnotify_demo.destination import DemoDestination, DestinationStatus
-    from rsnotify_demo.disk import Disk
+    from rsnotify_demo.flush_time import Disk
+    from rsnotify_demo.monitor import Scene
     from rsnotify_demo.observations import Observations
-    from rsnotify_demo.scene import Scene
 
 #: Seconds that the Destination gets at the end to become level.
 _LEVEL_SECONDS = 60
@@ -52,11 +52,11 @@ async def _demo(
     stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
 ) -> int:
     from rsnotify_demo.destination import DemoDestination
-    from rsnotify_demo.disk import Disk
-    from rsnotify_demo.link import open_link
+    from rsnotify_demo.flush_time import Disk
+    from rsnotify_demo.monitor import Scene
     from rsnotify_demo.observations import SENSORS, Observations
     from rsnotify_demo.page import Facts, serve_page
-    from rsnotify_demo.scene import Scene
+    from rsnotify_demo.push_link import open_link
 
     observations = Observations(root / "source")
     async with AsyncExitStack() as stack:

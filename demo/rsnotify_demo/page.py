@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from rsnotify.runtime.cli.listening import address, listen
-from rsnotify_demo.scene import Frame, Point, Scene
-from rsnotify_demo.story import Sentence
+from rsnotify_demo.event_log import Sentence
+from rsnotify_demo.monitor import Frame, Point, Scene
 
 _STATIC = Path(__file__).with_name("static")
 _CONTENT_TYPES = {

@@ -10,12 +10,12 @@ import typer
 
 from rsnotify.runtime.cli.commands import Command
 from rsnotify.runtime.cli.running import complain, printable
-from rsnotify_hub_check.asking import CheckSettings, PublishMethod
-from rsnotify_hub_check.ends import serve_endpoints
+from rsnotify_hub_check.endpoints import serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
 from rsnotify_hub_check.registry import ConformanceCheck
 from rsnotify_hub_check.report import as_json, conforms, line, summary
 from rsnotify_hub_check.run import ALL, run_checks
+from rsnotify_hub_check.settings import CheckSettings, PublishMethod
 
 #: The groups of options in the help.
 _PUBLISHING = "Publishing"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 
 from msgspec import Struct
 
-from rsnotify_hub_check.bench import HubUnderTest
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel
 
 Run = Callable[[HubUnderTest], Coroutine[None, None, None]]

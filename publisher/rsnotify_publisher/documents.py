@@ -10,7 +10,7 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
-from rsnotify.runtime.mqtt.names import is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import is_broker, parse_broker
 from rsnotify_publisher.framework import framework_channel
 from rsnotify_publisher.journal import Volume
 from rsnotify_publisher.options import Options

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.runtime.mqtt.names import is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import is_broker, parse_broker
 from rsnotify_publisher.journal import Journal, State
 from rsnotify_publisher.push.hubs import Hub
 

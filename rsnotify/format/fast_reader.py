@@ -9,7 +9,7 @@ Why the result is what the parser alone would give: the document must begin as r
 one, so that its encoding and prefixes are known. From there on each piece is either a plain entry
 or a sequence of elements that are complete in themselves, which the parser checks. The first
 piece that is neither ends the shortcut, and the parser reads the rest. So a plain entry is never
-taken from within a comment, an attribute or another element. `tests/core/test_plainform.py`
+taken from within a comment, an attribute or another element. `tests/core/test_fast_reader.py`
 compares the two readers on arbitrary documents.
 
 Why it takes linear time: text is matched only once the end of an entry has arrived, and then up

@@ -8,7 +8,7 @@ from rsnotify.format.vocabulary import RS_NS, Capability, ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
-from rsnotify.validation.moments import read_moment
+from rsnotify.validation.strict_datetimes import read_moment
 from rsnotify.validation.values import broken_by, shown
 
 #: Takes a rule, the line, the element and a detail.

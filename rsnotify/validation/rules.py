@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rsnotify.validation.document_rules import OF_DOCUMENTS
 from rsnotify.validation.findings import Finding, Rule, Severity
 from rsnotify.validation.kinds import KINDS, Kind
-from rsnotify.validation.rules_of_documents import OF_DOCUMENTS
-from rsnotify.validation.rules_of_trees import OF_TREES
-from rsnotify.validation.rules_of_values import OF_VALUES
+from rsnotify.validation.tree_rules import OF_TREES
+from rsnotify.validation.value_rules import OF_VALUES
 
 _ERROR = Severity.ERROR
 _WARNING = Severity.WARNING

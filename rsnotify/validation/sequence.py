@@ -7,7 +7,7 @@ from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.entries import Broken
 from rsnotify.validation.kinds import Kind
-from rsnotify.validation.moments import StrictDatetime, read_moment
+from rsnotify.validation.strict_datetimes import StrictDatetime, read_moment
 
 
 class SequenceCheck:

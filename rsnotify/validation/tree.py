@@ -15,9 +15,9 @@ from rsnotify.format.links import resolve
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import TOPICS, Kind
-from rsnotify.validation.moments import read_moment
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
+from rsnotify.validation.strict_datetimes import read_moment
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 #: Where core §12.2, and §13.1 by likeness, say when an entry has `until`.

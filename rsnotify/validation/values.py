@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.validation.moments import is_recommended, read_moment
 from rsnotify.validation.relations import REGISTERED
+from rsnotify.validation.strict_datetimes import is_recommended, read_moment
 
 #: Longer URIs are no loc of a Sitemap (https://www.sitemaps.org/protocol.html).
 _LONGEST_LOC = 2_047

@@ -12,7 +12,7 @@ from msgspec.structs import fields
 
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.command_options import (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from watchfiles import awatch
 
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_name
 from rsnotify.runtime.processes import free_port
 from tests.certificates import Authority
 from tests.mosquitto import PATIENCE, Mosquitto

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import PREFIX, channel_name
+from rsnotify.runtime.mqtt.topics import PREFIX, channel_name
 from rsnotify.selection.push_selection import asked_by
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace

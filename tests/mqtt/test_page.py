@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_name
 from rsnotify_hub.settings.loading import load_configuration
 from tests.certificates import Authority
 from tests.mosquitto import Mosquitto

@@ -18,7 +18,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt.connect import BrokerSession, connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import channel_name, parse_broker
+from rsnotify.runtime.mqtt.topics import channel_name, parse_broker
 from rsnotify_publisher import Publisher, parse_hub
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of

@@ -12,8 +12,8 @@ from rsnotify.errors import FetchError
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name, parse_broker
 from rsnotify.runtime.mqtt.selection_requests import read_selection_request
+from rsnotify.runtime.mqtt.topics import PREFIX, asking, channel_name, parse_broker
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport

@@ -13,7 +13,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Link
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import write_document
-from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.topics import Broker
 from rsnotify_hub.log.fragments import read_kept
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.log.topics import Topics

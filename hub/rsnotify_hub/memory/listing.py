@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from rsnotify.format.datetimes import Instant, format_datetime, parse_datetime
-from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.topics import Broker
 from rsnotify_hub.log.store import LogState
 from rsnotify_hub.refusals import Code, Refusal
 

@@ -12,8 +12,8 @@ import logging
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import asking, channel_name
 from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
+from rsnotify.runtime.mqtt.topics import asking, channel_name
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.refusals import Code, Refusal

@@ -19,8 +19,8 @@ from rsnotify.errors import RsnotifyError, StorageError, Unavailable
 from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import inbox, parse_broker
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import inbox, parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration, login_of
 from rsnotify_hub.intake import Intake

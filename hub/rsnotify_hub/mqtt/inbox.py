@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from rsnotify.errors import DocumentError, StorageError
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_name
 from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics

@@ -8,8 +8,8 @@ from random import Random
 
 from rsnotify.errors import StorageError, Unavailable
 from rsnotify.runtime.mqtt.connection import BrokerConnection
-from rsnotify.runtime.mqtt.names import Broker
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import Broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.log.fragments import MERGED_CONTENT_TYPE
 from rsnotify_hub.log.store import Entry

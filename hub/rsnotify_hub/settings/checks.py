@@ -10,7 +10,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.line_numbers import Path
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from rsnotify_hub.access.json_web_tokens import is_key
 from rsnotify_hub.access.prefixes import may_lead_elsewhere
 from rsnotify_hub.refusals import Refusal

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.callback import SimulatedCallback
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from rsnotify.format.links import parse_links
-from rsnotify_hub_check.bench import HubUnderTest, html
+from rsnotify_hub_check.hub_under_test import HubUnderTest, html
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 

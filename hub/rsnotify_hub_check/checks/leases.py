@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import HubUnderTest
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import Inconclusive, RequirementBroken, RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 

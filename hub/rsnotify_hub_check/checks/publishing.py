@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from rsnotify_hub_check.asking import PublishMethod
-from rsnotify_hub_check.bench import HubUnderTest
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
+from rsnotify_hub_check.settings import PublishMethod
 
 
 @check("6", RequirementLevel.MUST)

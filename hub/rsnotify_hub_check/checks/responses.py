@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rsnotify_hub_check.bench import HubResponse, HubUnderTest
 from rsnotify_hub_check.callback import decline
+from rsnotify_hub_check.hub_under_test import HubResponse, HubUnderTest
 from rsnotify_hub_check.outcomes import Inconclusive, RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hmac
 
-from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.callback import ReceivedDelivery
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rsnotify_hub_check.bench import HubUnderTest
 from rsnotify_hub_check.callback import CallbackReply, ReceivedVerification
-from rsnotify_hub_check.ends import SimulatedTopic
+from rsnotify_hub_check.endpoints import SimulatedTopic
+from rsnotify_hub_check.hub_under_test import HubUnderTest
 from rsnotify_hub_check.outcomes import RequirementLevel, expect
 from rsnotify_hub_check.registry import check
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
-from rsnotify.runtime.mqtt.names import is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import is_broker, parse_broker
 
 #: What stands before the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"

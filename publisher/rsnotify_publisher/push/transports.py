@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.runtime.mqtt.names import is_broker
+from rsnotify.runtime.mqtt.topics import is_broker
 from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.push.fragments import Fragment, Fragments
 from rsnotify_publisher.push.hubs import Hub, HubFailure

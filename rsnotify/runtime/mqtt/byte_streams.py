@@ -18,7 +18,7 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from rsnotify.runtime.mqtt.framing import Framing, PacketTooLong
-from rsnotify.runtime.mqtt.names import Broker
+from rsnotify.runtime.mqtt.topics import Broker
 
 #: Connects a socket to a host and port, if these may be dialled.
 Dial = Callable[[str, int], Awaitable[socket.socket]]

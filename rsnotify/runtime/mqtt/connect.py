@@ -24,8 +24,8 @@ from rsnotify.runtime.mqtt.connection import (
 )
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage, connect_properties
-from rsnotify.runtime.mqtt.names import Broker
 from rsnotify.runtime.mqtt.refusals import UnsupportedVersion
+from rsnotify.runtime.mqtt.topics import Broker
 
 #: Seconds between pings; a broker that has not answered one by the next is gone.
 KEEPALIVE = 10

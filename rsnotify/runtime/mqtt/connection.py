@@ -22,7 +22,6 @@ from websockets.exceptions import ConnectionClosed
 from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.runtime.mqtt.byte_streams import ByteStream
 from rsnotify.runtime.mqtt.messages import MqttMessage, publish_properties, read_message
-from rsnotify.runtime.mqtt.names import Broker
 from rsnotify.runtime.mqtt.refusals import (
     ConnectionRefused,
     UnsupportedVersion,
@@ -30,6 +29,7 @@ from rsnotify.runtime.mqtt.refusals import (
     publish_refusal,
     subscription_refusal,
 )
+from rsnotify.runtime.mqtt.topics import Broker
 
 #: How long a broker may take to answer, in seconds.
 TIMEOUT = 10.0

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rsnotify.validation import RULES, Rule
-from rsnotify.validation.rules_of_documents import OF_DOCUMENTS
-from rsnotify.validation.rules_of_trees import OF_TREES
-from rsnotify.validation.rules_of_values import OF_VALUES
+from rsnotify.validation.document_rules import OF_DOCUMENTS
+from rsnotify.validation.tree_rules import OF_TREES
+from rsnotify.validation.value_rules import OF_VALUES
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/validation.md"
 

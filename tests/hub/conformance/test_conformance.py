@@ -14,10 +14,10 @@ import pytest
 
 from rsnotify_hub.serving.application import serve
 from rsnotify_hub.settings.loading import load_configuration
-from rsnotify_hub_check.asking import CheckSettings
-from rsnotify_hub_check.ends import SimulatedEndpoints, serve_endpoints
+from rsnotify_hub_check.endpoints import SimulatedEndpoints, serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, CheckVerdict, RequirementLevel
 from rsnotify_hub_check.run import ALL, ConformanceCheck, run_checks
+from rsnotify_hub_check.settings import CheckSettings
 from tests.hub.helpers import PATIENCE
 
 OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")

@@ -10,7 +10,7 @@ import pytest
 from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.names import parse_broker
+from rsnotify.runtime.mqtt.topics import parse_broker
 from tests.hub.helpers import PATIENCE
 from tests.mosquitto import Mosquitto
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rsnotify.errors import Unavailable
-from rsnotify.runtime.mqtt.names import PREFIX
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.selection_requests import LEASE
+from rsnotify.runtime.mqtt.topics import PREFIX
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.mqtt.asked import Asked

@@ -14,9 +14,9 @@ from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
+from rsnotify.runtime.mqtt.topics import PREFIX, asking, channel_name
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.selecting.cutting import QUIET_SECONDS

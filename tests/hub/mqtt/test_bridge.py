@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.mqtt.connect import BrokerSession
-from rsnotify.runtime.mqtt.names import channel_name
+from rsnotify.runtime.mqtt.topics import channel_name
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
 from tests.hub.mqtt.conftest import Listen

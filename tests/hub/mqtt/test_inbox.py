@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.mqtt.login import BrokerLogin
-from rsnotify.runtime.mqtt.names import channel_name
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
+from rsnotify.runtime.mqtt.topics import channel_name
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics

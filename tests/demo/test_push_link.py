@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rsnotify_demo.link import PushLink, open_link
+from rsnotify_demo.push_link import PushLink, open_link
 
 PATIENCE = 120
 

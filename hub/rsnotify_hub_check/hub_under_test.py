@@ -10,15 +10,15 @@ from urllib.parse import urlencode
 import aiohttp
 from msgspec import Struct
 
-from rsnotify_hub_check.asking import CheckSettings, PublishMethod
 from rsnotify_hub_check.callback import (
     ReceivedDelivery,
     ReceivedVerification,
     SimulatedCallback,
     echo,
 )
-from rsnotify_hub_check.ends import SimulatedEndpoints, SimulatedTopic
+from rsnotify_hub_check.endpoints import SimulatedEndpoints, SimulatedTopic
 from rsnotify_hub_check.outcomes import RequirementBroken, expect
+from rsnotify_hub_check.settings import CheckSettings, PublishMethod
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_REASON_BYTES = 300

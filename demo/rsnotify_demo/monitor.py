@@ -14,10 +14,10 @@ from msgspec import Struct
 from rsnotify.format.datetimes import Instant
 from rsnotify_demo.comparison import Comparison, CopyDifference
 from rsnotify_demo.destination import DemoDestination, DestinationStatus, ProcessState
-from rsnotify_demo.disk import Disk
-from rsnotify_demo.link import PushLink
+from rsnotify_demo.event_log import Sentence, Story
+from rsnotify_demo.flush_time import Disk
 from rsnotify_demo.observations import STATIONS, Observations
-from rsnotify_demo.story import Sentence, Story
+from rsnotify_demo.push_link import PushLink
 
 #: Seconds between two looks at the copy.
 LOOK_EVERY = 0.2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.framing import Framing, PacketTooLong
-from rsnotify.runtime.mqtt.names import channel_name, is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import channel_name, is_broker, parse_broker
 
 CHANNEL = "https://source.example/data/channel.xml"
 DIGEST = sha256(CHANNEL.encode()).hexdigest()[:32]

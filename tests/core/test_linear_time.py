@@ -10,7 +10,7 @@ from rsnotify.errors import DocumentError
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import RS_NS, SITEMAP_NS
 from rsnotify.validation.validator import validate
-from tests.core.test_plainform import PIECES, PLAIN, cut
+from tests.core.test_fast_reader import PIECES, PLAIN, cut
 from tests.growth import check_growth
 
 OPENING = (
