@@ -30,7 +30,7 @@ _LONGEST = 500
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
-def shown(uri: str) -> str:
+def without_credentials(uri: str) -> str:
     """Leave out a user's name and password, which a message must not tell."""
     return _CREDENTIALS.sub("//", uri)
 
@@ -70,7 +70,7 @@ class DocumentError(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the reason, led by the place."""
-        place = shown(self.source or "document")
+        place = without_credentials(self.source or "document")
         if self.entry is not None:
             place = f"{place}, entry {self.entry}"
         return f"{place}: {_brief(self.reason)}"
@@ -107,7 +107,7 @@ class FetchError(RsnotifyError):
 
     def __str__(self) -> str:
         """Return the URI and the reason."""
-        return f"{shown(self.uri)}: {_brief(shown(self.reason))}"
+        return f"{without_credentials(self.uri)}: {_brief(without_credentials(self.reason))}"
 
 
 class NotFound(FetchError):

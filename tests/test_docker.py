@@ -18,7 +18,7 @@ import pytest
 import yaml
 from paho.mqtt.client import CallbackAPIVersion, Client, MQTTProtocolVersion
 
-from rsnotify.runtime.mqtt.topics import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify.runtime.processes import free_port
 from tests.containers import (
     ROOT,
@@ -343,7 +343,7 @@ def test_the_hub_of_the_image_brings_everything_to_the_broker(
     installed.machine.start(installed.image, services(SETTINGS)["hub"]).says("listening on")
     topic = SETTINGS["SOURCE_TOPICS"] + "mqtt.xml"
     assert installed.publish(topic, SETTINGS["SOURCE_TOKEN"]) == 202
-    name, heard = channel_name(installed.machine.here(topic)), ("", b"")
+    name, heard = channel_topic(installed.machine.here(topic)), ("", b"")
     while heard[0] != name:  # before it come topics of other tests
         heard = subscriber.received.get(timeout=PATIENCE)
     assert heard[1] == FRAGMENT

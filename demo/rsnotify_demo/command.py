@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from rsnotify_demo.destination import DemoDestination, DestinationStatus
-    from rsnotify_demo.flush_time import Disk
-    from rsnotify_demo.monitor import Scene
+    from rsnotify_demo.flush_time import FlushTimer
+    from rsnotify_demo.monitor import DemoMonitor
     from rsnotify_demo.observations import Observations
 
 #: Seconds that the Destination gets at the end to become level.
@@ -52,8 +52,8 @@ async def _demo(
     stop: asyncio.Event, root: Path, seconds: float | None, rate: float, port: int
 ) -> int:
     from rsnotify_demo.destination import DemoDestination
-    from rsnotify_demo.flush_time import Disk
-    from rsnotify_demo.monitor import Scene
+    from rsnotify_demo.flush_time import FlushTimer
+    from rsnotify_demo.monitor import DemoMonitor
     from rsnotify_demo.observations import SENSORS, Observations
     from rsnotify_demo.page import Facts, serve_page
     from rsnotify_demo.push_link import open_link
@@ -64,10 +64,10 @@ async def _demo(
         hub = await enter(_hub(root))
         link, linked = await enter(open_link(hub))
         source = await enter(_source(root, hub, linked))
-        disk = Disk(root)
-        teller = stack.enter_context(_Teller(observations, disk))
+        disk = FlushTimer(root)
+        teller = stack.enter_context(_StatusDisplay(observations, disk))
         destination = DemoDestination(source, root / "destination", teller.tell)
-        scene = Scene(observations, link, destination, disk, hub=hub, rate=rate)
+        scene = DemoMonitor(observations, link, destination, disk, hub=hub, rate=rate)
         facts = Facts(source=source, hub=hub, copy=str(destination.folder), rate=rate)
         page = await enter(serve_page(scene, facts, port))
         typer.echo(f"Source       {source}  {SENSORS} Turtle files, {rate:g} changes a second")
@@ -108,7 +108,9 @@ async def _source(root: Path, hub: str, linked: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _running(destination: DemoDestination, scene: Scene, disk: Disk) -> AsyncIterator[None]:
+async def _running(
+    destination: DemoDestination, scene: DemoMonitor, disk: FlushTimer
+) -> AsyncIterator[None]:
     """Let the Destination run, and look at it; if one fails, what is within ends with it."""
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -142,10 +144,10 @@ async def _keep_changing(observations: Observations, rate: float) -> None:
         await asyncio.sleep(max(0.0, due - loop.time()))
 
 
-class _Teller:
+class _StatusDisplay:
     """Shows how it goes: in a line that renews itself in a terminal, else line by line."""
 
-    def __init__(self, observations: Observations, disk: Disk) -> None:
+    def __init__(self, observations: Observations, disk: FlushTimer) -> None:
         self._observations = observations
         self._disk = disk
         self._started = asyncio.get_running_loop().time()
@@ -195,7 +197,7 @@ def _place(status: DestinationStatus) -> str:
     return "in step" if status.push == "up" else "level at its last poll"
 
 
-async def _become_level(scene: Scene) -> None:
+async def _become_level(scene: DemoMonitor) -> None:
     """Undo what the user broke, and wait until the copy is level; the audit says if it is not."""
     scene.restore()
     scene.start()

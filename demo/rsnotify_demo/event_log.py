@@ -28,7 +28,7 @@ _ON_THE_WAY_CHANGES = 3
 _PULLS_EVERY = timedelta(seconds=5)
 
 
-class Sentence(Struct, frozen=True):
+class LoggedEvent(Struct, frozen=True):
     """Something that happened.
 
     Args:
@@ -44,7 +44,7 @@ class Sentence(Struct, frozen=True):
     text: str
 
 
-class Story:
+class EventLog:
     """Keeps what happened last, and knows whether a gap is open.
 
     Args:
@@ -67,7 +67,7 @@ class Story:
         self._told_pulls: Instant | None = None
         self._push: str | None = None
         self.pulled = 0
-        self.sentences: deque[Sentence] = deque(maxlen=_KEPT)
+        self.sentences: deque[LoggedEvent] = deque(maxlen=_KEPT)
 
     @property
     def open(self) -> bool:
@@ -77,7 +77,7 @@ class Story:
     def tell(self, at: Instant, kind: str, text: str) -> None:
         """Add a sentence."""
         self._number += 1
-        self.sentences.append(Sentence(self._number, at, kind, text))
+        self.sentences.append(LoggedEvent(self._number, at, kind, text))
 
     def note(self, at: Instant, text: str) -> None:
         """Take what the Destination has written into its log."""

@@ -12,7 +12,7 @@ _EVERY = 5.0
 _BLOCK = b"\0" * 4096
 
 
-class Disk:
+class FlushTimer:
     """The disk of a folder.
 
     Args:

@@ -14,13 +14,13 @@ from msgspec import Struct
 from rsnotify.format.datetimes import Instant
 from rsnotify_demo.comparison import Comparison, CopyDifference
 from rsnotify_demo.destination import DemoDestination, DestinationStatus, ProcessState
-from rsnotify_demo.event_log import Sentence, Story
-from rsnotify_demo.flush_time import Disk
+from rsnotify_demo.event_log import EventLog, LoggedEvent
+from rsnotify_demo.flush_time import FlushTimer
 from rsnotify_demo.observations import STATIONS, Observations
 from rsnotify_demo.push_link import PushLink
 
 #: Seconds between two looks at the copy.
-LOOK_EVERY = 0.2
+FRAME_INTERVAL = 0.2
 #: Looks between two questions to the hub.
 _ASK_HUB_EVERY = 5
 #: How much of the past a new page is shown: a minute.
@@ -71,7 +71,7 @@ class Frame(Struct, frozen=True):
     point: Point
 
 
-class Scene:
+class DemoMonitor:
     """The parts of the demo together.
 
     Args:
@@ -93,7 +93,7 @@ class Scene:
         observations: Observations,
         link: PushLink,
         destination: DemoDestination,
-        disk: Disk,
+        disk: FlushTimer,
         *,
         hub: str,
         rate: float,
@@ -109,7 +109,7 @@ class Scene:
         self._flood: asyncio.Task[None] | None = None
         self.frame: Frame | None = None
         self.past: deque[Point] = deque(maxlen=_PAST)
-        self.story = Story(rate)
+        self.story = EventLog(rate)
         self.actions: dict[str, Callable[[], None]] = {
             "cut": self.cut,
             "restore": self.restore,
@@ -165,7 +165,7 @@ class Scene:
                     self._hub_facts = await self._ask_hub(session)
                 await self.look()
                 number += 1
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(FRAME_INTERVAL)
 
     async def look(self) -> Frame:
         """Look once, and let the pages know."""
@@ -177,7 +177,7 @@ class Scene:
             self._looked.notify_all()
         return frame
 
-    async def next_frame(self) -> tuple[Frame, list[Sentence]]:
+    async def next_frame(self) -> tuple[Frame, list[LoggedEvent]]:
         """Wait for the next look."""
         async with self._looked:
             await self._looked.wait()

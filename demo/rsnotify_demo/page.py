@@ -11,8 +11,8 @@ import msgspec
 from aiohttp import web
 
 from rsnotify.runtime.cli.listening import address, listen
-from rsnotify_demo.event_log import Sentence
-from rsnotify_demo.monitor import Frame, Point, Scene
+from rsnotify_demo.event_log import LoggedEvent
+from rsnotify_demo.monitor import DemoMonitor, Frame, Point
 
 _STATIC = Path(__file__).with_name("static")
 _CONTENT_TYPES = {
@@ -49,13 +49,13 @@ class PageMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is sent to a page: at first all there is, then what is new."""
 
     frame: Frame
-    told: list[Sentence] = []
+    told: list[LoggedEvent] = []
     past: list[Point] = []
     facts: Facts | None = None
 
 
 @asynccontextmanager
-async def serve_page(scene: Scene, facts: Facts, port: int) -> AsyncIterator[str]:
+async def serve_page(scene: DemoMonitor, facts: Facts, port: int) -> AsyncIterator[str]:
     """Serve the page.
 
     Args:
@@ -105,7 +105,7 @@ def _file(path: Path) -> _Handler:
     return answer
 
 
-def _action(scene: Scene) -> _Handler:
+def _action(scene: DemoMonitor) -> _Handler:
     async def answer(request: web.Request) -> web.Response:
         action = scene.actions.get(request.match_info["action"])
         if action is None:
@@ -116,7 +116,7 @@ def _action(scene: Scene) -> _Handler:
     return answer
 
 
-def _events(scene: Scene, facts: Facts, ended: asyncio.Event) -> _Handler:
+def _events(scene: DemoMonitor, facts: Facts, ended: asyncio.Event) -> _Handler:
     """Send each frame (Server-Sent Events), leaving out those for which a page is too slow."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -135,7 +135,7 @@ def _events(scene: Scene, facts: Facts, ended: asyncio.Event) -> _Handler:
     return answer
 
 
-async def _send(scene: Scene, facts: Facts, response: web.StreamResponse) -> None:
+async def _send(scene: DemoMonitor, facts: Facts, response: web.StreamResponse) -> None:
     last = 0
     while True:
         frame, told = await scene.next_frame()

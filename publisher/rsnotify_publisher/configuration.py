@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError, WrongOption
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify.runtime.config.line_numbers import Path, line_of
-from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.config.line_numbers import SettingPath, line_of
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify_publisher.options import Options
 from rsnotify_publisher.push.hubs import Hub, check_token, parse_hubs
@@ -116,7 +116,7 @@ class Configuration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             return msgspec.convert(given, _Tuning)
         except msgspec.ValidationError as error:
             # Those of the file were checked when it was read, so one was given to the command.
-            wrong = understand(str(error), _Tuning)
+            wrong = wrong_setting_from(str(error), _Tuning)
             raise WrongOption(wrong.name, wrong.reason) from None
 
 
@@ -158,18 +158,18 @@ def _read(settings: dict[str, Any]) -> Configuration:
     try:
         read = msgspec.convert(settings, Configuration)
     except msgspec.ValidationError as error:
-        raise understand(str(error), Configuration) from None
+        raise wrong_setting_from(str(error), Configuration) from None
     _check_tuning(read.options, ("options",))
     for number, one in enumerate(read.sets):
         _check_tuning(one.options, ("set", number, "options"))
     return read
 
 
-def _check_tuning(options: dict[str, Any], table: Path) -> None:
+def _check_tuning(options: dict[str, Any], table: SettingPath) -> None:
     try:
         msgspec.convert(options, _Tuning)
     except msgspec.ValidationError as error:
-        raise understand(str(error), _Tuning, table) from None
+        raise wrong_setting_from(str(error), _Tuning, table) from None
 
 
 def _told(

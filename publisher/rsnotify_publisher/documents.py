@@ -10,7 +10,7 @@ from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.format.writer import Profile, write_document
 from rsnotify.format.writer import entry as write_entry
-from rsnotify.runtime.mqtt.topics import is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 from rsnotify_publisher.framework import framework_channel
 from rsnotify_publisher.journal import Volume
 from rsnotify_publisher.options import Options
@@ -99,7 +99,7 @@ class Documents:
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
         self.hubs = tuple(
-            parse_broker(hub).at(self.topic) if is_broker(hub) else hub for hub in hubs
+            parse_broker(hub).at(self.topic) if is_broker_url(hub) else hub for hub in hubs
         )
         #: Where is told of the documents themselves; None where nobody is told.
         self.framework = (

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify.runtime.mqtt.topics import is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 from rsnotify_publisher.journal import Journal, State
 from rsnotify_publisher.push.hubs import Hub
 
@@ -74,13 +74,13 @@ def framework_channel(topic: str, ways: Sequence[str]) -> FrameworkChannel | Non
         None where no hub can have a second channel.
     """
     usable = filter(has_room, ways)
-    hubs = tuple(parse_broker(way).at(topic) if is_broker(way) else way for way in usable)
+    hubs = tuple(parse_broker(way).at(topic) if is_broker_url(way) else way for way in usable)
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
 def has_room(way: str) -> bool:
     """Whether a hub can have a second channel: not where a broker's URL names the only topic."""
-    return not is_broker(way) or parse_broker(way).name.endswith("/")
+    return not is_broker_url(way) or parse_broker(way).name.endswith("/")
 
 
 def listeners(hubs: Iterable[Hub]) -> tuple[Hub, ...]:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.vocabulary import MAX_BYTES, MAX_ENTRIES
-from rsnotify.runtime.config.wrong_setting import understand
+from rsnotify.runtime.config.wrong_setting import wrong_setting_from
 
 # Types check nothing by themselves; `check_options` does.
 _Seconds = Annotated[float, Meta(gt=0)]
@@ -92,5 +92,5 @@ def check_options(options: Options) -> None:
     try:
         msgspec.convert(msgspec.structs.asdict(options), Options)
     except msgspec.ValidationError as error:
-        wrong = understand(str(error), Options)
+        wrong = wrong_setting_from(str(error), Options)
         raise ConfigurationError(f"the options are wrong: {wrong.name}: {wrong.reason}") from None

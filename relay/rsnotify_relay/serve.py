@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import hdrs, web
 
-from rsnotify.format.media_types import guess
+from rsnotify.format.media_types import guess_media_type
 from rsnotify_publisher import Publisher, link_header, routes
 from rsnotify_publisher.web import LIVE, robots
 from rsnotify_publisher.web.answers import answer, hold_resource
@@ -38,7 +38,7 @@ def server(
         if found is None:
             raise web.HTTPNotFound
         resource, path = found
-        media_type = resource.type or guess(uri) or _UNKNOWN
+        media_type = resource.type or guess_media_type(uri) or _UNKNOWN
         told = headers | {hdrs.CONTENT_TYPE: media_type}
         return await answer(request, lambda: hold_resource(path), told)
 

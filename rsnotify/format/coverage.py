@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.model import Document, Resource
-from rsnotify.format.timestamp_precision import by_place, ends, postponed
+from rsnotify.format.timestamp_precision import dates_from_list_order, end_of_unit, postponed
 from rsnotify.format.vocabulary import FRAGMENT_CAPABILITIES, Capability, ChangeType
 
 
@@ -70,10 +70,10 @@ _WRITING = timedelta(seconds=1)
 _ROUNDED = timedelta(seconds=1)
 
 #: What tells two changes of one instant apart.
-Key = tuple[str, str, str]
+ChangeKey = tuple[str, str, str]
 
 
-def key(change: Change) -> Key:
+def change_key(change: Change) -> ChangeKey:
     """Return what identifies a change among those of the same datetime (core §12.1)."""
     return (change.uri, change.change.value, change.resource.hash or "")
 
@@ -122,7 +122,7 @@ class Coverage(Struct, frozen=True):
             return False
         if not any(change.at == until for change in self.changes):
             return False  # the list begins there, and says that it is over
-        return self.sent is None or self.sent < postponed(ends(until), _WRITING)
+        return self.sent is None or self.sent < postponed(end_of_unit(until), _WRITING)
 
     def reaches(self, instant: Instant) -> bool:
         """Tell whether nothing between `instant` and the first entry can be missing."""
@@ -230,7 +230,7 @@ def _begins(from_: Instant, first: Instant, sent: Instant | None) -> Instant:
 
 def _by_place(changes: tuple[Change, ...], sent: Instant | None) -> tuple[tuple[Change, ...], bool]:
     """Date changes that are out of order by their place, where that tells something."""
-    times = by_place([change.at for change in changes], sent)
+    times = dates_from_list_order([change.at for change in changes], sent)
     if times is None:
         return changes, False
     return tuple(map(_dated, changes, times)), True
@@ -308,12 +308,14 @@ class Frontier(Struct):
     """
 
     instant: Instant
-    seen: Counter[Key]
+    seen: Counter[ChangeKey]
     over: bool = True
     running: bool = False
 
     @classmethod
-    def at(cls, instant: Instant, seen: Iterable[Key] = (), *, running: bool = False) -> Frontier:
+    def at(
+        cls, instant: Instant, seen: Iterable[ChangeKey] = (), *, running: bool = False
+    ) -> Frontier:
         """Make a frontier."""
         seen = Counter(seen)
         return cls(instant, seen, over=not seen, running=running)
@@ -340,8 +342,8 @@ class Frontier(Struct):
             if change.at > self.instant:
                 fresh.append(change)
             elif change.at == self.instant:
-                if seen[key(change)]:
-                    seen[key(change)] -= 1
+                if seen[change_key(change)]:
+                    seen[change_key(change)] -= 1
                 else:
                     fresh.append(change)
         return fresh
@@ -370,7 +372,7 @@ class Frontier(Struct):
         """
         if until < self.instant:
             return
-        at_it = Counter(key(change) for change in changes if change.at == until)
+        at_it = Counter(change_key(change) for change in changes if change.at == until)
         later = until > self.instant
         self.seen = at_it if later else self.seen | at_it
         self.over = over or (self.over and not later)

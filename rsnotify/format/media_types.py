@@ -29,7 +29,7 @@ _TOKEN = r"[\w!#$%&'*+.^`|~-]+"
 _MEDIA_TYPE = re.compile(f"{_TOKEN}/{_TOKEN}", re.ASCII)
 
 
-def guess(uri: str) -> str | None:
+def guess_media_type(uri: str) -> str | None:
     """Return the media type that the name at the end of a URI's path tells, if it tells one."""
     match = _PATH.match(uri)
     name = match[1].rpartition("/")[2] if match else ""
@@ -50,7 +50,7 @@ def is_media_type(text: str) -> bool:
     return _MEDIA_TYPE.fullmatch(essence(text)) is not None
 
 
-def falls_under(media_type: str, patterns: tuple[str, ...]) -> bool:
+def matches(media_type: str, patterns: tuple[str, ...]) -> bool:
     """Tell whether a media type is one that one of some patterns names, or of its kind.
 
     Args:
@@ -62,7 +62,7 @@ def falls_under(media_type: str, patterns: tuple[str, ...]) -> bool:
     return not _essences(patterns).isdisjoint((f"{kind}/{sub}", f"{kind}/*", f"*/{sub}", "*/*"))
 
 
-def may_be(resource: Resource, patterns: tuple[str, ...]) -> bool:
+def may_match(resource: Resource, patterns: tuple[str, ...]) -> bool:
     """Tell whether a resource may be of a type that one of some patterns names.
 
     Its entry tells the type, or else the name in its URI; what neither tells may be any. Where
@@ -70,8 +70,8 @@ def may_be(resource: Resource, patterns: tuple[str, ...]) -> bool:
     """
     if not patterns:
         return True
-    kind = resource.type or guess(resource.uri)
-    return kind is None or falls_under(kind, patterns)
+    kind = resource.type or guess_media_type(resource.uri)
+    return kind is None or matches(kind, patterns)
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ def signature(secret: str, body: bytes, method: str = "sha256") -> str:
     return f"{method}={hmac.digest(secret.encode(), body, method).hex()}"
 
 
-def signed_by(header: str, secret: str, body: bytes) -> str | None:
+def verify_signature(header: str, secret: str, body: bytes) -> str | None:
     """Return the method of a signature, if it is the right one for this body.
 
     It takes as long for a wrong one as for the right one (WebSub §8.3).

@@ -21,7 +21,7 @@ def postponed(instant: Instant, by: timedelta) -> Instant:
     return instant + by if instant < LATEST - by else LATEST
 
 
-def ends(instant: Instant) -> Instant:
+def end_of_unit(instant: Instant) -> Instant:
     """Return when that is over for which an instant may stand.
 
     It may be a whole second of which no fraction is told, or a day of which no time is told.
@@ -32,7 +32,7 @@ def ends(instant: Instant) -> Instant:
     return postponed(instant, _DAY if is_day else _SECOND)
 
 
-def by_place(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
+def dates_from_list_order(times: list[Instant], sent: Instant | None) -> list[Instant] | None:
     """Let list order decide where entries are dated later than anything can be (core §12.1).
 
     The clock of a Source may have been ahead and been set, or one entry have a wrong date: it is as

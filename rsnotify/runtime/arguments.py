@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.wrong_setting import understand
+from rsnotify.runtime.config.wrong_setting import wrong_setting_from
 
 
 def require(name: str, value: object, kinds: Any, what: str) -> None:
@@ -52,7 +52,7 @@ def require_struct(name: str, value: msgspec.Struct, kind: type[msgspec.Struct])
     try:
         msgspec.convert(msgspec.to_builtins(value), kind)
     except msgspec.ValidationError as error:
-        wrong = understand(str(error), kind)
+        wrong = wrong_setting_from(str(error), kind)
         raise ConfigurationError(f"{name}: {wrong.name}: {wrong.reason}") from None
     except TypeError as error:  # a field holds what no setting can be
         raise ConfigurationError(f"{name}: {error}") from None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.media_types import essence, falls_under, guess, is_media_type, may_be
+from rsnotify.format.media_types import essence, guess_media_type, is_media_type, matches, may_match
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.selection import Selection
@@ -58,14 +58,14 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
         if self.changes and resource.change is not None and resource.change not in self.changes:
             return False
         # A deletion seldom tells the type of what was there.
-        if resource.change is ChangeType.DELETED or may_be(resource, self.types):
+        if resource.change is ChangeType.DELETED or may_match(resource, self.types):
             return True
         return resource.change is not ChangeType.CREATED and self._names(resource.uri)
 
     def _names(self, uri: str) -> bool:
         """Tell whether the name in a URI is one of what is asked for, whatever it is now."""
-        kind = guess(uri)
-        return kind is not None and falls_under(kind, self.types)
+        kind = guess_media_type(uri)
+        return kind is not None and matches(kind, self.types)
 
     def canonical(self) -> PushSelection:
         """Return the one way to ask for the same.
@@ -104,7 +104,7 @@ class PushSelection(Struct, frozen=True, omit_defaults=True):
 EVERYTHING = PushSelection()
 
 
-def asked_by(selection: Selection) -> PushSelection:
+def push_selection_for(selection: Selection) -> PushSelection:
     """Return what a Destination asks for: all that it may want, if more than that.
 
     Args:

@@ -56,7 +56,7 @@ class WantedRepresentation(Struct, frozen=True):
     at: Instant | None = None
 
 
-def wanted(
+def wanted_representation(
     change: Change,
     prefer: Sequence[str] = (),
     *,
@@ -73,7 +73,7 @@ def wanted(
             the order of the document.
     """
     resource = change.resource
-    alternate = preferred(resource, prefer)
+    alternate = preferred_alternate(resource, prefer)
     if alternate is not None:
         entry = _as_linked(resource, alternate)
         at = _made(change, entry)
@@ -94,12 +94,12 @@ def _made(change: Change, entry: Resource) -> Instant:
     return change.at if change.resource.change is not None else entry.lastmod or change.at
 
 
-def carries(change: Change) -> bool:
+def has_inline_content(change: Change) -> bool:
     """Tell whether a change may need no GET, by what its entry has inline."""
     return change.change is ChangeType.DELETED or any(map(_is_data, change.resource.links))
 
 
-def wanted_link(link: Link, package: str | None = None) -> WantedRepresentation:
+def wanted_link_target(link: Link, package: str | None = None) -> WantedRepresentation:
     """Tell how to bring what a link leads to, a patch for instance.
 
     Args:
@@ -110,16 +110,16 @@ def wanted_link(link: Link, package: str | None = None) -> WantedRepresentation:
     return _linked(entry, link, package)
 
 
-def described(resource: Resource, prefer: Sequence[str]) -> Resource:
+def describe_representation(resource: Resource, prefer: Sequence[str]) -> Resource:
     """Return an entry as it describes the representation that is wanted of it.
 
     It keeps the URI of the resource; hash, length and so on are those of the alternate.
     """
-    alternate = preferred(resource, prefer)
+    alternate = preferred_alternate(resource, prefer)
     return resource if alternate is None else _as_linked(resource, alternate)
 
 
-def preferred(resource: Resource, prefer: Sequence[str]) -> Link | None:
+def preferred_alternate(resource: Resource, prefer: Sequence[str]) -> Link | None:
     """Return the alternate to be held instead of `loc` (core §14.3), if there is a better one.
 
     Args:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change
-from rsnotify.format.media_types import is_media_type, may_be
+from rsnotify.format.media_types import is_media_type, may_match
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 
@@ -78,7 +78,7 @@ class Selection(Struct, frozen=True, omit_defaults=True):
         """Tell whether an entry speaks of a resource that is selected."""
         return (
             self._wants_uri(resource.uri)
-            and may_be(resource, self.types)
+            and may_match(resource, self.types)
             and self._wants_collection(resource)
         )
 

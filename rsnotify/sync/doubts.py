@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rsnotify.errors import shown
+from rsnotify.errors import without_credentials
 from rsnotify.format.datetimes import format_datetime
 from rsnotify.plural import counted
 from rsnotify.sync.catch_up import CatchUp
@@ -80,10 +80,12 @@ class Doubts:
         missing = self._worklist.watched
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            return f"{shown(missing[0])}{more}: listed by the Source, and its server has no content"
+            return f"{without_credentials(missing[0])}{more}: listed by the Source, and its server has no content"
         failing = self._worklist.failing()
         if failing:
             more = f" and {len(failing) - 1} more" if len(failing) > 1 else ""
-            return f"{shown(failing[0].uri)}{more}: could not be fetched or applied yet"
+            return (
+                f"{without_credentials(failing[0].uri)}{more}: could not be fetched or applied yet"
+            )
         waiting = counted(len(self._worklist), "resource has", "resources have")
         return f"{waiting} changes that are not applied yet"

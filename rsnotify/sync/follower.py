@@ -77,7 +77,7 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.representations import carries
+from rsnotify.selection.representations import has_inline_content
 from rsnotify.sync.actions import Action, Apply, Discover, Fetch, ForgetDatetimes, LogNote, Progress
 from rsnotify.sync.catch_up import CatchUp
 from rsnotify.sync.continuous_audit import ContinuousAudit, Remedy
@@ -325,7 +325,9 @@ class Follower:
         # One time for all: they are of one host, and its connections can be used again.
         later = now + self._chance()
         for change in joined:
-            self._worklist.add(change, due=None if later == now or carries(change) else later)
+            self._worklist.add(
+                change, due=None if later == now or has_inline_content(change) else later
+            )
         if coverage.from_ is None:
             self._schedule.soon(later + self._pace.gap_grace)
         elif not self._knowledge.gap:

@@ -29,7 +29,7 @@ from rsnotify.format.datetimes import MICROSECOND, Instant
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.timestamp_precision import ends
+from rsnotify.format.timestamp_precision import end_of_unit
 from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.fallback_order import DocumentQueue, change_ways
@@ -275,7 +275,8 @@ class Pull:
             if frontier.running:
                 # It was not over when it was read, and what came of it since is told no more.
                 return PullStep(
-                    hole=None if failure else ends(frontier.instant) - MICROSECOND, failure=failure
+                    hole=None if failure else end_of_unit(frontier.instant) - MICROSECOND,
+                    failure=failure,
                 )
             self._accepted = frontier.instant
             self._queue = DocumentQueue([self._top])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rsnotify.format.digest import AUDIT_NS, FORMS
 from rsnotify.validation.elements import Element
-from rsnotify.validation.entries import Broken
+from rsnotify.validation.entries import Report
 from rsnotify.validation.values import shown
 
 
-def check_audit(md: Element, broken: Broken) -> None:
+def check_audit(md: Element, broken: Report) -> None:
     """Check what the `rs:md` of a document says of the set.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsnotify.validation.findings import Rule, must, should
 
-OF_DOCUMENTS: tuple[Rule, ...] = (
+DOCUMENT_RULES: tuple[Rule, ...] = (
     # The document as XML.
     must("not-well-formed", "core §7", "the document is not well-formed XML; correct it"),
     must(

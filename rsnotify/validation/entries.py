@@ -8,11 +8,11 @@ from rsnotify.format.vocabulary import RS_NS, Capability, ChangeType, Rel
 from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
 from rsnotify.validation.kinds import CAPABILITIES, DESCRIBED, NOT_OFFERED, TOPICS, Kind
-from rsnotify.validation.strict_datetimes import read_moment
+from rsnotify.validation.strict_datetimes import read_strict_datetime
 from rsnotify.validation.values import broken_by, shown
 
 #: Takes a rule, the line, the element and a detail.
-Broken = Callable[..., None]
+Report = Callable[..., None]
 
 _TIMES = ("at", "completed", "from", "until")
 HEAD_ATTRIBUTES = frozenset({"capability", *_TIMES})
@@ -27,7 +27,7 @@ _OF_ANY_KIND = frozenset({Capability.CAPABILITY_LIST, Capability.FRAMEWORK_NOTIF
 _OF_CONTENT = ("encoding", "hash", "length", "type")
 
 
-def check_attributes(element: Element, name: str, known: frozenset[str], broken: Broken) -> None:
+def check_attributes(element: Element, name: str, known: frozenset[str], broken: Report) -> None:
     """Check which attributes an element has, and the syntax of each (core §7).
 
     Args:
@@ -47,16 +47,18 @@ def check_attributes(element: Element, name: str, known: frozenset[str], broken:
                 broken(rule, element.line, name, shown(local, value))
 
 
-def check_order_of_times(element: Element, broken: Broken) -> None:
+def check_order_of_times(element: Element, broken: Report) -> None:
     """Check that a snapshot or interval does not end before it begins (core §7)."""
-    at, completed, from_, until = (read_moment(element.attributes.get(name)) for name in _TIMES)
+    at, completed, from_, until = (
+        read_strict_datetime(element.attributes.get(name)) for name in _TIMES
+    )
     if at and completed and completed.is_before(at):
         broken("completed-before-at", element.line, "rs:md")
     if from_ and until and until.is_before(from_):
         broken("until-before-from", element.line, "rs:md")
 
 
-def check_link(link: Element, broken: Broken) -> None:
+def check_link(link: Element, broken: Report) -> None:
     """Check what holds for every `rs:ln` (core §7)."""
     check_attributes(link, "rs:ln", LINK_ATTRIBUTES, broken)
     for name in ("href", "rel"):
@@ -73,7 +75,7 @@ class EntryCheck:
         broken: Is told of each rule that is broken.
     """
 
-    def __init__(self, kind: Kind | None, spec: Profile, broken: Broken) -> None:
+    def __init__(self, kind: Kind | None, spec: Profile, broken: Report) -> None:
         self._kind = kind
         self._is_1_0 = spec is Profile.V1_0
         self._broken = broken

@@ -252,9 +252,9 @@ KINDS: tuple[Kind, ...] = (
 
 _BY_CAPABILITY = {(kind.capability, kind.index): kind for kind in KINDS}
 #: Capabilities of documents that other specifications describe.
-ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
+SPECIFIED_ELSEWHERE = frozenset({Capability.CHANGE_NOTIFICATION})
 #: Everything that `rs:md/@capability` may say.
-CAPABILITIES = frozenset(kind.capability for kind in KINDS) | ELSEWHERE
+CAPABILITIES = frozenset(kind.capability for kind in KINDS) | SPECIFIED_ELSEWHERE
 #: What stands above a Capability List or within a package, and so is not offered by one.
 NOT_OFFERED = frozenset(
     {

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rsnotify.validation.document_rules import OF_DOCUMENTS
+from rsnotify.validation.document_rules import DOCUMENT_RULES
 from rsnotify.validation.findings import Finding, Rule, Severity
 from rsnotify.validation.kinds import KINDS, Kind
-from rsnotify.validation.tree_rules import OF_TREES
-from rsnotify.validation.value_rules import OF_VALUES
+from rsnotify.validation.tree_rules import TREE_RULES
+from rsnotify.validation.value_rules import VALUE_RULES
 
 _ERROR = Severity.ERROR
 _WARNING = Severity.WARNING
@@ -62,15 +62,15 @@ def _of_kind(kind: Kind) -> Iterator[Rule]:
 RULES: dict[str, Rule] = {
     rule.id: rule
     for rule in (
-        *OF_DOCUMENTS,
-        *OF_VALUES,
+        *DOCUMENT_RULES,
+        *VALUE_RULES,
         *(rule for kind in KINDS for rule in _of_kind(kind)),
-        *OF_TREES,
+        *TREE_RULES,
     )
 }
 
 
-def broken(
+def make_finding(
     rule: str, line: int | None, element: str, detail: str = "", entry: int | None = None
 ) -> Finding:
     """Tell where a rule is broken.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rsnotify.format.vocabulary import MAX_ENTRIES, Capability
 from rsnotify.format.writer import Profile
 from rsnotify.validation.elements import Element, EntryElement
-from rsnotify.validation.entries import Broken
+from rsnotify.validation.entries import Report
 from rsnotify.validation.kinds import Kind
-from rsnotify.validation.strict_datetimes import StrictDatetime, read_moment
+from rsnotify.validation.strict_datetimes import StrictDatetime, read_strict_datetime
 
 
 class SequenceCheck:
@@ -20,13 +20,13 @@ class SequenceCheck:
         broken: Is told of each rule that is broken.
     """
 
-    def __init__(self, kind: Kind, spec: Profile, head: Element, broken: Broken) -> None:
+    def __init__(self, kind: Kind, spec: Profile, head: Element, broken: Report) -> None:
         self._kind = kind
         self._is_1_0 = spec is Profile.V1_0
         self._broken = broken
-        self._at = read_moment(head.attributes.get("at"))
-        self._from = read_moment(head.attributes.get("from"))
-        self._until = read_moment(head.attributes.get("until"))
+        self._at = read_strict_datetime(head.attributes.get("at"))
+        self._from = read_strict_datetime(head.attributes.get("from"))
+        self._until = read_strict_datetime(head.attributes.get("until"))
         self._latest: StrictDatetime | None = None
         self._reached: StrictDatetime | None = None
         self._of_latest: set[str] = set()
@@ -54,7 +54,7 @@ class SequenceCheck:
         """
         name = "lastmod" if self._is_1_0 else "datetime"
         text = entry.text(name) if self._is_1_0 else entry.attribute(name)
-        moment = read_moment(text)
+        moment = read_strict_datetime(text)
         if moment is None:
             return
         line = entry.texts[name].line if self._is_1_0 else entry.md_line
@@ -88,7 +88,10 @@ class SequenceCheck:
 
     def _interval(self, entry: EntryElement) -> None:
         """Check the interval of a list or package against that of the document."""
-        from_, until = read_moment(entry.attribute("from")), read_moment(entry.attribute("until"))
+        from_, until = (
+            read_strict_datetime(entry.attribute("from")),
+            read_strict_datetime(entry.attribute("until")),
+        )
         line = entry.md_line
         if self._is_outside(from_, until):
             self._broken("entry-interval-outside", line, "rs:md")
@@ -102,7 +105,7 @@ class SequenceCheck:
         self._reached = until
 
     def _snapshot(self, entry: EntryElement) -> None:
-        at = read_moment(entry.attribute("at"))
+        at = read_strict_datetime(entry.attribute("at"))
         if at is not None and self._at is not None and at.is_before(self._at):
             self._broken("entry-at-early", entry.md_line, "rs:md")
 

@@ -40,7 +40,7 @@ class StrictDatetime(Struct, frozen=True):
         return self.last < other.first
 
 
-def read_moment(text: str | None) -> StrictDatetime | None:
+def read_strict_datetime(text: str | None) -> StrictDatetime | None:
     """Read a W3C Datetime; None if it is none."""
     match = _FORM.fullmatch(text.strip()) if text is not None else None
     if match is None or text is None:

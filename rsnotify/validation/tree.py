@@ -16,8 +16,8 @@ from rsnotify.format.vocabulary import Capability, Rel
 from rsnotify.validation.findings import Finding
 from rsnotify.validation.kinds import TOPICS, Kind
 from rsnotify.validation.outline import Outline, Reference
-from rsnotify.validation.rules import broken
-from rsnotify.validation.strict_datetimes import read_moment
+from rsnotify.validation.rules import make_finding
+from rsnotify.validation.strict_datetimes import read_strict_datetime
 
 _ABOVE = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 #: Where core §12.2, and §13.1 by likeness, say when an entry has `until`.
@@ -38,14 +38,14 @@ class TreePosition(Struct, frozen=True):
     outline: Outline
 
 
-class Located(Struct, frozen=True):
+class LocatedFinding(Struct, frozen=True):
     """A finding, and the name of the document at fault."""
 
     name: str
     finding: Finding
 
 
-def leads_to(place: TreePosition) -> Iterator[Reference]:
+def references_below(place: TreePosition) -> Iterator[Reference]:
     """Yield the documents and packages below a document.
 
     Each has an absolute URI, as far as the document has one itself, and the capability that
@@ -84,19 +84,19 @@ def lists(above: TreePosition, uri: str) -> bool:
     return any(resolve(above.uri, one.uri) == uri for one in above.outline.references)
 
 
-def up_of(place: TreePosition) -> str | None:
+def up_link(place: TreePosition) -> str | None:
     """Return where the link `up` of a document leads."""
     found = place.outline.links.get(Rel.UP)
     return None if found is None else resolve(place.uri, found[0])
 
 
-def up_expected(parent: TreePosition) -> str | None:
+def expected_up(parent: TreePosition) -> str | None:
     """Return where the link `up` of what a document leads to should lead; None if anywhere.
 
     Below an index, an archive or a dump that is not the document itself, but the Capability
     List to which it links, too (core Examples 16 and 21).
     """
-    return parent.uri or None if is_directly_above(parent) else up_of(parent)
+    return parent.uri or None if is_directly_above(parent) else up_link(parent)
 
 
 def is_directly_above(parent: TreePosition) -> bool:
@@ -105,14 +105,14 @@ def is_directly_above(parent: TreePosition) -> bool:
     return kind is not None and kind.capability in _ABOVE and not kind.index
 
 
-def up_broken(parent: TreePosition, child: TreePosition) -> Located:
+def wrong_up(parent: TreePosition, child: TreePosition) -> LocatedFinding:
     """Say that the link `up` of a document leads elsewhere."""
     _, line = child.outline.links[Rel.UP]
-    detail = f"it leads to {up_of(child)}, not {up_expected(parent) or parent.name}"
-    return Located(child.name, broken("tree-up", line, "rs:ln", detail))
+    detail = f"it leads to {up_link(child)}, not {expected_up(parent) or parent.name}"
+    return LocatedFinding(child.name, make_finding("tree-up", line, "rs:ln", detail))
 
 
-def index_of(place: TreePosition) -> str | None:
+def index_link(place: TreePosition) -> str | None:
     """Return where the link `index` of a document leads."""
     found = place.outline.links.get(Rel.INDEX)
     return None if found is None else resolve(place.uri, found[0])
@@ -128,29 +128,29 @@ def is_index(place: TreePosition, part: TreePosition) -> bool:
     return kind is not None and kind.index and same and lists(place, part.uri)
 
 
-def index_broken(part: TreePosition) -> Located:
+def wrong_index(part: TreePosition) -> LocatedFinding:
     """Say that the link `index` of a document leads to what does not list it."""
     _, line = part.outline.links[Rel.INDEX]
-    detail = f"{index_of(part)} does not list it"
-    return Located(part.name, broken("tree-index", line, "rs:ln", detail))
+    detail = f"{index_link(part)} does not list it"
+    return LocatedFinding(part.name, make_finding("tree-index", line, "rs:ln", detail))
 
 
 def check_pair(
     parent: TreePosition, reference: Reference, child: TreePosition
-) -> Iterator[Located]:
+) -> Iterator[LocatedFinding]:
     """Check a document against another that it leads to; all but the links `up` and `index`.
 
     Args:
         parent: The one above.
-        reference: The entry, or link, by which it leads there, as `leads_to` gave it.
+        reference: The entry, or link, by which it leads there, as `references_below` gave it.
         child: The one below, or the Manifest within the package below.
     """
     kind, outline = parent.outline.kind, child.outline
     expected = reference.capability
     if outline.capability is not None and expected not in (None, outline.capability):
         detail = f"{parent.name} says {expected}, and it says {outline.capability}"
-        finding = broken("tree-capability", outline.line, "rs:md", detail)
-        yield Located(child.name, finding)
+        finding = make_finding("tree-capability", outline.line, "rs:md", detail)
+        yield LocatedFinding(child.name, finding)
         return
     if kind is None:
         return
@@ -161,29 +161,31 @@ def check_pair(
 
 def _check_part(
     parent: TreePosition, reference: Reference, child: TreePosition
-) -> Iterator[Located]:
+) -> Iterator[LocatedFinding]:
     """Check a part against its index (core §6.2, §10.2)."""
     outline = child.outline
     if outline.kind is not None and outline.kind.index:
-        finding = broken(
+        finding = make_finding(
             "tree-index-nested", reference.line, "sitemap", child.name, reference.entry
         )
-        yield Located(parent.name, finding)
+        yield LocatedFinding(parent.name, finding)
         return
     if Rel.INDEX not in outline.links:
-        yield Located(child.name, broken("tree-index-missing", outline.line, "urlset"))
+        yield LocatedFinding(child.name, make_finding("tree-index-missing", outline.line, "urlset"))
 
 
 def _check_times(
     parent: TreePosition, reference: Reference, child: TreePosition
-) -> Iterator[Located]:
+) -> Iterator[LocatedFinding]:
     """Check what an entry says of the times of a document (core §7, §12.2)."""
     told, says = reference.times, child.outline.times
     if not told:
         return
 
-    def at_fault(rule: str, detail: str) -> Located:
-        return Located(parent.name, broken(rule, reference.line, "rs:md", detail, reference.entry))
+    def at_fault(rule: str, detail: str) -> LocatedFinding:
+        return LocatedFinding(
+            parent.name, make_finding(rule, reference.line, "rs:md", detail, reference.entry)
+        )
 
     kind = parent.outline.kind
     if kind is not None and kind.id in _UNTIL_IS_TOLD:
@@ -192,16 +194,16 @@ def _check_times(
         if "until" in told and "until" not in says:
             yield at_fault("tree-until-early", f"{child.name} has no until")
     for name, text in told.items():
-        one, other = read_moment(text), read_moment(says.get(name))
+        one, other = read_strict_datetime(text), read_strict_datetime(says.get(name))
         if one and other and (one.is_before(other) or other.is_before(one)):
             yield at_fault("tree-times", f"{name} {text}, and {child.name} has {says[name]}")
 
 
 def check_copy(
     dump: TreePosition, reference: Reference, manifest: TreePosition, copy: TreePosition
-) -> Iterator[Located]:
+) -> Iterator[LocatedFinding]:
     """Check that the Manifest that `contents` leads to is that of the package (core §11.1)."""
     both_read = manifest.outline.kind is not None and copy.outline.kind is not None
     if both_read and manifest.outline.fingerprint != copy.outline.fingerprint:
-        finding = broken("tree-contents", reference.line, "rs:ln", copy.name, reference.entry)
-        yield Located(dump.name, finding)
+        finding = make_finding("tree-contents", reference.line, "rs:ln", copy.name, reference.entry)
+        yield LocatedFinding(dump.name, finding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsnotify.validation.findings import Rule, must, should
 
-OF_TREES: tuple[Rule, ...] = (  # Between documents.
+TREE_RULES: tuple[Rule, ...] = (  # Between documents.
     must(
         "tree-unreachable",
         "core §6.2",

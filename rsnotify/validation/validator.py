@@ -25,9 +25,9 @@ from rsnotify.validation.entries import (
     check_order_of_times,
 )
 from rsnotify.validation.findings import Finding
-from rsnotify.validation.kinds import CAPABILITIES, ELSEWHERE, Kind, kind_of
+from rsnotify.validation.kinds import CAPABILITIES, SPECIFIED_ELSEWHERE, Kind, kind_of
 from rsnotify.validation.outline import Outline, most_references, references_of, times_of
-from rsnotify.validation.rules import broken
+from rsnotify.validation.rules import make_finding
 from rsnotify.validation.sequence import SequenceCheck
 from rsnotify.validation.values import shown
 
@@ -127,7 +127,7 @@ class _Document:
         detail: str = "",
         entry: int | None = None,
     ) -> None:
-        self._found.append(broken(rule, line, element, detail, entry or self._number))
+        self._found.append(make_finding(rule, line, element, detail, entry or self._number))
 
     # What the reader tells
 
@@ -204,7 +204,7 @@ class _Document:
             self.broken("capability-unknown", md.line, "rs:md", shown("it", capability))
         elif capability == Capability.CAPABILITY_LIST:
             self.broken("capabilitylist-index", self._root_line, self._root)
-        elif capability not in ELSEWHERE:
+        elif capability not in SPECIFIED_ELSEWHERE:
             self.broken("index-undefined", self._root_line, self._root, capability)
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsnotify.validation.findings import Rule, must, should
 
-OF_VALUES: tuple[Rule, ...] = (  # Values.
+VALUE_RULES: tuple[Rule, ...] = (  # Values.
     must("loc-missing", "core §7", "the entry must have loc; add the URI of the resource"),
     should("loc-long", "core §7", "a loc of Sitemaps is shorter than 2,048 characters"),
     must("uri-relative", "core §7", "a URI must be absolute; write it with its scheme and host"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.validation.relations import REGISTERED
-from rsnotify.validation.strict_datetimes import is_recommended, read_moment
+from rsnotify.validation.strict_datetimes import is_recommended, read_strict_datetime
 
 #: Longer URIs are no loc of a Sitemap (https://www.sitemaps.org/protocol.html).
 _LONGEST_LOC = 2_047
@@ -25,31 +25,31 @@ _HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
 #: Hexadecimal digits of a digest, by the names of the IANA registry of hash functions.
 _DIGITS = {"md5": 32, "sha-1": 40, "sha-224": 56, "sha-256": 64, "sha-384": 96, "sha-512": 128}
 
-Broken = tuple[str, ...]
+RuleIds = tuple[str, ...]
 
 
-def _datetime(text: str) -> Broken:
-    if read_moment(text) is None:
+def _datetime(text: str) -> RuleIds:
+    if read_strict_datetime(text) is None:
         return ("datetime-syntax",)
     return () if is_recommended(text) else ("datetime-form",)
 
 
-def _uri(text: str) -> Broken:
+def _uri(text: str) -> RuleIds:
     if _SCHEME.match(text) is None:
         return ("uri-relative",)
     return () if _URI.fullmatch(text) else ("uri-characters",)
 
 
-def _loc(text: str) -> Broken:
+def _loc(text: str) -> RuleIds:
     return _uri(text) + (("loc-long",) if len(text) > _LONGEST_LOC else ())
 
 
-def _hash(text: str) -> Broken:
+def _hash(text: str) -> RuleIds:
     pairs = [_HASH.fullmatch(pair) for pair in text.split()]
     found = [match for match in pairs if match is not None]
     if len(found) < len(pairs) or not pairs:
         return ("hash-syntax",)
-    broken: Broken = ()
+    broken: RuleIds = ()
     if any(len(pair[2]) != _DIGITS.get(pair[1].lower(), len(pair[2])) for pair in found):
         broken += ("hash-length",)
     if any(pair[1].lower() not in _DIGITS for pair in found):
@@ -57,22 +57,22 @@ def _hash(text: str) -> Broken:
     return broken
 
 
-def _length(text: str) -> Broken:
+def _length(text: str) -> RuleIds:
     return () if text.isascii() and text.isdigit() else ("length-value",)
 
 
-def _priority(text: str) -> Broken:
+def _priority(text: str) -> RuleIds:
     number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
     return () if 1 <= number <= 999_999 else ("pri-range",)
 
 
-def _relation(text: str) -> Broken:
+def _relation(text: str) -> RuleIds:
     if _RELATION.fullmatch(text):
         return () if text in REGISTERED else ("rel-unregistered",)
     return ("rel-syntax",) if _uri(text) else ()
 
 
-def _path(text: str) -> Broken:
+def _path(text: str) -> RuleIds:
     if not text.startswith("/"):
         return ("path-rooted",)
     parts = text[1:].split("/")
@@ -80,16 +80,16 @@ def _path(text: str) -> Broken:
     return () if within and "\\" not in text and "\0" not in text else ("path-within",)
 
 
-def _one_of(values: frozenset[str], rule: str) -> Callable[[str], Broken]:
+def _one_of(values: frozenset[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if text in values else (rule,)
 
 
-def _like(form: re.Pattern[str], rule: str) -> Callable[[str], Broken]:
+def _like(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if form.fullmatch(text) else (rule,)
 
 
 #: What each attribute or text is checked by; it returns the rules that are broken.
-_CHECKS: dict[str, Callable[[str], Broken]] = {
+_CHECKS: dict[str, Callable[[str], RuleIds]] = {
     **dict.fromkeys(
         ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
     ),
@@ -107,7 +107,7 @@ _CHECKS: dict[str, Callable[[str], Broken]] = {
 }
 
 
-def broken_by(name: str, value: str) -> Broken:
+def broken_by(name: str, value: str) -> RuleIds:
     """Return the rules on the syntax of a value that it breaks.
 
     Args:

@@ -120,7 +120,7 @@ class Held(Struct, frozen=True):
     def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
         """Return whether the content was had after all that an instant may stand for."""
         return self.fetched_at is not None and (
-            self.fetched_at >= to_microseconds(postponed(dating.ends(instant), by))
+            self.fetched_at >= to_microseconds(postponed(dating.end_of_unit(instant), by))
         )
 
     @property

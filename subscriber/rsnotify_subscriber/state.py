@@ -32,7 +32,7 @@ from rsnotify.format.datetimes import Instant, from_microseconds, to_microsecond
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType, Rel
-from rsnotify.selection.representations import described
+from rsnotify.selection.representations import describe_representation
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.fallback_order import resource_ways
@@ -461,7 +461,7 @@ class State:
             seen.update(one.uri for one in all_held.values())  # as it is spelled here
             for resource in entries:
                 held = all_held.get(resource.uri)
-                entry = described(resource, self._prefer)
+                entry = describe_representation(resource, self._prefer)
                 if held is None or (held.changed_at <= moment and self._differs(held, entry)):
                     differing.append(resource)
             query = "INSERT INTO {seen} VALUES (?) ON CONFLICT (uri) DO NOTHING"

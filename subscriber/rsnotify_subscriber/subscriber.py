@@ -14,11 +14,11 @@ from time import monotonic
 
 import msgspec
 
-from rsnotify.errors import ConfigurationError, RsnotifyError, shown
+from rsnotify.errors import ConfigurationError, RsnotifyError, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.format.media_types import is_media_type
 from rsnotify.runtime.arguments import require, require_function, require_struct
-from rsnotify.selection.push_selection import asked_by
+from rsnotify.selection.push_selection import push_selection_for
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.bringing.bringer import Wishes
@@ -169,7 +169,7 @@ class Subscriber:
             per_host=per_host,
             shared=shared.connections if shared is not None else None,
         )
-        self._ways = Ways(via, self._sessions, callbacks, mqtt, asked_by(self._selection))
+        self._ways = Ways(via, self._sessions, callbacks, mqtt, push_selection_for(self._selection))
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._over = False
@@ -187,7 +187,7 @@ class Subscriber:
     def in_handler(self) -> list[str]:
         """The Source, while its handler has been called and has not returned; else nothing."""
         followed = self._followed  # its handler may hang even when it is not waited for any more
-        return [shown(self._url)] if followed and followed.is_in_handler else []
+        return [without_credentials(self._url)] if followed and followed.is_in_handler else []
 
     async def until(self, condition: Callable[[Status], bool]) -> bool:
         """Wait until the status is such, as `until(lambda status: status.level)`.
@@ -334,7 +334,9 @@ class Subscriber:
     ) -> None:
         if self._via in NAMES and not self._ways.to_changes(identity.offer):
             wanted = NAMES[self._via]
-            raise ConfigurationError(f"{shown(self._url)} offers no hub that speaks {wanted}")
+            raise ConfigurationError(
+                f"{without_credentials(self._url)} offers no hub that speaks {wanted}"
+            )
         self._following = self._followed = Following(
             identity,
             state,

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from rsnotify.runtime.config.allowed_values import allowed
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.allowed_values import describe_allowed
+from rsnotify.runtime.config.line_numbers import SettingPath
 
 
 class Colour(StrEnum):
@@ -52,5 +52,5 @@ class Outer(Struct):
         (["on", "deeper"], None),
     ],
 )
-def test_it_is_said_from_the_type(path: Path, said: str | None) -> None:
-    assert allowed(Outer, path) == said
+def test_it_is_said_from_the_type(path: SettingPath, said: str | None) -> None:
+    assert describe_allowed(Outer, path) == said

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.media_types import falls_under, guess
+from rsnotify.format.media_types import guess_media_type
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.selection.push_selection import EVERYTHING, asked_by
+from rsnotify.selection.push_selection import EVERYTHING, push_selection_for
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Action, Compare
 from tests.core.test_follower_properties import STEPS, play
@@ -120,7 +120,7 @@ def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected()
 def test_a_media_type_falls_under_itself_and_its_kind(
     announced: str, pattern: str, matches: bool
 ) -> None:
-    assert falls_under(announced, (pattern,)) is matches
+    assert matches(announced, (pattern,)) is matches
     assert Selection(types=(pattern,)).wants(Resource(BASE + "x", type=announced)) is matches
 
 
@@ -138,7 +138,7 @@ def test_a_media_type_falls_under_itself_and_its_kind(
     ],
 )
 def test_a_name_tells_a_media_type_if_it_has_a_known_suffix(uri: str, expected: str | None) -> None:
-    assert guess(uri) == expected
+    assert guess_media_type(uri) == expected
 
 
 def test_without_a_type_the_name_decides_and_what_tells_nothing_is_selected() -> None:
@@ -240,7 +240,7 @@ class Selective(Destination):
         self, source: TypedSource, random: Random, selection: Selection, *, asks: bool = False
     ) -> None:
         self.selection = selection
-        self.asked = asked_by(selection) if asks else EVERYTHING
+        self.asked = push_selection_for(selection) if asks else EVERYTHING
         super().__init__(source, random)
 
     def push(self, document: Document) -> None:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rsnotify.runtime.mqtt.topics import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify_hub.settings.loading import load_configuration
 from tests.certificates import Authority
 from tests.mosquitto import Mosquitto
@@ -106,7 +106,7 @@ def test_the_rights_of_the_page_are_those_that_we_ship() -> None:
 
 
 def test_a_source_may_write_the_name_of_its_own_channel_and_nothing_else() -> None:
-    name = channel_name("https://source.example/data/channel.xml", "")
+    name = channel_topic("https://source.example/data/channel.xml", "")
     assert {right for right in documented() if right[0] == "source"} == {
         ("source", "publish", f"rsnotify/{name}"),
         ("source", "publish", f"rsnotify-in/{name}"),

@@ -9,21 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.mqtt.framing import Framing, PacketTooLong
-from rsnotify.runtime.mqtt.topics import channel_name, is_broker, parse_broker
+from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
+from rsnotify.runtime.mqtt.topics import channel_topic, is_broker_url, parse_broker
 
 CHANNEL = "https://source.example/data/channel.xml"
 DIGEST = sha256(CHANNEL.encode()).hexdigest()[:32]
 
 
 def test_the_name_of_a_channel_is_what_the_protocol_says() -> None:
-    assert channel_name(CHANNEL) == "rsnotify/54d306916666ab3e3c34bfb25387c3de"
-    assert channel_name(CHANNEL) == f"rsnotify/{DIGEST}"
+    assert channel_topic(CHANNEL) == "rsnotify/54d306916666ab3e3c34bfb25387c3de"
+    assert channel_topic(CHANNEL) == f"rsnotify/{DIGEST}"
 
 
 @given(st.text(st.characters(codec="utf-8")))
 def test_the_name_of_any_channel_is_a_plain_topic(channel: str) -> None:
-    name = channel_name(channel)
+    name = channel_topic(channel)
     assert len(name) == len("rsnotify/") + 32
     assert not set(name) & set("+#$")
 
@@ -43,7 +43,7 @@ def test_the_scheme_says_how_a_broker_is_reached(
     url: str, port: int, tls: bool, path: str | None
 ) -> None:
     broker = parse_broker(url)
-    assert is_broker(url)
+    assert is_broker_url(url)
     assert (broker.host, broker.port, broker.tls, broker.path) == ("broker", port, tls, path)
     assert broker.topic(CHANNEL) == f"rsnotify/{DIGEST}"
 
@@ -129,20 +129,20 @@ def packet(length: int) -> bytes:
 @given(st.lists(st.integers(0, 20_000), max_size=5), st.integers(1, 5_000))
 def test_packets_pass_however_they_are_cut(lengths: list[int], step: int) -> None:
     stream = b"".join(packet(length) for length in lengths)
-    framing = Framing(20_000)
+    framing = PacketLengths(20_000)
     for start in range(0, len(stream), step):
         framing.feed(stream[start : start + step])
 
 
 @given(st.lists(st.integers(0, 100), max_size=5), st.integers(101, 300_000))
 def test_a_packet_that_is_too_long_is_told_by_its_head(lengths: list[int], long: int) -> None:
-    framing = Framing(100)
+    framing = PacketLengths(100)
     framing.feed(b"".join(packet(length) for length in lengths))
     with pytest.raises(PacketTooLong):
         framing.feed(packet(long)[:5])
 
 
 def test_a_length_without_end_is_refused() -> None:
-    framing = Framing(2**28)
+    framing = PacketLengths(2**28)
     with pytest.raises(PacketTooLong):
         framing.feed(b"\x30" + b"\xff" * 4)

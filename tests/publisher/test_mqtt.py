@@ -18,7 +18,7 @@ from rsnotify.format.reader import read_document
 from rsnotify.runtime.mqtt.connect import BrokerSession, connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.topics import channel_name, parse_broker
+from rsnotify.runtime.mqtt.topics import channel_topic, parse_broker
 from rsnotify_publisher import Publisher, parse_hub
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import BASE, PATIENCE, QUICK, chain_of
@@ -38,7 +38,7 @@ class Ear:
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         async with connect(self._broker, session=AWAY, take=self._take) as connection:
-            await connection.subscribe(channel_name(CHANNEL))
+            await connection.subscribe(channel_topic(CHANNEL))
             yield
 
     def _take(self, message: MqttMessage) -> None:
@@ -76,7 +76,7 @@ async def test_a_change_reaches_the_broker_at_once(
         change = await publisher.acreated(BASE + "a", length=3)
         await ear.until(lambda: ear.messages)
     (message,) = ear.messages
-    assert message.topic == channel_name(CHANNEL)
+    assert message.topic == channel_topic(CHANNEL)
     assert (message.content_type, message.channel) == ("application/xml", CHANNEL)
     assert ear.fragments()[0].until == change.datetime
 
@@ -184,8 +184,8 @@ def test_destinations_are_told_where_the_channel_is(tmp_path: Path) -> None:
     hubs = ["wss+mqtt://broker.example", "mqtts://other.example/own/"]
     documents = Publisher(tmp_path, BASE, hubs=hubs).source.documents
     assert documents.hubs == (
-        f"wss+mqtt://broker.example/{channel_name(CHANNEL)}",
-        f"mqtts://other.example/{channel_name(CHANNEL, 'own/')}",
+        f"wss+mqtt://broker.example/{channel_topic(CHANNEL)}",
+        f"mqtts://other.example/{channel_topic(CHANNEL, 'own/')}",
     )
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from rsnotify.format.coverage import Key, key, notification_coverage
+from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.fragments import Fragment, read_kept
 from rsnotify_hub.log.store import Entry, LogState, Store
 
-_Told = set[tuple[Instant, Key]]
+_Told = set[tuple[Instant, ChangeKey]]
 
 
 def overlaps(state: LogState, fragment: Fragment) -> bool:
@@ -52,5 +52,5 @@ def _changes(fragments: Iterable[Fragment]) -> _Told:
     for fragment in fragments:
         if not fragment.heartbeat:
             coverage = notification_coverage(read_kept(fragment.body))
-            told.update((change.at, key(change)) for change in coverage.changes)
+            told.update((change.at, change_key(change)) for change in coverage.changes)
     return told

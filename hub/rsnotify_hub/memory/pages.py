@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.coverage import Change, key, notification_coverage
+from rsnotify.format.coverage import Change, change_key, notification_coverage
 from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Rel
@@ -126,7 +126,7 @@ def _joined(parts: Sequence[Sequence[Change]]) -> list[Change]:
     seen = set()
     joined = []
     for change in merge(*parts, key=lambda change: change.at):
-        same = (change.at, key(change))
+        same = (change.at, change_key(change))
         if same not in seen:
             seen.add(same)
             joined.append(change)

@@ -13,7 +13,7 @@ import logging
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.selection_requests import LEASE, read_selection_request
-from rsnotify.runtime.mqtt.topics import asking, channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic, request_prefix
 from rsnotify_hub.log.topics import Topics
 from rsnotify_hub.mqtt.places import Places
 from rsnotify_hub.refusals import Code, Refusal
@@ -38,7 +38,7 @@ class Asked:
     """
 
     def __init__(self, prefix: str, topics: Topics, places: Places, most: int) -> None:
-        self._prefix = asking(prefix)
+        self._prefix = request_prefix(prefix)
         self._topics = topics
         self._places = places
         self._most = most
@@ -72,7 +72,7 @@ class Asked:
             ask = read_selection_request(message.payload)
         except ConfigurationError as error:
             raise Refusal(Code.BAD_REQUEST, str(error)) from None
-        if channel_name(ask.topic, self._prefix) != message.topic:
+        if channel_topic(ask.topic, self._prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
         state = self._topics.state(ask.topic)
         if state is None:

@@ -16,11 +16,11 @@ from random import Random
 from typing import Any
 
 from rsnotify.errors import RsnotifyError, StorageError, Unavailable
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
-from rsnotify.runtime.mqtt.topics import inbox, parse_broker
+from rsnotify.runtime.mqtt.topics import inbox_prefix, parse_broker
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.configuration import Configuration, login_of
 from rsnotify_hub.intake import Intake
@@ -142,7 +142,7 @@ class Bridge:
             login_of(settings),
             session=BrokerSession(settings.mqtt_client_id, SESSION_SECONDS)
             if settings.mqtt_channels
-            else CLEAN,
+            else CLEAN_START,
             version=settings.mqtt_version,
             take=arrived.put_nowait,
             by_hand=True,
@@ -161,7 +161,7 @@ class Bridge:
             )
             found = Inbox(
                 settings.mqtt_channels,
-                inbox(self._broker.name),
+                inbox_prefix(self._broker.name),
                 topics,
                 intake,
                 self._statistics,

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from rsnotify.errors import DocumentError, StorageError
 from rsnotify.runtime.mqtt.messages import MqttMessage
-from rsnotify.runtime.mqtt.topics import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify_hub.access.prefixes import is_granted
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.topics import Topics
@@ -77,7 +77,7 @@ class Inbox:
         self._wake = wake
         self._warned: set[Code] = set()
         # With MQTT 3.1.1 a message cannot say which channel it is about.
-        self._known = {channel_name(channel, prefix): channel for channel in channels}
+        self._known = {channel_topic(channel, prefix): channel for channel in channels}
 
     @property
     def pattern(self) -> str | None:
@@ -165,7 +165,7 @@ class Inbox:
         channel = message.channel or self._known.get(message.topic)
         if channel is None:
             raise Refusal(Code.BAD_REQUEST, "it does not say which channel it is about")
-        if channel_name(channel, self._prefix) != message.topic:
+        if channel_topic(channel, self._prefix) != message.topic:
             raise Refusal(Code.FORBIDDEN, "it is about a channel of another name")
         check_url(channel, "its channel")
         if not any(is_granted(prefix, channel) for prefix in self._channels):

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from urllib.parse import urlsplit
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.line_numbers import SettingPath
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.topics import parse_broker
@@ -36,7 +36,7 @@ def check_digests(name: str, digests: Iterable[str]) -> None:
             raise WrongSetting((name, number, "token_sha256"), reason)
 
 
-def check_prefixes(path: Path, prefixes: Sequence[str]) -> None:
+def check_prefixes(path: SettingPath, prefixes: Sequence[str]) -> None:
     """Check the topics that somebody is granted.
 
     Raises:

@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.line_numbers import Path
-from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
+from rsnotify.runtime.config.line_numbers import SettingPath
+from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify_hub.settings.layers import Layer
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -27,7 +27,7 @@ def convert(layers: Sequence[Layer], kind: type[T]) -> T:
         try:
             return msgspec.convert(merged, kind)
         except msgspec.ValidationError as error:
-            raise understand(str(error), kind) from None
+            raise wrong_setting_from(str(error), kind) from None
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def blaming(layers: Sequence[Layer]) -> Iterator[None]:
         raise ConfigurationError(f"{place}: {wrong.name}: {wrong.reason}") from None
 
 
-def _place(layers: Sequence[Layer], path: Path) -> str:
+def _place(layers: Sequence[Layer], path: SettingPath) -> str:
     for layer in reversed(layers):
         if path[0] in layer.settings:
             return layer.place(path)

@@ -12,7 +12,7 @@ import msgspec
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify.runtime.config.former_variables import is_former
-from rsnotify.runtime.config.line_numbers import Path, line_of
+from rsnotify.runtime.config.line_numbers import SettingPath, line_of
 from rsnotify_hub.settings.tokens import find_secrets, with_digests
 
 PREFIX = "RSNOTIFY_HUB_"
@@ -32,7 +32,7 @@ class Layer(Protocol):
 
     settings: dict[str, Any]
 
-    def place(self, path: Path) -> str:
+    def place(self, path: SettingPath) -> str:
         """Say where a setting stands, to begin a sentence with."""
         ...
 
@@ -54,7 +54,7 @@ class File:
         for where, instead in find_secrets(self.settings):
             raise ConfigurationError(f"{self.place(where)}: {where[-1]}: {instead}")
 
-    def place(self, path: Path) -> str:
+    def place(self, path: SettingPath) -> str:
         """Name the file and the line."""
         line = line_of(self._text, path)
         return self._path if line is None else f"{self._path}, line {line}"
@@ -85,7 +85,7 @@ class Environment:
             if (text := environ.get(used))
         }
 
-    def place(self, path: Path) -> str:
+    def place(self, path: SettingPath) -> str:
         """Name the variable."""
         return f"the variable {self._names.get(str(path[0])) or _variable(str(path[0]))}"
 
@@ -125,7 +125,7 @@ class Options:
             if value is not None
         }
 
-    def place(self, path: Path) -> str:
+    def place(self, path: SettingPath) -> str:
         """Name the option."""
         return f"the option --{str(path[0]).replace('_', '-')}"
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.line_numbers import SettingPath
 
 #: A shorter token could be guessed.
 MIN_TOKEN = 16
@@ -25,7 +25,7 @@ def digest(token: str) -> str:
     return sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
-def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+def find_secrets(settings: dict[str, Any]) -> Iterator[tuple[SettingPath, str]]:
     """Find what must not stand in a file of settings, and say what to do instead."""
     for name, tables in settings.items():
         for number, table in enumerate(tables if isinstance(tables, list) else []):

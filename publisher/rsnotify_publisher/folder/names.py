@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.format.media_types import guess
+from rsnotify.format.media_types import guess_media_type
 from rsnotify_publisher.documents import RESERVED
 
 _UNKNOWN = "application/octet-stream"
@@ -18,7 +18,7 @@ _RAW = "/!$&'()*+,;=:@"
 
 def media_type(path: Path) -> str:
     """Return the media type of a file by its name."""
-    return guess(f"file:///{quote(os.fsencode(path.name))}") or _UNKNOWN
+    return guess_media_type(f"file:///{quote(os.fsencode(path.name))}") or _UNKNOWN
 
 
 class Names:

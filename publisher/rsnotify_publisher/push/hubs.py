@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
-from rsnotify.runtime.mqtt.topics import is_broker, parse_broker
+from rsnotify.runtime.mqtt.topics import is_broker_url, parse_broker
 
 #: What stands before the URL of a hub that is POSTed to, though it may end in a slash.
 _POSTED = "websub+"
@@ -89,7 +89,7 @@ def parse_hub(
         ConfigurationError: It is no URL of a hub, or it holds a password; or no header can
             carry the token, or the login cannot be used.
     """
-    if is_broker(url):
+    if is_broker_url(url):
         return _broker(url, login, version)
     given, url = url, url.removeprefix(_POSTED)
     try:

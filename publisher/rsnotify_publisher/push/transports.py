@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from rsnotify.format.datetimes import Instant, parse_datetime
-from rsnotify.runtime.mqtt.topics import is_broker
+from rsnotify.runtime.mqtt.topics import is_broker_url
 from rsnotify_publisher.groups import first_cause
 from rsnotify_publisher.push.fragments import Fragment, Fragments
 from rsnotify_publisher.push.hubs import Hub, HubFailure
@@ -39,7 +39,7 @@ async def feed_hub(hub: Hub, topic: str, feed: Fragments) -> None:
         HubFailure: Always, in the end; of a broker, Unavailable.
     """
     feed_by = feed_by_post if hub.uri.startswith("http") else _feed_by_websocket
-    if is_broker(hub.uri):
+    if is_broker_url(hub.uri):
         feed_by = feed_by_mqtt
     try:
         await feed_by(hub, topic, feed)

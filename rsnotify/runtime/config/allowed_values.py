@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.line_numbers import SettingPath
 
 _TABLES = inspect.StructType | inspect.DictType
 _ARRAYS = inspect.ListType | inspect.VarTupleType
@@ -15,7 +15,7 @@ _ARRAYS = inspect.ListType | inspect.VarTupleType
 _MANY = {"a text": "texts", "a number": "numbers", "a table": "tables"}
 
 
-def allowed(kind: Any, path: Path) -> str | None:
+def describe_allowed(kind: Any, path: SettingPath) -> str | None:
     """Say what may stand somewhere.
 
     Args:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 
 #: The way to a setting: names of tables and keys, and positions in arrays.
-Path = Sequence[str | int]
+SettingPath = Sequence[str | int]
 
 _ARRAY_TABLE = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
 _TABLE = re.compile(r"\s*\[\s*([\w-]+(?:\s*\.\s*[\w-]+)*)\s*\]\s*(#|$)")
 _KEY = re.compile(r"""\s*+[{,]?\s*+["']?([\w-]++)["']?\s*+[=:]""")
 
 
-def line_of(text: str, path: Path) -> int | None:
+def line_of(text: str, path: SettingPath) -> int | None:
     """Return the number of the line where a setting begins.
 
     What stands within an inline table has the line of the innermost key that begins a line.

@@ -8,8 +8,8 @@ from difflib import get_close_matches
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rsnotify.runtime.config.allowed_values import allowed
-from rsnotify.runtime.config.line_numbers import Path
+from rsnotify.runtime.config.allowed_values import describe_allowed
+from rsnotify.runtime.config.line_numbers import SettingPath
 
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
@@ -24,7 +24,7 @@ class WrongSetting(Exception):
         reason: What is wrong, and what to do.
     """
 
-    def __init__(self, path: Path, reason: str) -> None:
+    def __init__(self, path: SettingPath, reason: str) -> None:
         self.path = path
         self.reason = reason
         super().__init__(path, reason)
@@ -35,7 +35,7 @@ class WrongSetting(Exception):
         return next((step for step in reversed(self.path) if isinstance(step, str)), "")
 
 
-def understand(message: str, kind: type[Struct], table: Path = ()) -> WrongSetting:
+def wrong_setting_from(message: str, kind: type[Struct], table: SettingPath = ()) -> WrongSetting:
     """Understand what msgspec says, such as "Expected `int` - at `$.publishers[0].topics`".
 
     Args:
@@ -49,13 +49,13 @@ def understand(message: str, kind: type[Struct], table: Path = ()) -> WrongSetti
         return _unknown(match.group(1), path, kind, table)
     if match := _MISSING.search(reason):
         return WrongSetting((*table, *path, match.group(1)), "it is missing")
-    wanted = allowed(kind, path)
+    wanted = describe_allowed(kind, path)
     # What was found is not repeated: it may be a secret.
     reason = reason if wanted is None else f"it has to be {wanted}"
     return WrongSetting((*table, *path) or ("",), reason)
 
 
-def _unknown(name: str, path: Path, kind: type[Struct], table: Path) -> WrongSetting:
+def _unknown(name: str, path: SettingPath, kind: type[Struct], table: SettingPath) -> WrongSetting:
     reason = "there is no such setting"
     if not path:
         near = get_close_matches(name, [field.encode_name for field in fields(kind)], 1)

@@ -17,7 +17,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
-from rsnotify.runtime.mqtt.framing import Framing, PacketTooLong
+from rsnotify.runtime.mqtt.framing import PacketLengths, PacketTooLong
 from rsnotify.runtime.mqtt.topics import Broker
 
 #: Connects a socket to a host and port, if these may be dialled.
@@ -44,7 +44,7 @@ class ByteStream(ABC):
         self.on_room: Callable[[], None] = lambda: None
         self.error: Exception | None = None
         self.full = False
-        self._framing = Framing(most)
+        self._framing = PacketLengths(most)
         self._buffer = bytearray()
         self._ended = False
 

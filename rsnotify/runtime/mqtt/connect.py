@@ -17,9 +17,9 @@ from websockets.exceptions import WebSocketException
 from rsnotify.errors import Unavailable
 from rsnotify.runtime.mqtt.byte_streams import ByteStream, Dial, open_byte_stream
 from rsnotify.runtime.mqtt.connection import (
-    LONGEST,
+    MAXIMUM_PACKET_SIZE,
+    RECEIVE_MAXIMUM,
     TIMEOUT,
-    WINDOW,
     BrokerConnection,
 )
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
@@ -47,12 +47,12 @@ class BrokerSession(Struct, frozen=True):
 
 
 #: A session that begins and ends with its connection.
-CLEAN = BrokerSession()
+CLEAN_START = BrokerSession()
 
 _Enter = Callable[[str], Awaitable[BrokerConnection]]
 
 
-class _Protocol(Client):
+class _PahoClient(Client):
     """paho, over a wire that is there already."""
 
     def __init__(self, wire: ByteStream, **options: Any) -> None:
@@ -68,7 +68,7 @@ async def connect(
     broker: Broker,
     login: BrokerLogin = ANONYMOUS,
     *,
-    session: BrokerSession = CLEAN,
+    session: BrokerSession = CLEAN_START,
     version: str = "5",
     dial: Dial | None = None,
     take: Callable[[MqttMessage], None] = lambda _: None,
@@ -94,7 +94,7 @@ async def connect(
         ConfigurationError: A file of the login cannot be used.
     """
     enter = partial(_enter, broker, login, session, dial, take, by_hand)
-    look = partial(_enter, broker, login, CLEAN, dial, lambda _: None, False)
+    look = partial(_enter, broker, login, CLEAN_START, dial, lambda _: None, False)
     try:
         connection = await enter(version)
     except UnsupportedVersion as error:
@@ -151,7 +151,7 @@ async def _wire(broker: Broker, login: BrokerLogin, dial: Dial | None) -> ByteSt
     tls = login.context() if broker.tls else None
     try:
         async with _answering(broker):
-            return await open_byte_stream(broker, tls, dial, most=LONGEST + _HEAD)
+            return await open_byte_stream(broker, tls, dial, most=MAXIMUM_PACKET_SIZE + _HEAD)
     except ssl.SSLCertVerificationError as error:
         reason = f"its certificate is not to be trusted: {error.verify_message}"
         raise Unavailable(broker.url, reason) from None
@@ -178,7 +178,7 @@ def _client(
             "protocol": MQTTProtocolVersion.MQTTv311,
             "clean_session": not session.client_id,
         }
-    client = _Protocol(wire, client_id=session.client_id, manual_ack=by_hand, **options)
+    client = _PahoClient(wire, client_id=session.client_id, manual_ack=by_hand, **options)
     client.max_inflight_messages_set(0)  # the window is ours
     if login.user is not None:
         client.username_pw_set(login.user, login.password)
@@ -189,7 +189,9 @@ def _send_connect(client: Client, broker: Broker, session: BrokerSession, versio
     more: dict[str, Any] = {}
     if version == "5":
         properties = connect_properties(
-            expiry=session.expiry if session.client_id else 0, most=LONGEST, window=WINDOW
+            expiry=session.expiry if session.client_id else 0,
+            most=MAXIMUM_PACKET_SIZE,
+            window=RECEIVE_MAXIMUM,
         )
         more = {"clean_start": not session.client_id, "properties": properties}
     client.connect(broker.host, broker.port, KEEPALIVE, **more)

@@ -34,9 +34,9 @@ from rsnotify.runtime.mqtt.topics import Broker
 #: How long a broker may take to answer, in seconds.
 TIMEOUT = 10.0
 #: Messages on their way that nobody has acknowledged, in either direction.
-WINDOW = 100
+RECEIVE_MAXIMUM = 100
 #: The longest message that is taken.
-LONGEST = 50_000_000
+MAXIMUM_PACKET_SIZE = 50_000_000
 
 _MISC_SECONDS = 1.0
 
@@ -69,8 +69,8 @@ class BrokerConnection:
         self._published: dict[int, asyncio.Future[None]] = {}
         self._subscribed: dict[int, asyncio.Future[None]] = {}
         self._arrived: list[MqttMessage] = []
-        self._room = asyncio.Semaphore(WINDOW)
-        self._most = LONGEST
+        self._room = asyncio.Semaphore(RECEIVE_MAXIMUM)
+        self._most = MAXIMUM_PACKET_SIZE
         self._flushing = False
         self._timer: asyncio.TimerHandle | None = None
         self.resumed = False
@@ -249,8 +249,12 @@ class BrokerConnection:
             self._fail(str(reason), error)
             return
         self.resumed = flags.session_present
-        self._most = min(LONGEST, getattr(properties, "MaximumPacketSize", LONGEST))
-        self._room = asyncio.Semaphore(min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW)))
+        self._most = min(
+            MAXIMUM_PACKET_SIZE, getattr(properties, "MaximumPacketSize", MAXIMUM_PACKET_SIZE)
+        )
+        self._room = asyncio.Semaphore(
+            min(RECEIVE_MAXIMUM, getattr(properties, "ReceiveMaximum", RECEIVE_MAXIMUM))
+        )
         if not self._welcome.done():
             self._welcome.set_result(None)
 

@@ -7,7 +7,7 @@ class PacketTooLong(ValueError):
     """A packet is longer than what is taken, or its length is none."""
 
 
-class Framing:
+class PacketLengths:
     """Follows the packets of a stream of bytes.
 
     A packet is a byte, its remaining length in one to four bytes of seven bits each, the lowest

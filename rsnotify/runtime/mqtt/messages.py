@@ -8,7 +8,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 #: The user property that holds the URI of the channel (MQTT 5 §3.3.2.3.7).
-CHANNEL = "channel"
+CHANNEL_PROPERTY = "channel"
 
 
 class MqttMessage(Struct, frozen=True):
@@ -44,7 +44,7 @@ def read_message(found: MQTTMessage) -> MqttMessage:
         payload=bytes(found.payload),
         retained=bool(found.retain),
         content_type=getattr(properties, "ContentType", None),
-        channel=next((value for name, value in users if name == CHANNEL), None),
+        channel=next((value for name, value in users if name == CHANNEL_PROPERTY), None),
         id=found.mid if found.qos > 0 else None,
     )
 
@@ -53,7 +53,7 @@ def publish_properties(content_type: str, channel: str) -> Properties:
     """Make the properties of a message."""
     properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     properties.ContentType = content_type
-    properties.UserProperty = (CHANNEL, channel)
+    properties.UserProperty = (CHANNEL_PROPERTY, channel)
     return properties
 
 

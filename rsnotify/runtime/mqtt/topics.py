@@ -21,7 +21,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.selection.push_selection import PushSelection
 
 #: What the names of channels begin with, unless a broker's URL says otherwise.
-PREFIX = "rsnotify/"
+DEFAULT_PREFIX = "rsnotify/"
 
 _WEBSOCKET_PATH = "/mqtt"
 _DIGITS = 32
@@ -65,7 +65,7 @@ class Broker(Struct, frozen=True):
 
     def topic(self, channel: str) -> str:
         """Return the MQTT topic of a channel."""
-        return channel_name(channel, self.name) if self.name.endswith("/") else self.name
+        return channel_topic(channel, self.name) if self.name.endswith("/") else self.name
 
     def part(self, channel: str, select: PushSelection) -> str | None:
         """Return the MQTT topic of what a selection leaves of a channel; None where is none.
@@ -82,7 +82,7 @@ class Broker(Struct, frozen=True):
         return f"{self.url}/{quote(self.topic(channel))}{query}"
 
 
-def inbox(prefix: str) -> str:
+def inbox_prefix(prefix: str) -> str:
     """Return what the names of channels begin with where Sources publish for a hub.
 
     Args:
@@ -91,7 +91,7 @@ def inbox(prefix: str) -> str:
     return prefix.removesuffix("/") + "-in/"
 
 
-def asking(prefix: str) -> str:
+def request_prefix(prefix: str) -> str:
     """Return what the names of channels begin with where a hub is asked for a part of them.
 
     Args:
@@ -100,12 +100,12 @@ def asking(prefix: str) -> str:
     return prefix.removesuffix("/") + "-ask/"
 
 
-def is_broker(url: str) -> bool:
+def is_broker_url(url: str) -> bool:
     """Tell whether the scheme of a URL is that of a broker."""
     return url.partition(":")[0].lower() in _SCHEMES
 
 
-def channel_name(channel: str, prefix: str = PREFIX) -> str:
+def channel_topic(channel: str, prefix: str = DEFAULT_PREFIX) -> str:
     """Return the name of a channel at a broker.
 
     Args:
@@ -154,7 +154,7 @@ def _websocket_path(query: str) -> str:
 
 def _name(path: str) -> str:
     """Read the topic that a path names (MQTT 5 §4.7)."""
-    name = unquote(path.removeprefix("/")) or PREFIX
+    name = unquote(path.removeprefix("/")) or DEFAULT_PREFIX
     if any(char in "+#" or not char.isprintable() for char in name) or name.startswith("$"):
         raise ConfigurationError("a broker's URL names a topic with +, #, $ or a control character")
     if len(name.encode(errors="replace")) > _LONGEST - _DIGITS:

@@ -20,12 +20,12 @@ from rsnotify.errors import ContentMismatch, FetchError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant, from_microseconds, to_microseconds
 from rsnotify.format.model import Resource
-from rsnotify.format.timestamp_precision import ends, postponed
+from rsnotify.format.timestamp_precision import end_of_unit, postponed
 from rsnotify.selection.representations import (
     RepresentationSource,
     WantedRepresentation,
-    wanted,
-    wanted_link,
+    wanted_link_target,
+    wanted_representation,
 )
 from rsnotify_subscriber.bringing.freshness import Freshness, check_announced
 from rsnotify_subscriber.bringing.inline import inline_content
@@ -107,7 +107,7 @@ class Bringer:
     def wanted(self, change: Change) -> WantedRepresentation:
         """Tell what is to be brought for a change that is no deletion."""
         wishes = self._wishes
-        return wanted(change, wishes.prefer, exact=wishes.exact, random=self._random)
+        return wanted_representation(change, wishes.prefer, exact=wishes.exact, random=self._random)
 
     def at_hand(self, wanted: WantedRepresentation) -> Content | None:
         """Return content that came with the document, verified; None if it is to be brought."""
@@ -186,7 +186,7 @@ class Bringer:
             return None
         for link in self._patcher.usable(wanted, held):
             try:
-                document = await self._document(wanted_link(link, wanted.package))
+                document = await self._document(wanted_link_target(link, wanted.package))
             except FetchError as error:
                 logger.info("a patch cannot be had: %s", error)
                 continue
@@ -247,7 +247,7 @@ def _condition(wanted: WantedRepresentation, held: Held | None) -> str | None:
 
 
 def _is_around(made: Instant, fetched: Instant) -> bool:
-    over = ends(made)
+    over = end_of_unit(made)
     if over - made > _AROUND:
         return False  # of a whole day, the age that the answer itself had tells more
     return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)

@@ -18,12 +18,12 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError, RefusedAddress, Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import ANONYMOUS, BrokerLogin
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
-from rsnotify.runtime.mqtt.topics import Broker, asking, channel_name, parse_broker
+from rsnotify.runtime.mqtt.topics import Broker, channel_topic, parse_broker, request_prefix
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.dialling import dial
@@ -125,7 +125,9 @@ class MqttTransport:
 
     async def _receive(self, listener: Listener) -> None:
         arriving = _Arriving(self._broker.topic(self._topic), self._part(), listener)
-        session = BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN
+        session = (
+            BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN_START
+        )
         async with connect(
             self._broker,
             self._options.login,
@@ -193,7 +195,7 @@ class MqttTransport:
 
     async def _ask(self, connection: BrokerConnection, arriving: _Arriving) -> None:
         ask = SelectionRequest(self._topic, self._select)
-        name = channel_name(self._topic, asking(self._broker.name))
+        name = channel_topic(self._topic, request_prefix(self._broker.name))
         arriving.asked()
         await connection.publish(
             name, ask.encode(), content_type=CONTENT_TYPE, channel=self._topic, retain=False

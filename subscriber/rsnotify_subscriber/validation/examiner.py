@@ -14,8 +14,8 @@ from rsnotify.format.model import Resource
 from rsnotify.format.writer import Profile
 from rsnotify.validation import Validator
 from rsnotify.validation.outline import Outline, Reference
-from rsnotify.validation.rules import broken
-from rsnotify.validation.tree import Located, TreePosition
+from rsnotify.validation.rules import make_finding
+from rsnotify.validation.tree import LocatedFinding, TreePosition
 from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import Digester
@@ -63,7 +63,7 @@ class Examiner:
         self._progress = progress
         self._checked: dict[str, Checked] = {}
 
-    def note(self, found: Iterable[Located]) -> None:
+    def note(self, found: Iterable[LocatedFinding]) -> None:
         """Note findings that concern documents examined before."""
         for located in found:
             self._checked[located.name].add([located.finding])
@@ -148,7 +148,7 @@ class Examiner:
                 await asyncio.sleep(0)
         except (zlib.error, ContentMismatch) as error:
             detail = f"its compression is damaged: {error}"
-            checked.add([broken("not-well-formed", None, "document", detail)])
+            checked.add([make_finding("not-well-formed", None, "document", detail)])
         else:
             checked.add(validator.close())
         outline = validator.outline
@@ -177,7 +177,7 @@ class Examiner:
         return _placed(uri, manifest.name, outline)
 
     def _unusable(self, uri: str, name: str, rule: str, detail: str = "") -> TreePosition:
-        self._checked[name].add([broken(rule, None, "package", detail)])
+        self._checked[name].add([make_finding(rule, None, "package", detail)])
         return TreePosition(uri, name, Outline())
 
 

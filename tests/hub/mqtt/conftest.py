@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rsnotify.runtime.mqtt.connect import CLEAN, BrokerSession, connect
+from rsnotify.runtime.mqtt.connect import CLEAN_START, BrokerSession, connect
 from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.messages import MqttMessage
 from rsnotify.runtime.mqtt.topics import parse_broker
@@ -54,7 +54,7 @@ def listen(mosquitto: Mosquitto) -> Listen:
         topic: str = "rsnotify/+",
         *,
         broker: Mosquitto = mosquitto,
-        session: BrokerSession = CLEAN,
+        session: BrokerSession = CLEAN_START,
         **options: Any,
     ) -> AsyncIterator[Ear]:
         ear = Ear()

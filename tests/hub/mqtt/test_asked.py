@@ -7,7 +7,7 @@ import pytest
 from rsnotify.errors import Unavailable
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.selection_requests import LEASE
-from rsnotify.runtime.mqtt.topics import PREFIX
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.mqtt.asked import Asked
@@ -22,7 +22,7 @@ from tests.hub.test_websocket_selecting import BASE, named
 __all__ = ["run_asked"]
 
 OTHER = PushSelection(prefixes=(BASE + "b",))
-OTHER_NAME = PREFIX + OTHER.digest(TOPIC)
+OTHER_NAME = DEFAULT_PREFIX + OTHER.digest(TOPIC)
 THIRD = PushSelection(prefixes=(BASE + "c",))
 
 

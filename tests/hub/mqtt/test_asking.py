@@ -16,7 +16,7 @@ from rsnotify.runtime.mqtt.connection import BrokerConnection
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
 from rsnotify.runtime.mqtt.selection_requests import SelectionRequest
-from rsnotify.runtime.mqtt.topics import PREFIX, asking, channel_name
+from rsnotify.runtime.mqtt.topics import DEFAULT_PREFIX, channel_topic, request_prefix
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_hub.mqtt import asked, bridge
 from rsnotify_hub.selecting.cutting import QUIET_SECONDS
@@ -27,7 +27,7 @@ from tests.hub.test_websocket_selecting import BASE, named
 from tests.mosquitto import Mosquitto
 
 MAPS = PushSelection(prefixes=(BASE + "maps/",))
-NAME = PREFIX + MAPS.digest(TOPIC)
+NAME = DEFAULT_PREFIX + MAPS.digest(TOPIC)
 ACL = (Path(__file__).resolve().parents[3] / "hub/mosquitto/acl").read_text()
 
 
@@ -49,7 +49,7 @@ async def ask(
     ear: Ear, select: PushSelection = MAPS, *, topic: str = TOPIC, of: str = TOPIC
 ) -> None:
     body = SelectionRequest(topic, select).encode()
-    await ear.say(channel_name(of, asking(PREFIX)), body, of, "application/json")
+    await ear.say(channel_topic(of, request_prefix(DEFAULT_PREFIX)), body, of, "application/json")
 
 
 def span(body: bytes) -> tuple[float, float, list[float]]:
@@ -230,7 +230,9 @@ async def test_what_cannot_be_asked_for_is_left_and_hurts_nobody(
         await watch.line("refused what came over MQTT", reason)
         deep = b'{"x":' + b"[" * 8_000
         for junk in (b"", b"{", b"[]", b"\xff", b'{"topic":"\xff"}', deep, b"x" * 20_000):
-            await ear.say(channel_name(TOPIC, asking(PREFIX)), junk, TOPIC, "text/plain")
+            await ear.say(
+                channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX)), junk, TOPIC, "text/plain"
+            )
         await ask(ear)
         assert span((await ear.next()).payload) == (0, 1, [1])
         told = [line for line in watch.lines if "refused what came over MQTT" in line]
@@ -244,7 +246,9 @@ async def test_who_asks_writes_no_lines_of_its_own_into_the_log(
         junk = (
             rb'{"topic":"T","select":{"changes":["\n\u001b[2Kall is well' + b"!" * 9_000 + b'"]}}'
         )
-        await ear.say(channel_name(TOPIC, asking(PREFIX)), junk, TOPIC, "application/json")
+        await ear.say(
+            channel_topic(TOPIC, request_prefix(DEFAULT_PREFIX)), junk, TOPIC, "application/json"
+        )
         line = await watch.line("refused what came over MQTT", "all is well")
         assert line.isprintable()
         assert len(line) < 500
@@ -276,7 +280,7 @@ async def test_the_rights_that_we_ship_let_a_subscriber_ask_and_do_nothing_else(
         await hub.accepted(named(0, maps_a=1))
         await ask(ear)
         assert span((await ear.next()).payload) == (0, 1, [1])
-        for name in (NAME, channel_name(TOPIC), "rsnotify-in/x", "rsnotify-ask/x/y"):
+        for name in (NAME, channel_topic(TOPIC), "rsnotify-in/x", "rsnotify-ask/x/y"):
             with pytest.raises(ConnectionRefused):
                 await ear.say(name, fragment(0, 1), TOPIC, "application/xml")
         assert nosy.messages.empty(), "who asks for what is nobody's business"
@@ -308,4 +312,4 @@ def test_an_ask_is_written_as_the_page_has_it() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs/mqtt.md").read_text()
     maps = PushSelection(prefixes=("https://source.example/data/maps/",))
     assert SelectionRequest(TOPIC, maps).encode().decode() in page
-    assert f"`{PREFIX}{maps.digest(TOPIC)}`" in page
+    assert f"`{DEFAULT_PREFIX}{maps.digest(TOPIC)}`" in page

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from rsnotify.runtime.mqtt.connect import BrokerSession
-from rsnotify.runtime.mqtt.topics import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from tests.hub.conftest import RunHub
 from tests.hub.helpers import PATIENCE, TOPIC, LogWatch, fragment
 from tests.hub.mqtt.conftest import Listen
 from tests.mosquitto import Mosquitto
 
-NAME = channel_name(TOPIC)
+NAME = channel_topic(TOPIC)
 #: Sessions outlive the broker, as their subscriptions do.
 AWAY = BrokerSession("a-destination", 3600)
 
@@ -52,7 +52,7 @@ async def test_the_whole_content_of_any_topic_goes_there_too(
         await hub.publish(body, topic="https://a.example/x", Content_Type="image/png")
         message = await ear.next()
     assert (message.payload, message.content_type) == (body, "image/png")
-    assert message.topic == channel_name("https://a.example/x")
+    assert message.topic == channel_topic("https://a.example/x")
 
 
 async def test_it_speaks_the_older_version_too(
@@ -113,7 +113,7 @@ async def test_a_hub_that_was_stopped_sends_what_the_broker_has_not(
     await mosquitto.start()
     async with (
         listen(NAME) as ear,
-        listen(channel_name(TOPIC + "?of=another")) as other,
+        listen(channel_topic(TOPIC + "?of=another")) as other,
         run_hub(mqtt_url=mosquitto.url) as hub,
     ):
         await hub.accepted(three)
@@ -160,7 +160,7 @@ async def test_a_topic_that_the_broker_refuses_holds_up_no_other_and_goes_on_lat
     run_hub: RunHub, tmp_path: Path, watch: LogWatch, listen: Listen
 ) -> None:
     other = "https://source.example/other"
-    acl = f"topic read #\ntopic write {channel_name(other)}\n"
+    acl = f"topic read #\ntopic write {channel_topic(other)}\n"
     async with (
         Mosquitto(tmp_path / "strict", acl=acl) as broker,
         listen(broker=broker) as ear,

@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.refusals import ConnectionRefused
-from rsnotify.runtime.mqtt.topics import channel_name
+from rsnotify.runtime.mqtt.topics import channel_topic
 from rsnotify_hub.intake import Intake
 from rsnotify_hub.log.fragments import Fragment
 from rsnotify_hub.log.topics import Topics
@@ -26,7 +26,7 @@ CHANNELS = ["https://source.example/data/", TOPIC]
 
 
 def inbox(channel: str) -> str:
-    return channel_name(channel, "rsnotify-in/")
+    return channel_topic(channel, "rsnotify-in/")
 
 
 async def say(ear: Ear, body: bytes, channel: str = TOPIC, name: str | None = None) -> None:
@@ -48,7 +48,7 @@ async def test_what_is_published_there_goes_to_everybody(
     async with listen() as ear:
         await say(ear, fragment(0, 1))
         message = await ear.next()
-    assert (message.topic, message.payload) == (channel_name(TOPIC), fragment(0, 1))
+    assert (message.topic, message.payload) == (channel_topic(TOPIC), fragment(0, 1))
     assert (await callback.delivery())[1] == fragment(0, 1)
     assert await socket.receive_str(timeout=PATIENCE) == fragment(0, 1).decode()
 
@@ -251,9 +251,9 @@ async def test_the_acl_of_the_broker_says_which_source_may_publish_what(
         assert (await subscriber.next()).payload == fragment(0, 1)
         for ear, channel, name in (
             (source, "https://source.example/of-another", None),
-            (source, TOPIC, channel_name(TOPIC)),
+            (source, TOPIC, channel_topic(TOPIC)),
             (subscriber, TOPIC, None),
-            (subscriber, TOPIC, channel_name(TOPIC)),
+            (subscriber, TOPIC, channel_topic(TOPIC)),
         ):
             with pytest.raises(ConnectionRefused):
                 await say(ear, b"a lie", channel, name)

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum, StrEnum, auto
 
-from rsnotify.format.signatures import signed_by
+from rsnotify.format.signatures import verify_signature
 
 #: Hubs grant less; a number that is longer need not be computed with.
 _LONGEST_LEASE = 30 * 86_400
@@ -204,7 +204,7 @@ class Subscription:
             return Verdict.EARLY
         if self._secret is None:
             return Verdict.TAKEN
-        method = signed_by(signature or "", self._secret, body)
+        method = verify_signature(signature or "", self._secret, body)
         if method is None:
             return Verdict.FORGED
         if method not in self._signatures:
