@@ -141,7 +141,8 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
         [
             sys.executable,
             "-c",
-            "from rsnotify.runtime.cli.application import application as a; a()(prog_name='rsnotify')",
+            "from rsnotify.runtime.cli.application import application\n"
+            "application()(prog_name='rsnotify')",
         ],
         env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},
         capture_output=True,

@@ -6,6 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from rsnotify.errors import RsnotifyError
+
 
 class RequirementLevel(StrEnum):
     """How strongly the REC asks for something (RFC 2119)."""
@@ -47,11 +49,11 @@ class CheckResult(Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-class RequirementBroken(Exception):
+class RequirementBroken(RsnotifyError):
     """The hub breaks the rule; the message says how."""
 
 
-class Inconclusive(Exception):
+class Inconclusive(RsnotifyError):
     """This hub gives no occasion to tell; the message says why."""
 
 

@@ -99,7 +99,7 @@ class Documents:
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
         self.hubs = tuple(
-            parse_broker(hub).at(self.topic) if is_broker_url(hub) else hub for hub in hubs
+            parse_broker(hub).url_for(self.topic) if is_broker_url(hub) else hub for hub in hubs
         )
         #: Where is told of the documents themselves; None where nobody is told.
         self.framework = (

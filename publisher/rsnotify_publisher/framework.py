@@ -74,13 +74,13 @@ def framework_channel(topic: str, ways: Sequence[str]) -> FrameworkChannel | Non
         None where no hub can have a second channel.
     """
     usable = filter(has_room, ways)
-    hubs = tuple(parse_broker(way).at(topic) if is_broker_url(way) else way for way in usable)
+    hubs = tuple(parse_broker(way).url_for(topic) if is_broker_url(way) else way for way in usable)
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
 def has_room(way: str) -> bool:
     """Whether a hub can have a second channel: not where a broker's URL names the only topic."""
-    return not is_broker_url(way) or parse_broker(way).name.endswith("/")
+    return not is_broker_url(way) or parse_broker(way).topic_or_prefix.endswith("/")
 
 
 def listeners(hubs: Iterable[Hub]) -> tuple[Hub, ...]:

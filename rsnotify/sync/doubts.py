@@ -80,7 +80,8 @@ class Doubts:
         missing = self._worklist.watched
         if missing:
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            return f"{without_credentials(missing[0])}{more}: listed by the Source, and its server has no content"
+            first = without_credentials(missing[0])
+            return f"{first}{more}: listed by the Source, and its server has no content"
         failing = self._worklist.failing()
         if failing:
             more = f" and {len(failing) - 1} more" if len(failing) > 1 else ""

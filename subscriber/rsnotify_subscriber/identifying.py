@@ -82,7 +82,8 @@ class Identifying:
         if now is None:
             raise ConfigurationError(
                 f"{self._place} holds the state of {without_credentials(known.url)}; "
-                f"to follow {without_credentials(self._url)} choose another place, or remove that one"
+                f"to follow {without_credentials(self._url)} choose another place, "
+                "or remove that one"
             )
         return now
 

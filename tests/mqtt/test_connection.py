@@ -50,7 +50,7 @@ async def publish(connection: BrokerConnection, topic: str, payload: bytes) -> N
 @asynccontextmanager
 async def subscribed(url: str, topic: str = "#", **options: Any) -> AsyncIterator[Inbox]:
     inbox = Inbox()
-    async with connect(parse_broker(url), take=inbox, **options) as connection:
+    async with connect(parse_broker(url), on_message=inbox, **options) as connection:
         await connection.subscribe(topic)
         yield inbox
 
@@ -181,14 +181,14 @@ async def test_what_comes_while_one_is_away_waits_in_the_session(mosquitto: Mosq
     session = BrokerSession("a-destination", 3600)
     inbox = Inbox()
     broker = parse_broker(mosquitto.url)
-    async with connect(broker, session=session, take=inbox) as connection:
-        assert not connection.resumed
+    async with connect(broker, session=session, on_message=inbox) as connection:
+        assert not connection.session_present
         await connection.subscribe("t")
     async with connect(broker) as source:
         for number in range(5):
             await publish(source, "t", str(number).encode())
-    async with connect(broker, session=session, take=inbox) as connection:
-        assert connection.resumed
+    async with connect(broker, session=session, on_message=inbox) as connection:
+        assert connection.session_present
         assert [(await inbox.next()).payload for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -197,14 +197,16 @@ async def test_what_was_not_acknowledged_comes_again(mosquitto: Mosquitto) -> No
     broker = parse_broker(mosquitto.url)
     async with connect(broker) as source:
         inbox = Inbox()
-        async with connect(broker, session=session, take=inbox, by_hand=True) as connection:
+        async with connect(
+            broker, session=session, on_message=inbox, manual_ack=True
+        ) as connection:
             await connection.subscribe("t")
             await publish(source, "t", b"one")
             await publish(source, "t", b"two")
             connection.acknowledge(await inbox.next())
             assert (await inbox.next()).payload == b"two"
         inbox = Inbox()
-        async with connect(broker, session=session, take=inbox, by_hand=True):
+        async with connect(broker, session=session, on_message=inbox, manual_ack=True):
             assert (await inbox.next()).payload == b"two"
 
 

@@ -66,13 +66,13 @@ def test_the_path_says_which_topic_is_meant(path: str, topic: str) -> None:
 @pytest.mark.parametrize("root", ["mqtt://broker:1", "wss+mqtt://[::1]"])
 def test_a_url_with_the_topic_in_it_leads_to_the_same(root: str, path: str) -> None:
     broker = parse_broker(root + path)
-    named = parse_broker(broker.at(CHANNEL))
+    named = parse_broker(broker.url_for(CHANNEL))
     assert named.topic("any other channel") == broker.topic(CHANNEL)
     assert (named.host, named.port, named.path) == (broker.host, broker.port, broker.path)
 
 
 def test_the_path_of_a_websocket_stays_in_a_url_with_the_topic() -> None:
-    url = parse_broker("ws+mqtt://broker?path=/ws").at(CHANNEL)
+    url = parse_broker("ws+mqtt://broker?path=/ws").url_for(CHANNEL)
     assert url == f"ws+mqtt://broker/rsnotify/{DIGEST}?path=/ws"
     assert parse_broker(url).path == "/ws"
 

@@ -66,7 +66,7 @@ class Bridge:
         self._broker = parse_broker(url)
         self._configuration = configuration
         self._statistics = statistics
-        self._places = Places(store, f"{self._broker.url}/{self._broker.name}")
+        self._places = Places(store, f"{self._broker.url}/{self._broker.topic_or_prefix}")
         self._retry = Retry(configuration.retry_seconds, _MOST_WAIT)
         self._random = Random()
         self._sieve = sieve
@@ -92,7 +92,7 @@ class Bridge:
         """
         await self._places.load(topics)
         most = self._configuration.max_selections
-        asked = Asked(self._broker.name, topics, self._places, most)
+        asked = Asked(self._broker.topic_or_prefix, topics, self._places, most)
         self._task = asyncio.create_task(self._run(topics, asked, intake))
 
     def deliver(self, topic: str, entries: Sequence[Entry]) -> None:
@@ -144,8 +144,8 @@ class Bridge:
             if settings.mqtt_channels
             else CLEAN_START,
             version=settings.mqtt_version,
-            take=arrived.put_nowait,
-            by_hand=True,
+            on_message=arrived.put_nowait,
+            manual_ack=True,
         ) as connection:
             url, spoken = self._broker.url, connection.version
             log.info("connected to the MQTT broker %s, in MQTT %s", url, spoken)
@@ -161,7 +161,7 @@ class Bridge:
             )
             found = Inbox(
                 settings.mqtt_channels,
-                inbox_prefix(self._broker.name),
+                inbox_prefix(self._broker.topic_or_prefix),
                 topics,
                 intake,
                 self._statistics,

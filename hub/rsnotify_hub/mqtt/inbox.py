@@ -139,7 +139,7 @@ class Inbox:
         if self._asked.concerns(message):
             self._wake(self._asked.take(message))
             return None
-        if message.id is None:
+        if message.packet_id is None:
             raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
         channel = self._channel(message)
         if len(message.payload) > self._most:

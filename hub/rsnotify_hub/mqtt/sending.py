@@ -154,7 +154,7 @@ class Sending:
         return entries, entries[-1].position if entries else end
 
     def _name(self, stream: Stream) -> str:
-        part = self._broker.part(stream.topic, stream.select) if stream.select else None
+        part = self._broker.filtered_topic(stream.topic, stream.select) if stream.select else None
         return part or self._broker.topic(stream.topic)
 
     async def end(self, stream: Stream) -> None:

@@ -146,7 +146,7 @@ def check_mqtt(
         return
     for name, broker in (("mqtt_url", url), ("mqtt_public_url", public_url or url)):
         try:
-            prefix = parse_broker(broker).name
+            prefix = parse_broker(broker).topic_or_prefix
         except ConfigurationError as error:
             raise WrongSetting((name,), str(error)) from None
         if not prefix.endswith("/"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import from_microseconds
 from rsnotify.format.model import Resource
 from rsnotify_publisher.files import TICK
@@ -28,7 +29,7 @@ class Look(Struct, frozen=True):
     validator: str | None
 
 
-class Unsettled(Exception):
+class Unsettled(RsnotifyError):
     """The file changed while it was read; it has to be looked at again."""
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.plural import counted
 from rsnotify.runtime.lanes import Lane
 from rsnotify_publisher.folder.listening import Listening
@@ -23,7 +24,7 @@ _SCANNERS = 4
 _Say = Callable[[str], None]
 
 
-class Stopping(Exception):
+class Stopping(RsnotifyError):
     """What is looked through for the first time is not needed any more."""
 
 

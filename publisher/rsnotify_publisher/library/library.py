@@ -34,7 +34,7 @@ _log = logging.getLogger("rsnotify.publisher")
 _SHOWN = 100
 
 
-class Stopped(Exception):
+class Stopped(RsnotifyError):
     """What was to be written is not, because the Publisher closes."""
 
 

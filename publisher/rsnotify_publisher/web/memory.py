@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from urllib.parse import urlencode
 
+from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import format_datetime, from_microseconds, to_microseconds
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, Rel
@@ -25,7 +26,7 @@ USUAL_LIMIT = 1_000
 _MOST = 10_000
 
 
-class Forgotten(LookupError):
+class Forgotten(RsnotifyError, LookupError):
     """What changed since the instant is no longer known; the text says what to do instead."""
 
 

@@ -137,7 +137,8 @@ async def _identified(
     now = await same_set(offers, known, await offers.find())
     if now is None:
         raise ConfigurationError(
-            f"{folder} is a copy of {without_credentials(known.url)}, and {without_credentials(url)} is another set of "
+            f"{folder} is a copy of {without_credentials(known.url)}, and "
+            f"{without_credentials(url)} is another set of "
             "resources; name the Source that was followed, or the folder of its copy, or, to "
             "compare the files anyway, an empty folder with --state"
         )

@@ -75,7 +75,7 @@ _SECOND = """<url>
 <rs:md change="updated"/>
 <rs:ln rel="http://www.openarchives.org/rs/terms/patch" href="http://example.com/patch2" type="application/json-patch+json"/>
 </url>
-"""
+"""  # noqa: E501
 _PATCH = '"http://www.openarchives.org/rs/terms/patch" type="a/b"'
 _MEMENTO = '<rs:ln rel="memento" '
 _PLAIN = urlset("<url>\n<loc>http://example.com/</loc>\n</url>\n")

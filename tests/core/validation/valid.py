@@ -186,7 +186,7 @@ VALID: dict[str, str] = {
 <lastmod>2013-01-03T13:00:00Z</lastmod>
 <rs:md change="deleted"/>
 </url>
-"""
+"""  # noqa: E501
     ),
     "changelist-index": sitemapindex(
         f'{UP}<rs:md capability="changelist" {_INTERVAL_MD}{_INTERVALS}'
@@ -222,7 +222,7 @@ VALID: dict[str, str] = {
 <lastmod>2013-01-03T12:00:00Z</lastmod>
 <rs:md change="deleted"/>
 </url>
-"""
+"""  # noqa: E501
     ),
     "resourcelist-archive": urlset(
         f'{UP}<rs:md capability="resourcelist-archive"/>\n{_ARCHIVED_SNAPSHOTS}'

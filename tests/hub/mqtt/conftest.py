@@ -59,7 +59,7 @@ def listen(mosquitto: Mosquitto) -> Listen:
     ) -> AsyncIterator[Ear]:
         ear = Ear()
         async with connect(
-            parse_broker(broker.url), session=session, take=ear.messages.put_nowait, **options
+            parse_broker(broker.url), session=session, on_message=ear.messages.put_nowait, **options
         ) as ear.connection:
             await ear.connection.subscribe(topic)
             yield ear
