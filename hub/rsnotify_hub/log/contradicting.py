@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
+from rsnotify.format.coverage import notification_coverage
+from rsnotify.format.frontier import ChangeKey, change_key
 from rsnotify.format.datetimes import Instant
 from rsnotify_hub.log.fragments import Fragment, read_kept
 from rsnotify_hub.log.store import Entry, LogState, Store
