@@ -25,8 +25,8 @@ from datetime import timedelta
 from msgspec import Struct
 
 from rsnotify.format.coverage import EARLIEST, Change, Coverage
-from rsnotify.format.frontier import Frontier
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.timestamp_precision import postponed
 from rsnotify.sync.pace import Pace
 

@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.format.coverage import EARLIEST, Coverage, change_list_coverage, package_coverage
-from rsnotify.format.frontier import Frontier
 from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer

@@ -8,8 +8,8 @@ import pytest
 
 from rsnotify.errors import InvalidDocument, WrongDocument
 from rsnotify.format.coverage import change_list_coverage, fragment_coverage, notification_coverage
-from rsnotify.format.frontier import Frontier
 from rsnotify.format.datetimes import parse_datetime
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType
 

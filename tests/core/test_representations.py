@@ -32,7 +32,7 @@ def mirror(name: str, pri: int | None = None) -> Link:
 
 
 def uris(what: WantedRepresentation) -> list[str]:
-    return [place.uri for place in what.places]
+    return [place.uri for place in what.sources]
 
 
 def test_without_links_there_is_loc() -> None:
@@ -131,7 +131,7 @@ def test_versions_are_of_no_account_unless_the_exact_one_is_asked_for() -> None:
 def test_the_exact_version_comes_from_memento_then_timegate_then_loc() -> None:
     what = wanted_representation(change(MEMENTO, GATE, hash=HASH, lastmod=AT), exact=True)
     assert uris(what) == [MEMENTO.href, GATE.href, LOC]
-    assert [place.moment for place in what.places] == [None, AT, None]
+    assert [place.moment for place in what.sources] == [None, AT, None]
 
 
 def test_loc_is_no_exact_version_where_nothing_can_tell() -> None:
@@ -147,4 +147,4 @@ def test_a_patch_is_had_like_anything_else() -> None:
     packed = wanted_link_target(Link(Rel.PATCH, "http://source.example/p", path="/p"), "http://p")
     assert (packed.package, packed.entry.path) == ("http://p", "/p")
     inline = wanted_link_target(Link(Rel.PATCH, "data:,x", length=1))
-    assert (inline.inline, inline.places) == (("data:,x",), ())
+    assert (inline.inline, inline.sources) == (("data:,x",), ())

@@ -106,7 +106,7 @@ def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected()
 
 
 @pytest.mark.parametrize(
-    ("announced", "pattern", "matches"),
+    ("announced", "pattern", "expected"),
     [
         ("text/turtle", "text/turtle", True),
         ("Text/Turtle; charset=UTF-8", "text/turtle", True),
@@ -117,11 +117,11 @@ def test_of_several_patterns_one_suffices_and_what_is_excluded_is_not_selected()
         ("application/ld+json", "application/json", False),
     ],
 )
-def test_a_media_type_falls_under_itself_and_its_kind(
-    announced: str, pattern: str, matches: bool
+def test_a_media_type_matches_itself_and_the_patterns_of_its_kind(
+    announced: str, pattern: str, expected: bool
 ) -> None:
-    assert matches(announced, (pattern,)) is matches
-    assert Selection(types=(pattern,)).wants(Resource(BASE + "x", type=announced)) is matches
+    assert matches(announced, (pattern,)) is expected
+    assert Selection(types=(pattern,)).wants(Resource(BASE + "x", type=announced)) is expected
 
 
 @pytest.mark.parametrize(

@@ -218,8 +218,8 @@ class Bringer:
     def _awake(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
         """Return the places to try: a mirror that is away must not hold up each resource."""
         now = asyncio.get_running_loop().time()
-        awake = [place for place in wanted.places if self._resting.get(_host(place), 0.0) <= now]
-        return awake or wanted.places
+        awake = [place for place in wanted.sources if self._resting.get(_host(place), 0.0) <= now]
+        return awake or wanted.sources
 
     def _note(self, place: RepresentationSource, error: FetchError) -> None:
         logger.info("another place is tried: %s", error)
@@ -234,7 +234,7 @@ def _condition(wanted: WantedRepresentation, held: Held | None) -> str | None:
     entry = wanted.entry
     if held is None or held.validator is None or not held.fetched_at:
         return None
-    if entry.hash is not None or wanted.places != (wanted.home,):
+    if entry.hash is not None or wanted.sources != (wanted.home,):
         return None
     if entry.length not in (None, held.length):
         return None  # it cannot be what is held
