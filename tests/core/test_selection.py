@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.coverage import Change, CheckMethod
-from rsnotify.format.media_types import guess_media_type
+from rsnotify.format.media_types import guess_media_type, matches
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.push_selection import EVERYTHING, push_selection_for

@@ -55,5 +55,5 @@ class Rotation:
         # Whoever took the last token away did not mean to let everybody in.
         anonymous = self._gate.grants.anonymous
         self._gate.grants = grants_of(configuration, anonymous=anonymous)
-        self._looking.look_at(self._source.files(configuration))
+        self._looking.watch(self._source.files(configuration))
         log.info("the grants were read anew")
