@@ -78,9 +78,7 @@ async def a_renewal_that_fails_changes_nothing(hub: HubUnderTest) -> None:
     await hub.subscribe(topic, callback, secret="the second secret")
     await hub.publish_to_witness(topic)
     delivery = await hub.expect_delivery(topic, callback)
-    expect(
-        is_signed(delivery, "the first secret"), "the signature is not that of the old secret"
-    )
+    expect(is_signed(delivery, "the first secret"), "the signature is not that of the old secret")
 
 
 @check("5.1", RequirementLevel.MUST)
