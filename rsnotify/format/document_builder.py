@@ -330,7 +330,7 @@ def _with_tuple(fields: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-# lxml inspects the signature for each document, which would take a fifth of the time of a fragment.
+# lxml inspects the signature for each document, which takes a fifth of the time of a fragment.
 DocumentBuilder.start.__signature__ = signature(  # type: ignore[attr-defined]
     DocumentBuilder.start
 )

@@ -47,7 +47,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     should(
         "capabilitylist-index",
         "core §9",
-        "a Source should have no Capability List Index; write one Capability List a set",
+        "a Source should have no Capability List Index; write one Capability List per set",
     ),
     # Elements and attributes.
     must(
@@ -61,7 +61,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
         "this element does not belong here, and its content is lost; a urlset has url, "
         "a sitemapindex has sitemap, and neither is nested",
     ),
-    must("element-repeated", "core §7", "this element may stand once; keep one of them"),
+    must("element-repeated", "core §7", "this element may occur once; keep one of them"),
     must(
         "attribute-unknown",
         "core §7",

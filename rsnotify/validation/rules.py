@@ -20,7 +20,7 @@ _WARNING = Severity.WARNING
 #: The parts of a document that a kind may require, and what to add where one is missing.
 _DOCUMENT_PARTS = {
     "at": ("at in its rs:md", "the datetime at which the snapshot began"),
-    "from": ("from in its rs:md", "the datetime since which it tells of every change"),
+    "from": ("from in its rs:md", "the datetime since which it has every change"),
     "up": ("an rs:ln with rel up", "the URI of the document above it"),
     "describedby": ("an rs:ln with rel describedby", "a document that describes what this is"),
 }
@@ -30,8 +30,8 @@ _ENTRY_PARTS = {
     "capability": ("capability in its rs:md", "which kind of document loc leads to"),
     "change": ("change in its rs:md", "one of created, updated, deleted"),
     "describedby": ("an rs:ln with rel describedby", "a document that describes the set"),
-    "from": ("from in its rs:md", "since when it tells of every change"),
-    "lastmod": ("lastmod", "the datetime of the change, as version 1.0 asks for"),
+    "from": ("from in its rs:md", "since when it has every change"),
+    "lastmod": ("lastmod", "the datetime of the change, as version 1.0 requires"),
     "length": ("length in its rs:md", "the bytes of the package"),
     "path": ("path in its rs:md", "where the bitstream is in the package"),
     "type": ("type in its rs:md", "the Media Type"),

@@ -102,7 +102,7 @@ VALUE_RULES: tuple[Rule, ...] = (  # Values.
     must(
         "memento-lastmod-missing",
         "core §14.6",
-        "version 1.0 asks for lastmod beside memento, timegate and timemap; add it",
+        "version 1.0 requires lastmod beside memento, timegate and timemap; add it",
     ),
     should(
         "timegate-attributes",
