@@ -112,7 +112,7 @@ def test_every_program_in_the_documentation_runs(
     reader.end()
 
 
-def test_what_programs_bring_about_is_of_programs_that_there_are() -> None:
+def test_expected_results_belong_to_existing_programs() -> None:
     assert {*SAY, *BRING} <= {place for place, _ in programs()}
 
 
@@ -164,7 +164,7 @@ def test_every_option_that_a_page_names_is_one() -> None:
         assert named_options(page) <= ours, page
 
 
-def test_every_option_of_what_follows_is_in_a_reference() -> None:
+def test_every_option_of_a_following_command_is_in_a_reference() -> None:
     for name, pages in {
         "follow": ["subscriber/README.md", "docs/mqtt.md"],
         "relay": [*PAGES, "docs/mqtt.md"],

@@ -93,7 +93,7 @@ def test_the_page_configures_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert load_configuration("hub.toml").mqtt_url == "mqtts://broker.example"
 
 
-def test_the_three_brokers_are_told_the_same_rights() -> None:
+def test_the_three_brokers_are_configured_with_the_same_rights() -> None:
     rights = documented()
     assert {user for user, _, _ in rights} == {"hub", "source", "subscriber"}
     assert of_emqx() == rights
