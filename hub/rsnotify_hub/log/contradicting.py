@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from rsnotify.format.coverage import notification_coverage
-from rsnotify.format.frontier import ChangeKey, change_key
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.frontier import ChangeKey, change_key
 from rsnotify_hub.log.fragments import Fragment, read_kept
 from rsnotify_hub.log.store import Entry, LogState, Store
 

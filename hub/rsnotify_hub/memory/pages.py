@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.coverage import Change, notification_coverage
-from rsnotify.format.frontier import change_key
 from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.frontier import change_key
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.log.fragments import Fragment, read_kept
