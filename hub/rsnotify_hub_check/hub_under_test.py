@@ -165,6 +165,12 @@ class HubUnderTest:
         """Request a subscription, and wait for its verification."""
         return await self.request_and_verify("subscribe", topic, callback, **fields)
 
+    async def subscribed(self, **fields: str) -> tuple[SimulatedTopic, SimulatedCallback]:
+        """Subscribe a new callback to a new topic, and return both."""
+        topic, callback = self.topic(), self.callback()
+        await self.subscribe(topic, callback, **fields)
+        return topic, callback
+
     async def unsubscribe_all(self) -> None:
         """End all subscriptions, so that none of them remains at the hub."""
         self.endpoints.release()

@@ -85,8 +85,7 @@ _delivers(
 @check("7", RequirementLevel.MUST, 100)
 async def a_delivery_links_to_its_topic_and_hub(hub: HubUnderTest) -> None:
     """A delivery has Link headers: rel=self to the topic, rel=hub to the hub."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     delivery = await hub.expect_delivery(topic, callback)
     links = parse_links(delivery.headers.getall("Link", []))
     selves = [target for relation, target in links if relation == "self"]
@@ -98,8 +97,7 @@ async def a_delivery_links_to_its_topic_and_hub(hub: HubUnderTest) -> None:
 @check("7", RequirementLevel.SHOULD)
 async def the_links_are_one_header(hub: HubUnderTest) -> None:
     """The links of a delivery are in one Link header."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     delivery = await hub.expect_delivery(topic, callback)
     count = len(delivery.headers.getall("Link", []))
     expect(count == 1, f"there are {count} Link headers")

@@ -44,8 +44,7 @@ async def a_redirect_is_a_failure(hub: HubUnderTest) -> None:
 @check("7", RequirementLevel.MUST)
 async def a_failure_does_not_end_the_subscription(hub: HubUnderTest) -> None:
     """After a failed delivery, the next update is delivered."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     for status in (500, 404, 403, 302):
         callback.answers = [CallbackReply(status)]
@@ -56,8 +55,7 @@ async def a_failure_does_not_end_the_subscription(hub: HubUnderTest) -> None:
 @check("7", RequirementLevel.SHOULD)
 async def a_failed_delivery_is_tried_again(hub: HubUnderTest) -> None:
     """A failed delivery is repeated, without a new update."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     await hub.wait_until_idle(topic, callback)
     callback.answers = [CallbackReply(503)]

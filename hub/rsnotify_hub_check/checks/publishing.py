@@ -11,8 +11,7 @@ from rsnotify_hub_check.settings import PublishMethod
 @check("6", RequirementLevel.MUST)
 async def every_update_is_delivered(hub: HubUnderTest) -> None:
     """One update after another reaches the subscriber."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     for _ in range(3):
         await hub.expect_delivery(topic, callback)
 
@@ -32,8 +31,7 @@ async def a_ping_by_topic_is_understood(hub: HubUnderTest) -> None:
 @check("6", RequirementLevel.MAY)
 async def unchanged_content_is_not_delivered_again(hub: HubUnderTest) -> None:
     """A ping for an unchanged topic causes no delivery."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     await hub.wait_until_idle(topic, callback)
     before = len(callback.deliveries)
@@ -44,7 +42,6 @@ async def unchanged_content_is_not_delivered_again(hub: HubUnderTest) -> None:
 
 
 async def _ping(hub: HubUnderTest, method: PublishMethod) -> None:
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback, method=method)
     expect(topic.gets > 0, "the topic is not fetched")

@@ -12,8 +12,7 @@ from rsnotify_hub_check.registry import check
 @check("5.1", RequirementLevel.MUST, 103)
 async def a_renewal_is_accepted(hub: HubUnderTest) -> None:
     """An active subscription can be requested again, and is verified again."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     again = await hub.subscribe(topic, callback)
     expect(again.appended.get("hub.mode") == "subscribe", "the renewal is not verified as such")
@@ -36,8 +35,7 @@ async def a_renewal_is_no_second_subscription(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_renewal_replaces_the_secret(hub: HubUnderTest) -> None:
     """After a renewal, deliveries are signed with its secret."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback, secret="the first secret")
+    topic, callback = await hub.subscribed(secret="the first secret")
     await hub.expect_delivery(topic, callback, lambda each: is_signed(each, "the first secret"))
     await hub.subscribe(topic, callback, secret="the second secret")
     await hub.expect_delivery(topic, callback, lambda each: is_signed(each, "the second secret"))
@@ -46,8 +44,7 @@ async def a_renewal_replaces_the_secret(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_renewal_without_a_secret_ends_signatures(hub: HubUnderTest) -> None:
     """After a renewal without a secret, deliveries have no signature."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback, secret="the first secret")
+    topic, callback = await hub.subscribed(secret="the first secret")
     await hub.expect_delivery(topic, callback, lambda each: is_signed(each, "the first secret"))
     await hub.subscribe(topic, callback)
     await hub.expect_delivery(topic, callback, lambda each: SIGNATURE not in each.headers)
@@ -56,8 +53,7 @@ async def a_renewal_without_a_secret_ends_signatures(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_pending_renewal_changes_nothing(hub: HubUnderTest) -> None:
     """While a renewal is being verified, deliveries continue as before."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback, secret="the first secret")
+    topic, callback = await hub.subscribed(secret="the first secret")
     await hub.expect_delivery(topic, callback)
     await hub.wait_until_idle(topic, callback)  # a later delivery would wait for it
     callback.open.clear()
@@ -71,8 +67,7 @@ async def a_pending_renewal_changes_nothing(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_renewal_that_fails_changes_nothing(hub: HubUnderTest) -> None:
     """If the verification of a renewal fails, the subscription stays unchanged."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback, secret="the first secret")
+    topic, callback = await hub.subscribed(secret="the first secret")
     await hub.expect_delivery(topic, callback)
     callback.reply = decline
     await hub.subscribe(topic, callback, secret="the second secret")
@@ -84,8 +79,7 @@ async def a_renewal_that_fails_changes_nothing(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def an_unsubscription_that_fails_changes_nothing(hub: HubUnderTest) -> None:
     """If the verification of an unsubscription fails, deliveries continue."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     callback.reply = decline
     await hub.request_and_verify("unsubscribe", topic, callback)

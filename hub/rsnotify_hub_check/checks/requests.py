@@ -14,16 +14,14 @@ _NOT_ENDED = "the callback receives a delivery after it unsubscribed"
 @check("5.1", RequirementLevel.MUST, 100)
 async def a_subscription_is_accepted(hub: HubUnderTest) -> None:
     """A subscription with hub.mode, hub.topic and hub.callback is accepted and served."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
 
 
 @check("5.1", RequirementLevel.MUST, 101)
 async def a_secret_is_accepted(hub: HubUnderTest) -> None:
     """A subscription with hub.secret is accepted and served."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback, secret="a secret of this check")
+    topic, callback = await hub.subscribed(secret="a secret of this check")
     await hub.expect_delivery(topic, callback)
 
 
@@ -68,8 +66,7 @@ async def the_order_of_parameters_does_not_matter(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST, 104)
 async def unsubscribing_ends_deliveries(hub: HubUnderTest) -> None:
     """After a verified unsubscription, nothing is delivered."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     await hub.request_and_verify("unsubscribe", topic, callback)
     await hub.expect_ended(topic, callback, _NOT_ENDED)
@@ -78,8 +75,7 @@ async def unsubscribing_ends_deliveries(hub: HubUnderTest) -> None:
 @check("5.1", RequirementLevel.MUST)
 async def a_lease_is_ignored_in_an_unsubscription(hub: HubUnderTest) -> None:
     """hub.lease_seconds is ignored in an unsubscription, whatever its value."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     await hub.request_and_verify("unsubscribe", topic, callback, lease_seconds="0")
     await hub.expect_ended(topic, callback, _NOT_ENDED)

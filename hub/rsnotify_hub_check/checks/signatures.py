@@ -33,8 +33,7 @@ async def deliveries_are_signed_with_the_secret(hub: HubUnderTest) -> None:
 @check("7.1", RequirementLevel.SHOULD)
 async def the_signature_is_at_least_sha256(hub: HubUnderTest) -> None:
     """The method is not SHA-1 (§8.3)."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback, secret="a secret of this check")
+    topic, callback = await hub.subscribed(secret="a secret of this check")
     header = (await hub.expect_delivery(topic, callback)).headers.get(SIGNATURE, "")
     method = header.partition("=")[0]
     expect(method in _METHODS[1:], f"the method is {method!r}")
@@ -43,8 +42,7 @@ async def the_signature_is_at_least_sha256(hub: HubUnderTest) -> None:
 @check("7", RequirementLevel.MUST, 100)
 async def without_a_secret_there_is_no_signature(hub: HubUnderTest) -> None:
     """Without a secret, a delivery has no signature."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     delivery = await hub.expect_delivery(topic, callback)
     expect(SIGNATURE not in delivery.headers, "there is a signature")
 
@@ -70,8 +68,7 @@ async def a_secret_of_200_bytes_is_refused(hub: HubUnderTest) -> None:
 
 
 async def _expect_signed(hub: HubUnderTest, secret: str) -> None:
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback, secret=secret)
+    topic, callback = await hub.subscribed(secret=secret)
     delivery = await hub.expect_delivery(topic, callback)
     header = delivery.headers.get(SIGNATURE)
     expect(header is not None, f"there is no {SIGNATURE}")

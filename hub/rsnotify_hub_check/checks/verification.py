@@ -27,8 +27,7 @@ async def a_subscription_is_verified(hub: HubUnderTest) -> None:
 @check("5.3", RequirementLevel.MUST, 104)
 async def an_unsubscription_is_verified(hub: HubUnderTest) -> None:
     """The verification of an unsubscription has mode, topic and challenge."""
-    topic, callback = hub.topic(), hub.callback()
-    await hub.subscribe(topic, callback)
+    topic, callback = await hub.subscribed()
     await hub.expect_delivery(topic, callback)
     verification = await hub.request_and_verify("unsubscribe", topic, callback)
     _expect_parameters(verification.appended, "unsubscribe", topic)
