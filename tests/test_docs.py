@@ -28,7 +28,7 @@ ALL_PAGES = sorted(
 )
 #: What programs say that do not end by themselves.
 SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}
-#: What other such programs bring about.
+#: The results of other such programs.
 BRING = {
     "publisher/README.md: Serving the documents": "state/documents/capabilitylist.xml",
     "publisher/README.md: Several sets of resources": "state/texts/documents/capabilitylist.xml",
@@ -73,7 +73,7 @@ def commands() -> list[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    """A hub and a Source of a small folder, for whoever follows."""
+    """A hub and a Source of a small folder, for programs that follow it."""
     with Reader(tmp_path_factory.mktemp("others") / "here") as reader:
         (reader.folder / "data").mkdir()
         (reader.folder / "data/one.ttl").write_text("<a> <b> <c> .\n")

@@ -1,4 +1,4 @@
-"""The first page and those for each role: whoever does what they say gets what they say."""
+"""The README and the pages for each role: their instructions work as described."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Terminal:
         self._reader.start()
 
     def _read(self) -> None:
-        with suppress(OSError):  # how Linux says that nobody writes any more
+        with suppress(OSError):  # raised by Linux when no process has the terminal open for writing
             while part := os.read(self._main, 65_536):
                 with self._news:
                     self._written += part

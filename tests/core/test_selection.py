@@ -261,7 +261,7 @@ class Selective(Destination):
         decided = self.selection.decide(change, held=change.uri in self.content)
         current = self.source.state.get(change.uri)
         if change.check is CheckMethod.FETCH and current and not self.wants(change.uri, current):
-            self._remove(change)  # of which type it is, the answer says
+            self._remove(change)  # the response has the media type
         elif decided is None:
             self._commit(change, None)
         elif decided.change is change.change:

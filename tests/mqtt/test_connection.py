@@ -276,7 +276,7 @@ async def test_it_connects_by_the_socket_that_it_is_given(mosquitto: Mosquitto) 
 
 @asynccontextmanager
 async def saying(answer: bytes) -> AsyncIterator[str]:
-    """A server that says this to whoever connects."""
+    """A server that sends these bytes to every client."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)

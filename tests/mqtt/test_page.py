@@ -66,7 +66,7 @@ async def test_every_command_and_program_of_the_page_works(tmp_path: Path) -> No
             "https://source.example": "http://127.0.0.1:8000",
             "mqtts://broker.example": f"mqtts://localhost:{broker.port}",
         }
-        # The Source names the broker, which is a stranger's then.
+        # The Source names the broker, so its address is untrusted.
         trusted = {"SSL_CERT_FILE": authority.file, "RSNOTIFY_FOLLOW_ALLOW_PRIVATE_ADDRESSES": "1"}
         with Reader(tmp_path / "here", known, trusted) as reader:
             (reader.folder / "ca.pem").symlink_to(authority.file)

@@ -1,4 +1,4 @@
-"""This hub conforms to WebSub; or any other whose URL is in RSNOTIFY_HUB_UNDER_TEST.
+"""`rsnotify hub` conforms to WebSub, or the hub whose URL is in RSNOTIFY_HUB_UNDER_TEST.
 
 All checks run at the same time, on one hub; each is a test.
 """
@@ -22,14 +22,14 @@ from tests.hub.helpers import PATIENCE
 
 OTHER = os.environ.get("RSNOTIFY_HUB_UNDER_TEST")
 
-#: What is asked of a hub that serves some topics only.
+#: The check for a hub that serves only some topics.
 DENIAL = "a-denial-is-told"
 
 Results = dict[str, CheckResult]
 
 
 async def check_hub(data: Path, **options: Any) -> Results:
-    """Run the checks on a hub of ours."""
+    """Run the checks on `rsnotify hub`."""
     configuration = load_configuration(
         None,
         port=0,
@@ -49,7 +49,7 @@ async def check_hub(data: Path, **options: Any) -> Results:
 
 
 async def check_denial(data: Path, token: str) -> Results:
-    """Run the one check that wants a hub which does not serve every topic."""
+    """Run the check for a hub that does not serve every topic."""
     async with serve_endpoints("https://hub.example/") as endpoints:
         publishers = [{"token": token, "topics": [endpoints.base]}]
         configuration = load_configuration(
