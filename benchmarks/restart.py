@@ -1,4 +1,4 @@
-"""How soon a hub serves again, with a long log and many subscriptions."""
+"""The start-up time of a hub with a long log and many subscriptions."""
 
 from __future__ import annotations
 

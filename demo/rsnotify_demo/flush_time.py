@@ -1,4 +1,4 @@
-"""What one flush of the disk takes: a change that travels waits for two of them at least."""
+"""The duration of one flush to the disk; each change waits for at least two of them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 import time
 from pathlib import Path
 
-_EVERY = 5.0
-#: Bytes, a page of a file system.
+_INTERVAL = 5.0
+#: A page of a file system.
 _BLOCK = b"\0" * 4096
 
 
 class FlushTimer:
-    """The disk of a folder.
+    """Measures flushes to the disk of a folder.
 
     Args:
         folder: The folder.
 
     Attributes:
-        flush_ms: Milliseconds that one flush took, when it was last measured.
+        flush_ms: The duration of the last measured flush, in milliseconds; None at first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -27,13 +27,13 @@ class FlushTimer:
         self.flush_ms: float | None = None
 
     async def run(self) -> None:
-        """Measure now and then, until cancelled."""
+        """Measure regularly, until cancelled."""
         while True:
             self.flush_ms = await asyncio.to_thread(self.measure)
-            await asyncio.sleep(_EVERY)
+            await asyncio.sleep(_INTERVAL)
 
     def measure(self) -> float:
-        """Return how many milliseconds it takes to flush a block to the disk."""
+        """Flush a block to the disk, and return the duration in milliseconds."""
         with self._file.open("wb", buffering=0) as file:
             file.write(_BLOCK)
             began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""All that is to be seen of the demo, and what its buttons do."""
+"""The observed state of the demo, frame by frame, and the actions of its buttons."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import aiohttp
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from rsnotify.format.datetimes import Instant
 from rsnotify_demo.comparison import Comparison, CopyDifference
@@ -19,17 +19,17 @@ from rsnotify_demo.flush_time import FlushTimer
 from rsnotify_demo.observations import STATIONS, Observations
 from rsnotify_demo.push_link import PushLink
 
-#: Seconds between two looks at the copy.
+#: Seconds between two frames.
 FRAME_INTERVAL = 0.2
-#: Looks between two questions to the hub.
-_ASK_HUB_EVERY = 5
-#: How much of the past a new page is shown: a minute.
+#: Frames between two requests to the hub.
+_FRAMES_PER_HUB_REQUEST = 5
+#: How many earlier frames a new page shows: those of a minute.
 _PAST = 300
 _HUB_SECONDS = 2
 
 
 class HubFacts(Struct, frozen=True):
-    """What the hub's admin API tells, as far as it is shown; None where it does not tell."""
+    """The shown part of the hub's status (its admin API); None where it is unknown."""
 
     accepted: int | None = None
     websockets: int | None = None
@@ -37,30 +37,30 @@ class HubFacts(Struct, frozen=True):
 
 
 class Point(Struct, frozen=True):
-    """A moment of the past.
+    """A point of the chart.
 
     Args:
         behind: How many changes the copy lacked.
-        whole: Whether the push link was.
-        running: Whether the Destination was.
+        connected: Whether the push link was not cut.
+        running: Whether the Destination was running.
     """
 
     behind: int
-    whole: bool
+    connected: bool = field(name="whole")
     running: bool
 
 
 class Frame(Struct, frozen=True):
-    """What a page shows at one moment."""
+    """The state that a page shows at one moment."""
 
     at: Instant
     changes: int
     per_second: float
     flooding: bool
-    whole: bool
+    connected: bool = field(name="whole")
     carried: int
     hub: HubFacts
-    life: ProcessState
+    process: ProcessState = field(name="life")
     status: DestinationStatus
     #: Seconds since T.
     age: float | None
@@ -72,20 +72,21 @@ class Frame(Struct, frozen=True):
 
 
 class DemoMonitor:
-    """The parts of the demo together.
+    """Observes all parts of the demo, and performs the actions of the page.
 
     Args:
         observations: The Source's folder.
         link: The push link.
         destination: The Destination.
-        disk: The disk that all three write to.
+        flush_timer: Measures flushes to the disk that all three write to.
         hub: The hub's URL.
-        rate: Changes a second.
+        rate: Changes per second.
 
     Attributes:
-        frame: What is to be seen now; None before the first look.
-        past: What was, the newest last.
-        story: What happened.
+        frame: The current frame; None at first.
+        past: The points of the chart, the newest last.
+        log: The events.
+        actions: The actions by name.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class DemoMonitor:
         observations: Observations,
         link: PushLink,
         destination: DemoDestination,
-        disk: FlushTimer,
+        flush_timer: FlushTimer,
         *,
         hub: str,
         rate: float,
@@ -101,15 +102,15 @@ class DemoMonitor:
         self._observations = observations
         self._link = link
         self._destination = destination
-        self._disk = disk
+        self._flush_timer = flush_timer
         self._hub = hub
         self._hub_facts = HubFacts()
         self._comparison = Comparison(observations.resources, destination.folder)
-        self._looked = asyncio.Condition()
+        self._new_frame = asyncio.Condition()
         self._flood: asyncio.Task[None] | None = None
         self.frame: Frame | None = None
         self.past: deque[Point] = deque(maxlen=_PAST)
-        self.story = EventLog(rate)
+        self.log = EventLog(rate)
         self.actions: dict[str, Callable[[], None]] = {
             "cut": self.cut,
             "restore": self.restore,
@@ -118,104 +119,104 @@ class DemoMonitor:
             "flood": self.flood,
         }
 
-    # What the buttons do
+    # Actions
 
     def cut(self) -> None:
         """Cut the push link."""
-        if self._link.whole:
+        if self._link.connected:
             self._link.cut()
-            self._tell("user", "You cut the push link")
+            self._log_action("You cut the push link")
 
     def restore(self) -> None:
-        """Make it whole again."""
-        if not self._link.whole:
+        """Restore the push link."""
+        if not self._link.connected:
             self._link.restore()
-            self._tell("user", "You restore the push link")
+            self._log_action("You restore the push link")
 
     def stop(self) -> None:
         """Stop the Destination."""
-        if self._destination.wanted:
+        if self._destination.started:
             self._destination.stop()
-            self._tell("user", "You stop the Destination")
+            self._log_action("You stop the Destination")
 
     def start(self) -> None:
-        """Start it again."""
-        if not self._destination.wanted:
+        """Start the Destination again."""
+        if not self._destination.started:
             self._destination.start()
-            self._tell("user", "You start the Destination: it goes on from T")
+            self._log_action("You start the Destination: it continues from T")
 
     def flood(self) -> None:
-        """Let very much change at once."""
+        """Change hundreds of resources at once."""
         if not self._observations.flooding:
-            self._tell("user", f"You let {STATIONS} stations report at once")
+            self._log_action(f"You let {STATIONS} stations report at once")
             self._flood = asyncio.create_task(self._observations.flood())
 
-    def _tell(self, kind: str, text: str) -> None:
-        self.story.tell(datetime.now(UTC), kind, text)
+    def _log_action(self, text: str) -> None:
+        self.log.add(datetime.now(UTC), "user", text)
 
-    # Looking
+    # Observation
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Make frames until cancelled."""
         timeout = aiohttp.ClientTimeout(total=_HUB_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             number = 0
             while True:
-                if number % _ASK_HUB_EVERY == 0:
-                    self._hub_facts = await self._ask_hub(session)
-                await self.look()
+                if number % _FRAMES_PER_HUB_REQUEST == 0:
+                    self._hub_facts = await self._request_hub_facts(session)
+                await self.observe()
                 number += 1
                 await asyncio.sleep(FRAME_INTERVAL)
 
-    async def look(self) -> Frame:
-        """Look once, and let the pages know."""
-        difference = await asyncio.to_thread(self._comparison.look)
+    async def observe(self) -> Frame:
+        """Make one frame, and notify the pages."""
+        difference = await asyncio.to_thread(self._comparison.compare)
         frame = self.frame = self._frame(difference)
         self.past.append(frame.point)
-        self._narrate(frame)
-        async with self._looked:
-            self._looked.notify_all()
+        self._log_events(frame)
+        async with self._new_frame:
+            self._new_frame.notify_all()
         return frame
 
     async def next_frame(self) -> tuple[Frame, list[LoggedEvent]]:
-        """Wait for the next look."""
-        async with self._looked:
-            await self._looked.wait()
+        """Wait for the next frame, and return it with all kept events."""
+        async with self._new_frame:
+            await self._new_frame.wait()
         assert self.frame is not None
-        return self.frame, list(self.story.sentences)
+        return self.frame, list(self.log.events)
 
     def _frame(self, difference: CopyDifference) -> Frame:
         now = datetime.now(UTC)
-        status, life = self._destination.status, self._destination.life
-        running = life in (ProcessState.STARTING, ProcessState.RUNNING)
+        status, process = self._destination.status, self._destination.state
+        running = process in (ProcessState.STARTING, ProcessState.RUNNING)
         through = status.through
         return Frame(
             at=now,
             changes=self._observations.changes,
             per_second=self._observations.per_second(asyncio.get_running_loop().time()),
             flooding=self._observations.flooding,
-            whole=self._link.whole,
+            connected=self._link.connected,
             carried=self._link.carried,
             hub=self._hub_facts,
-            life=life,
+            process=process,
             status=status,
             age=None if through is None else max(0.0, (now - through).total_seconds()),
             copy=difference,
-            gap=self.story.open,
-            flush_ms=self._disk.flush_ms,
-            pulled=self.story.pulled,
-            point=Point(difference.behind, self._link.whole, running),
+            gap=self.log.open,
+            flush_ms=self._flush_timer.flush_ms,
+            pulled=self.log.pulled,
+            point=Point(difference.behind, self._link.connected, running),
         )
 
-    def _narrate(self, frame: Frame) -> None:
-        for text in self._destination.notes():
-            self.story.note(frame.at, text)
-        running = frame.life is ProcessState.RUNNING
-        self.story.push(frame.at, frame.status.push if running else None)
-        if frame.status.through is not None:  # else the first copy is still being made
-            self.story.behind(frame.at, frame.copy.behind)
+    def _log_events(self, frame: Frame) -> None:
+        for text in self._destination.new_messages():
+            self.log.note(frame.at, text)
+        running = frame.process is ProcessState.RUNNING
+        self.log.push(frame.at, frame.status.push if running else None)
+        if frame.status.through is not None:  # after the baseline synchronization
+            self.log.behind(frame.at, frame.copy.behind)
 
-    async def _ask_hub(self, session: aiohttp.ClientSession) -> HubFacts:
+    async def _request_hub_facts(self, session: aiohttp.ClientSession) -> HubFacts:
         try:
             async with session.get(self._hub + "admin/status") as answer:
                 answer.raise_for_status()

@@ -1,4 +1,4 @@
-"""The push link between hub and Destination: a TCP proxy that can be cut."""
+"""The push link between hub and Destination: a TCP proxy that the user can cut."""
 
 from __future__ import annotations
 
@@ -11,61 +11,61 @@ _CHUNK = 65536
 
 
 class PushLink:
-    """Carries bytes to the hub and back while it is whole. Made by `open_link`.
+    """Forwards bytes to the hub and back, unless it is cut. `open_link` makes one.
 
-    What connects while it is cut waits, as on a network that is away: it gets through once the
-    link is whole again, unless it gave up.
+    A client that connects while the link is cut waits, as if the network were down, until the
+    link is restored or the client gives up.
 
     Args:
-        host: The hub's.
-        port: The hub's.
+        host: The hub's host.
+        port: The hub's port.
 
     Attributes:
-        carried: How many bytes went from the hub to the Destination.
+        carried: How many bytes the hub has sent to the Destination.
     """
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
-        self._whole = asyncio.Event()
-        self._whole.set()
+        self._connected = asyncio.Event()
+        self._connected.set()
         self._writers: set[asyncio.StreamWriter] = set()
         self.carried = 0
 
     @property
-    def whole(self) -> bool:
-        """Tell whether it carries."""
-        return self._whole.is_set()
+    def connected(self) -> bool:
+        """Whether it forwards, and is not cut."""
+        return self._connected.is_set()
 
     def cut(self) -> None:
-        """Break every connection, and let none through."""
-        self._whole.clear()
+        """Abort every connection, and hold new ones."""
+        self._connected.clear()
         for writer in self._writers:
             writer.transport.abort()
 
     def restore(self) -> None:
-        """Let connections through again."""
-        self._whole.set()
+        """Forward connections again."""
+        self._connected.set()
 
-    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection to its end."""
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection until it ends."""
         with suppress(OSError):
             early = await self._wait(reader)
             if early is not None:
-                await self._carry(reader, writer, early)
+                await self._forward(reader, writer, early)
         writer.transport.abort()
 
     async def _wait(self, reader: asyncio.StreamReader) -> bytes | None:
-        """Wait until the link is whole; return what came meanwhile, or None if it gave up."""
+        """Wait until the link is restored; return what was received, or None if the client left."""
         early = b""
-        while not self.whole:
-            whole = asyncio.create_task(self._whole.wait())
+        while not self.connected:
+            restored = asyncio.create_task(self._connected.wait())
             more = asyncio.create_task(reader.read(_CHUNK))
             try:
-                await asyncio.wait({whole, more}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({restored, more}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                whole.cancel()
-                more.cancel()  # which does nothing where it has read
+                restored.cancel()
+                more.cancel()  # has no effect if it is done
             if more.done():
                 chunk = more.result()
                 if not chunk:
@@ -73,25 +73,25 @@ class PushLink:
                 early += chunk
         return early
 
-    async def _carry(
+    async def _forward(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, early: bytes
     ) -> None:
         hub_reader, hub_writer = await asyncio.open_connection(self._host, self._port)
-        ends = {writer, hub_writer}
-        self._writers |= ends
+        writers = {writer, hub_writer}
+        self._writers |= writers
         try:
             hub_writer.write(early)
-            there = asyncio.create_task(self._pump(reader, hub_writer))
-            back = asyncio.create_task(self._pump(hub_reader, writer, counted=True))
-            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-            for pump in (there, back):
-                pump.cancel()
-            await asyncio.gather(there, back, return_exceptions=True)
+            to_hub = asyncio.create_task(self._copy(reader, hub_writer))
+            from_hub = asyncio.create_task(self._copy(hub_reader, writer, counted=True))
+            await asyncio.wait({to_hub, from_hub}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (to_hub, from_hub):
+                task.cancel()
+            await asyncio.gather(to_hub, from_hub, return_exceptions=True)
         finally:
-            self._writers -= ends
+            self._writers -= writers
             hub_writer.transport.abort()
 
-    async def _pump(
+    async def _copy(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool = False
     ) -> None:
         while chunk := await reader.read(_CHUNK):
@@ -108,11 +108,11 @@ async def open_link(hub: str) -> AsyncIterator[tuple[PushLink, str]]:
         hub: The hub's URL.
 
     Returns:
-        A context with the link and the URL at which Destinations reach the hub over it.
+        A context with the link, and the URL of the hub for Destinations that use the link.
     """
     parts = urlsplit(hub)
     link = PushLink(parts.hostname or "127.0.0.1", parts.port or 80)
-    server = await asyncio.start_server(link.take, "127.0.0.1", 0)
+    server = await asyncio.start_server(link.handle, "127.0.0.1", 0)
     try:
         yield link, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     finally:

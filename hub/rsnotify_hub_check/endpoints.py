@@ -1,4 +1,4 @@
-"""The ends that a hub talks to: topics it fetches, and callbacks it verifies and delivers to."""
+"""A server of topics, which the hub fetches, and of callbacks, which it sends requests to."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from aiohttp import web
 from rsnotify.format.links import format_links
 from rsnotify_hub_check.callback import CallbackReply, ReceivedDelivery, SimulatedCallback
 
-#: The largest body that is taken from a hub.
+#: The largest body that is accepted from a hub.
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 class SimulatedTopic:
-    """A publisher's resource, of which each version is told from all others.
+    """A publisher's resource, with a different content in each version.
 
     Attributes:
         url: Its URL.
-        content_type: What it is sent as.
+        content_type: Its Content-Type.
         versions: The bodies of all versions, the newest last.
         gets: How often it was fetched.
     """
@@ -37,7 +37,7 @@ class SimulatedTopic:
         self.change()
 
     def change(self) -> bytes:
-        """Become something else."""
+        """Make a new version, and return its content."""
         self.versions.append(self._write(f"version {len(self.versions)} of {self.token}"))
         return self.versions[-1]
 
@@ -46,11 +46,11 @@ class SimulatedEndpoints:
     """A server of topics and callbacks.
 
     Args:
-        base: How the hub reaches it, without a slash at its end.
+        base: Its URL for the hub, without a slash at the end.
         hub: The hub that topics advertise.
 
     Attributes:
-        base: How the hub reaches it.
+        base: Its URL for the hub.
     """
 
     def __init__(self, base: str, hub: str) -> None:
@@ -58,17 +58,17 @@ class SimulatedEndpoints:
         self._hub = hub
         self._callbacks: dict[str, list[SimulatedCallback]] = {}
         self._topics: dict[str, SimulatedTopic] = {}
-        self._happened = asyncio.Condition()
+        self._received = asyncio.Condition()
 
     def callback(
         self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
     ) -> SimulatedCallback:
-        """Begin to serve a callback.
+        """Add a callback.
 
         Args:
             query: Its query.
-            path: What stands at the end of its path.
-            beside: A callback that it shares its path with, but for the end of it.
+            path: The end of its path.
+            beside: A callback that shares the beginning of its path.
         """
         token = beside.token if beside else secrets.token_hex(12)
         callback = SimulatedCallback(self.base, token, query, path)
@@ -76,11 +76,11 @@ class SimulatedEndpoints:
         return callback
 
     def topic(self, content_type: str, write: Callable[[str], bytes]) -> SimulatedTopic:
-        """Begin to serve a topic.
+        """Add a topic.
 
         Args:
-            content_type: What it is sent as.
-            write: Makes a body out of a few words.
+            content_type: Its Content-Type.
+            write: Returns a body with the given words.
         """
         topic = SimulatedTopic(self.base, content_type, write)
         self._topics[topic.token] = topic
@@ -91,16 +91,15 @@ class SimulatedEndpoints:
         return format_links([("self", topic.url), ("hub", self._hub)])
 
     async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait for something that requests bring about, and tell whether it came in time."""
+        """Wait until requests make a condition true, and return whether that was in time."""
         try:
-            async with asyncio.timeout(seconds), self._happened:
-                await self._happened.wait_for(holds)
+            async with asyncio.timeout(seconds), self._received:
+                await self._received.wait_for(holds)
         except TimeoutError:
             return holds()
         return True
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer any request."""
         kind, _, rest = request.raw_path.lstrip("/").partition("/")
         token = rest[:24]
         if kind == "topic" and token in self._topics:
@@ -118,8 +117,8 @@ class SimulatedEndpoints:
 
     async def _call(self, callback: SimulatedCallback, request: web.Request) -> web.StreamResponse:
         reply = await self._record(callback, request)
-        async with self._happened:
-            self._happened.notify_all()
+        async with self._received:
+            self._received.notify_all()
         await callback.open.wait()
         if callback.drops and request.transport is not None:
             request.transport.abort()
@@ -133,12 +132,12 @@ class SimulatedEndpoints:
         return callback.answers.pop(0) if callback.answers else callback.answer
 
     def subscribed(self) -> list[tuple[SimulatedCallback, str]]:
-        """Return the callbacks that are subscribed, as far as they know, each with its topic."""
+        """Return the subscribed callbacks, as far as they know, each with its topic."""
         callbacks = chain.from_iterable(self._callbacks.values())
         return [(each, topic) for each in callbacks for topic in each.subscribed]
 
     def release(self) -> None:
-        """Let every callback that holds its answer back give it."""
+        """Let every callback send the answer that it holds back."""
         for callback in chain.from_iterable(self._callbacks.values()):
             callback.open.set()
 
@@ -152,16 +151,16 @@ async def serve_endpoints(
     Args:
         hub: The hub that topics advertise.
         host: The address to listen on.
-        port: The port; 0 takes a free one.
-        base: How the hub reaches it; by default at the host and port.
+        port: The port; 0 for a free one.
+        base: The URL for the hub; by default with the host and port.
 
     Raises:
-        OSError: The address or port cannot be had.
+        OSError: The address or port is not available.
     """
-    ends: list[SimulatedEndpoints] = []
+    endpoints: list[SimulatedEndpoints] = []
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        return await ends[0].handle(request)
+        return await endpoints[0].handle(request)
 
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     app.router.add_route("*", "/{any:.*}", handle)
@@ -171,9 +170,11 @@ async def serve_endpoints(
         site = web.TCPSite(runner, host, port)
         await site.start()
         shown = f"[{host}]" if ":" in host else host
-        ends.append(SimulatedEndpoints(base or f"http://{shown}:{_port(runner.addresses)}", hub))
-        yield ends[0]
-        ends[0].release()
+        endpoints.append(
+            SimulatedEndpoints(base or f"http://{shown}:{_port(runner.addresses)}", hub)
+        )
+        yield endpoints[0]
+        endpoints[0].release()
     finally:
         await runner.cleanup()
 

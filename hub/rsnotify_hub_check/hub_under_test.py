@@ -1,4 +1,4 @@
-"""The hub under test on the bench: what is asked of it, and what is waited for."""
+"""The hub under test: the requests to it, and the waiting for its requests."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from rsnotify_hub_check.settings import CheckSettings, PublishMethod
 
 _FORM = "application/x-www-form-urlencoded"
 _MAX_REASON_BYTES = 300
-#: How soon is published again what was not delivered, in seconds; the waits grow.
+#: The delay before publishing again if nothing was delivered, in seconds; it grows.
 _FIRST_PAUSE = 0.05
-#: What a ping names the topic by: hubs know one name or the other.
+#: The parameters of a ping that name the topic: hubs know one or the other.
 _NAMES = {
     PublishMethod.PING: ("hub.url", "hub.topic"),
     PublishMethod.URL: ("hub.url",),
@@ -33,61 +33,61 @@ _NAMES = {
 
 
 class HubResponse(Struct, frozen=True):
-    """What the hub answered."""
+    """A response of the hub."""
 
     status: int
     content_type: str
     text: str
 
     def __str__(self) -> str:
-        """Return it for a message."""
+        """Return it for an error message."""
         text = self.text.strip()[:_MAX_REASON_BYTES]
         return f"{self.status} {text!r}" if text else str(self.status)
 
 
 def html(words: str) -> bytes:
-    """Write a page."""
+    """Return a page with these words."""
     return f"<!doctype html>\n<title>A topic</title>\n<p>{words}</p>\n".encode()
 
 
 class HubUnderTest:
-    """One check's place of work.
+    """The hub, with the topics and callbacks for checks.
 
     Args:
-        settings: How to ask, and how long to wait.
-        ends: Serves topics and callbacks.
+        settings: How to publish, and how long to wait.
+        endpoints: The server of topics and callbacks.
         session: An HTTP client.
 
     Attributes:
-        settings: How to ask, and how long to wait.
-        ends: Serves topics and callbacks.
+        settings: How to publish, and how long to wait.
+        endpoints: The server of topics and callbacks.
     """
 
     def __init__(
-        self, settings: CheckSettings, ends: SimulatedEndpoints, session: aiohttp.ClientSession
+        self, settings: CheckSettings, endpoints: SimulatedEndpoints, session: aiohttp.ClientSession
     ) -> None:
         self.settings = settings
-        self.ends = ends
+        self.endpoints = endpoints
         self._session = session
 
     def topic(
         self, content_type: str = "text/html", write: Callable[[str], bytes] = html
     ) -> SimulatedTopic:
-        """Begin to serve a topic."""
-        return self.ends.topic(content_type, write)
+        """Add a topic (`SimulatedEndpoints.topic`)."""
+        return self.endpoints.topic(content_type, write)
 
     def callback(
         self, query: str = "", path: str = "", *, beside: SimulatedCallback | None = None
     ) -> SimulatedCallback:
-        """Begin to serve a callback (`SimulatedEndpoints.callback`)."""
-        return self.ends.callback(query, path, beside=beside)
+        """Add a callback (`SimulatedEndpoints.callback`)."""
+        return self.endpoints.callback(query, path, beside=beside)
 
-    async def reach(self) -> None:
-        """See whether there is a hub at all, and whether it can be told of updates.
+    async def check_reachable(self) -> None:
+        """Check that the hub answers, and accepts publications.
 
         Raises:
-            Broken: Nothing answers, it sends subscribers elsewhere (WebSub §5.1.2), or it does
-                not let us publish.
+            RequirementBroken: It does not answer, redirects to another hub (WebSub §5.1.2), or
+                does not accept publications.
         """
         response = await self.post([])
         expect(response.status not in (307, 308), "it redirects to another hub; check that one")
@@ -95,7 +95,7 @@ class HubUnderTest:
         try:
             await self.publish(topic)
         except RequirementBroken as refused:
-            # Some hubs accept updates of a topic only once somebody has subscribed to it.
+            # Some hubs accept updates only of topics with a subscriber.
             await self._publish_to_a_subscriber(topic, refused)
 
     async def _publish_to_a_subscriber(
@@ -132,105 +132,111 @@ class HubUnderTest:
                 getattr(error, "strerror", None) or type(error).__name__
             ) from None
 
-    async def ask(
+    async def request(
         self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> HubResponse:
-        """Ask to subscribe or unsubscribe.
+        """Request a subscription or its end.
 
         Args:
             mode: `subscribe` or `unsubscribe`.
-            topic: What for.
-            callback: Whose.
-            fields: More parameters, without the `hub.` before their names.
+            topic: The topic.
+            callback: The callback.
+            fields: More parameters, without the prefix `hub.` of their names.
         """
         form = {"mode": mode, "topic": topic.url, "callback": callback.url, **fields}
         return await self.post([("hub." + name, value) for name, value in form.items()])
 
-    async def intend(
+    async def request_and_verify(
         self, mode: str, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> ReceivedVerification:
-        """Ask as `ask` does, and wait until the hub has asked back.
+        """Send a request as `request` does, and wait for its verification.
 
         Raises:
-            Broken: The hub does not accept it, or does not verify it.
+            RequirementBroken: The hub does not accept it, or does not verify it.
         """
         before = len(callback.verifications)
-        response = await self.ask(mode, topic, callback, **fields)
+        response = await self.request(mode, topic, callback, **fields)
         expect(response.status == 202, f"the hub answers {response}, not 202")
-        return await self.verification(callback, before)
+        return await self.wait_for_verification(callback, before)
 
     async def subscribe(
         self, topic: SimulatedTopic, callback: SimulatedCallback, **fields: str
     ) -> ReceivedVerification:
-        """Subscribe, up to the callback's answer."""
-        return await self.intend("subscribe", topic, callback, **fields)
+        """Request a subscription, and wait for its verification."""
+        return await self.request_and_verify("subscribe", topic, callback, **fields)
 
-    async def leave(self) -> None:
-        """End all subscriptions, so that the hub has no more of them than before."""
-        self.ends.release()
-        for callback, topic in self.ends.subscribed():
+    async def subscribed(self, **fields: str) -> tuple[SimulatedTopic, SimulatedCallback]:
+        """Subscribe a new callback to a new topic, and return both."""
+        topic, callback = self.topic(), self.callback()
+        await self.subscribe(topic, callback, **fields)
+        return topic, callback
+
+    async def unsubscribe_all(self) -> None:
+        """End all subscriptions, so that none of them remains at the hub."""
+        self.endpoints.release()
+        for callback, topic in self.endpoints.subscribed():
             callback.reply, callback.drops = echo, False
             form = {"mode": "unsubscribe", "topic": topic, "callback": callback.url}
             with suppress(RequirementBroken):
                 await self.post([("hub." + name, value) for name, value in form.items()])
-        await self.ends.until(lambda: not self.ends.subscribed(), self.settings.patience)
+        await self.endpoints.until(lambda: not self.endpoints.subscribed(), self.settings.patience)
 
-    async def verification(
+    async def wait_for_verification(
         self, callback: SimulatedCallback, number: int = 0
     ) -> ReceivedVerification:
         """Wait for a GET of a callback.
 
         Raises:
-            Broken: None came.
+            RequirementBroken: None came.
         """
         seen = callback.verifications
-        came = await self.ends.until(lambda: len(seen) > number, self.settings.patience)
+        came = await self.endpoints.until(lambda: len(seen) > number, self.settings.patience)
         expect(came, "the hub does not GET the callback to verify the intent")
         return seen[number]
 
-    async def publish(self, topic: SimulatedTopic, *, way: PublishMethod | None = None) -> bytes:
-        """Change a topic, and tell the hub.
+    async def publish(self, topic: SimulatedTopic, *, method: PublishMethod | None = None) -> bytes:
+        """Change a topic, and notify the hub.
 
         Raises:
-            Broken: The hub does not accept that.
+            RequirementBroken: The hub does not accept that.
         """
         body = topic.change()
-        await self.tell(topic, way=way)
+        await self.notify(topic, method=method)
         return body
 
-    async def tell(self, topic: SimulatedTopic, *, way: PublishMethod | None = None) -> None:
-        """Tell the hub that a topic has changed."""
+    async def notify(self, topic: SimulatedTopic, *, method: PublishMethod | None = None) -> None:
+        """Notify the hub that a topic has changed."""
         headers = {"Content-Type": _FORM}
         if self.settings.token is not None:
             headers["Authorization"] = f"Bearer {self.settings.token}"
-        way = way or self.settings.way
-        if way is PublishMethod.CONTENT:
-            headers |= {"Content-Type": topic.content_type, "Link": self.ends.links(topic)}
+        method = method or self.settings.publish_method
+        if method is PublishMethod.CONTENT:
+            headers |= {"Content-Type": topic.content_type, "Link": self.endpoints.links(topic)}
             body = topic.versions[-1]
         else:
-            form = {"hub.mode": "publish", **dict.fromkeys(_NAMES[way], topic.url)}
+            form = {"hub.mode": "publish", **dict.fromkeys(_NAMES[method], topic.url)}
             body = urlencode(form).encode()
-        response = await self._post(self.settings.publish or self.settings.hub, body, headers)
-        expect(200 <= response.status < 300, f"publishing is answered {response}")
+        response = await self._post(self.settings.publish_url or self.settings.hub, body, headers)
+        expect(200 <= response.status < 300, f"the hub answers a publication with {response}")
 
-    async def delivered(
+    async def expect_delivery(
         self,
         topic: SimulatedTopic,
         callback: SimulatedCallback,
         wanted: Callable[[ReceivedDelivery], bool] = lambda delivery: True,
         *,
-        way: PublishMethod | None = None,
+        method: PublishMethod | None = None,
     ) -> ReceivedDelivery:
-        """Publish until a callback is sent what was published, which it may not be at once.
+        """Publish until a callback receives a new version, which may not be the first one.
 
         Args:
-            topic: What to publish on.
-            callback: Whose delivery is waited for.
-            wanted: Tells the delivery that is waited for from others.
-            way: How the hub is told; by default as the settings say.
+            topic: The topic to publish on.
+            callback: The callback.
+            wanted: Returns whether a delivery is the expected one.
+            method: How to publish; by default as in the settings.
 
         Raises:
-            Broken: No such delivery came.
+            RequirementBroken: No such delivery came.
         """
         before, versions = len(callback.deliveries), len(topic.versions)
         loop = asyncio.get_running_loop()
@@ -245,10 +251,10 @@ class HubUnderTest:
         pause, refused = _FIRST_PAUSE, None
         while not fresh() and loop.time() < end:
             try:
-                await self.publish(topic, way=way)
-            except RequirementBroken as error:  # it may not have taken note of the subscription yet
+                await self.publish(topic, method=method)
+            except RequirementBroken as error:  # the hub may not know the subscription yet
                 refused = error
-            await self.ends.until(lambda: bool(fresh()), min(pause, self.settings.settle))
+            await self.endpoints.until(lambda: bool(fresh()), min(pause, self.settings.settle))
             pause *= 2
         if not fresh():
             if refused is not None:
@@ -256,26 +262,26 @@ class HubUnderTest:
             raise RequirementBroken(_missed(callback.deliveries[before:], topic))
         return fresh()[0]
 
-    async def quieted(self, topic: SimulatedTopic, callback: SimulatedCallback) -> None:
-        """Wait until nothing that `delivered` published is under way to a callback any more."""
-        await self.ends.until(
+    async def wait_until_idle(self, topic: SimulatedTopic, callback: SimulatedCallback) -> None:
+        """Wait until the last version that `expect_delivery` published is delivered."""
+        await self.endpoints.until(
             lambda: callback.deliveries[-1].body == topic.versions[-1], self.settings.settle
         )
 
-    async def ended(
+    async def expect_ended(
         self, topic: SimulatedTopic, callback: SimulatedCallback, otherwise: str
     ) -> None:
-        """Expect that a callback is delivered to no more, or will not be in a moment.
+        """Expect that deliveries to a callback end, at once or after `settle` seconds.
 
         Raises:
-            Broken: It still is.
+            RequirementBroken: They do not.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + self.settings.settle
         while True:
             before = len(callback.deliveries)
-            await self.witnessed(topic)
-            came = await self.ends.until(
+            await self.publish_to_witness(topic)
+            came = await self.endpoints.until(
                 lambda before=before: len(callback.deliveries) > before,  # type: ignore[misc]
                 self.settings.quiet,
             )
@@ -283,24 +289,24 @@ class HubUnderTest:
                 return
             expect(loop.time() < end, otherwise)
 
-    async def witnessed(self, topic: SimulatedTopic) -> None:
-        """Publish until somebody else was sent it, so that nothing is left under way."""
+    async def publish_to_witness(self, topic: SimulatedTopic) -> None:
+        """Publish until another subscriber receives it, so that earlier deliveries are done."""
         witness = self.callback()
         await self.subscribe(topic, witness)
-        await self.delivered(topic, witness)
+        await self.expect_delivery(topic, witness)
 
-    async def nothing(self, came: Callable[[], bool], otherwise: str) -> None:
-        """Expect that something does not come.
+    async def expect_nothing(self, came: Callable[[], bool], otherwise: str) -> None:
+        """Expect that a condition stays false for `quiet` seconds.
 
         Raises:
-            Broken: It came.
+            RequirementBroken: It became true.
         """
-        expect(not await self.ends.until(came, self.settings.quiet), otherwise)
+        expect(not await self.endpoints.until(came, self.settings.quiet), otherwise)
 
 
 def _missed(deliveries: Sequence[ReceivedDelivery], topic: SimulatedTopic) -> str:
     if not deliveries:
-        return "what was published is not delivered"
+        return "the new version is not delivered"
     if deliveries[-1].body not in topic.versions:
         return "the body of the delivery is not the content of the topic"
-    return "no such delivery comes"
+    return "the expected delivery does not come"

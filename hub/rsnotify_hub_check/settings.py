@@ -1,4 +1,4 @@
-"""How a hub under test is asked, and how long is waited for it."""
+"""The settings of a check: how to publish, and how long to wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class PublishMethod(StrEnum):
-    """How a publisher tells the hub of a change, which WebSub leaves to the two of them (§6)."""
+    """How a publisher notifies the hub, which WebSub leaves open (§6)."""
 
     PING = "ping"
     URL = "url"
@@ -17,26 +17,26 @@ class PublishMethod(StrEnum):
 
 
 class CheckSettings(Struct, frozen=True, kw_only=True):
-    """How the hub is asked, and how long is waited for it.
+    """How to publish to the hub, and how long to wait for it.
 
     Args:
-        hub: Its URL.
-        publish: Where it is told of changes; by default at its URL.
-        way: How: by a form with `hub.url` or `hub.topic` or both, or by the content itself.
-        token: A bearer token for publishing, if the hub asks for one.
-        patience: The seconds in which it must do what it does at once.
-        quiet: The seconds without anything that count as nothing.
-        settle: The seconds it may take over what was just verified.
-        retry: The seconds in which it tries a failed delivery again.
-        unserved: A topic for which it denies subscriptions, if there is one.
+        hub: The hub's URL.
+        publish_url: Where to publish; by default at the hub's URL.
+        publish_method: By a form with `hub.url` or `hub.topic` or both, or the content itself.
+        token: A bearer token for publishing, if the hub requires one.
+        patience: Seconds in which the hub must do what it does at once.
+        quiet: Seconds without any request that prove that there will be none.
+        settle: Seconds that the hub may need to process a verification.
+        retry: Seconds in which it repeats a failed delivery.
+        denied_topic: A topic for which it denies subscriptions, if there is one.
     """
 
     hub: str
-    publish: str | None = None
-    way: PublishMethod = PublishMethod.PING
+    publish_url: str | None = None
+    publish_method: PublishMethod = PublishMethod.PING
     token: str | None = None
     patience: float = 10.0
     quiet: float = 2.0
     settle: float = 1.0
     retry: float = 60.0
-    unserved: str | None = None
+    denied_topic: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import SettingPath as FilePath
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
 import msgspec

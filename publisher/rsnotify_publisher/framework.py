@@ -71,13 +71,13 @@ def framework_channel(topic: str, urls: Sequence[str]) -> FrameworkChannel | Non
         urls: Every URL of the hubs of the Source.
     """
     usable = filter(allows_second_channel, urls)
-    hubs = tuple(parse_broker(url).at(topic) if is_broker_url(url) else url for url in usable)
+    hubs = tuple(parse_broker(url).url_for(topic) if is_broker_url(url) else url for url in usable)
     return FrameworkChannel(topic, hubs) if hubs else None
 
 
 def allows_second_channel(url: str) -> bool:
     """Return whether a hub can have a second channel: not if a broker's URL names the topic."""
-    return not is_broker_url(url) or parse_broker(url).name.endswith("/")
+    return not is_broker_url(url) or parse_broker(url).topic_or_prefix.endswith("/")
 
 
 def framework_hubs(hubs: Iterable[Hub]) -> tuple[Hub, ...]:

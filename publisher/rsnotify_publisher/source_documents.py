@@ -99,7 +99,7 @@ class SourceDocuments:
         self.base_url = base_url
         self.topic = self.uri(CHANNEL)
         self.hubs = tuple(
-            parse_broker(hub).at(self.topic) if is_broker_url(hub) else hub for hub in hubs
+            parse_broker(hub).url_for(self.topic) if is_broker_url(hub) else hub for hub in hubs
         )
         #: The channel for notices of documents; None if there is none.
         self.framework = (

@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from rsnotify.format.coverage import Change, ChangeKey
+from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
+from rsnotify.format.frontier import ChangeKey
 from rsnotify.format.model import Resource
 from rsnotify.sync.list_fingerprint import ListFingerprint
 

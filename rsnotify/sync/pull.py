@@ -21,11 +21,11 @@ from rsnotify.errors import RsnotifyError, WrongDocument
 from rsnotify.format.coverage import (
     EARLIEST,
     Coverage,
-    Frontier,
     change_list_coverage,
     package_coverage,
 )
 from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer

@@ -1,4 +1,4 @@
-"""The rules on the document as a whole: its elements, its head and its times."""
+"""The rules on the whole document: its elements, its head and its times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
         "the root must be urlset or sitemapindex in the namespace "
         "http://www.sitemaps.org/schemas/sitemap/0.9; rename it, or correct its namespace",
     ),
-    # What the document says of itself.
+    # Its kind.
     should(
         "plain-sitemap",
         "core §6.1",
@@ -47,7 +47,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     should(
         "capabilitylist-index",
         "core §9",
-        "a Source should have no Capability List Index; write one Capability List a set",
+        "a Source should have no Capability List Index; write one Capability List per set",
     ),
     # Elements and attributes.
     must(
@@ -58,10 +58,10 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     must(
         "element-misplaced",
         "core §7",
-        "this element does not belong here, and what it tells is lost; a urlset has url, "
+        "this element does not belong here, and its content is lost; a urlset has url, "
         "a sitemapindex has sitemap, and neither is nested",
     ),
-    must("element-repeated", "core §7", "this element may stand once; keep one of them"),
+    must("element-repeated", "core §7", "this element may occur once; keep one of them"),
     must(
         "attribute-unknown",
         "core §7",
@@ -106,7 +106,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     must(
         "document-at-not-allowed",
         "core Appendix A",
-        "this kind of document tells of an interval: from and until; remove at and completed",
+        "this kind of document covers an interval: from and until; remove at and completed",
     ),
     must(
         "document-from-not-allowed",
@@ -136,7 +136,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     should(
         "completed-without-at",
         "core §7",
-        "completed without at says nothing; add when the snapshot began",
+        "completed without at means nothing; add when the snapshot began",
     ),
     must(
         "until-before-from",
@@ -162,8 +162,8 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     should(
         "entry-interval-overlap",
         "core §12.2",
-        "the interval begins before the one before it ends, so that changes are told twice; "
-        "from should be the until before it",
+        "the interval begins before the previous one ends, so that changes are listed twice; "
+        "from should be the until of the previous one",
     ),
     must(
         "datetime-outside", "core 1.1 §7", "datetime must be within from and until of the document"
@@ -180,11 +180,11 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
         "in version 1.0 two changes of one resource should not have one datetime; use fractions "
         "of a second",
     ),
-    # What is said of the set.
+    # The audit attributes.
     must(
         "audit-incomplete",
         "audit",
-        "what a document says of the set needs count, hash and digest; give all three, or none",
+        "the audit of a set needs count, hash and digest; give all three, or none",
     ),
     must(
         "audit-value",
@@ -195,7 +195,7 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     must(
         "audit-until-missing",
         "audit",
-        "what a document says of the set holds as of its until; add that",
+        "the audit of a set is as of the document's until; add until",
     ),
     # The document as a whole.
     must(
@@ -217,7 +217,8 @@ DOCUMENT_RULES: tuple[Rule, ...] = (
     must(
         "capability-not-offered",
         "core §9",
-        "a Capability List offers the documents of one set, and this kind of document is none",
+        "a Capability List offers the documents of one set; this kind of document is not one of "
+        "them",
     ),
     must(
         "description-capability",

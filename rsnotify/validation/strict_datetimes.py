@@ -1,7 +1,7 @@
-"""W3C Datetimes as a validator reads them: strictly, and as exact as they are written.
+"""W3C Datetimes as the validator reads them: strictly, and with their written precision.
 
-`2013-01-02` is a whole day. Two datetimes are compared only as far as they are written, so
-that a Source of coarse datetimes is not told of a disorder that nobody can see.
+`2013-01-02` is a whole day. Two datetimes are compared only up to their precision, so that coarse
+datetimes are not reported as out of order.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FORM = re.compile(
     re.ASCII,
 )
 _RECOMMENDED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", re.ASCII)
-#: How long what is written lasts, by which of the groups of the form there are.
-_LASTS = {
+#: The duration of the unit that is written, by the number of groups of the form plus one.
+_DURATIONS = {
     1: timedelta(days=365),
     2: timedelta(days=28),
     3: timedelta(days=1),
@@ -36,30 +36,30 @@ class StrictDatetime(Struct, frozen=True):
     last: Instant
 
     def is_before(self, other: StrictDatetime) -> bool:
-        """Tell whether it is certainly earlier."""
+        """Return whether it is certainly earlier."""
         return self.last < other.first
 
 
 def read_strict_datetime(text: str | None) -> StrictDatetime | None:
-    """Read a W3C Datetime; None if it is none."""
+    """Read a W3C Datetime; None if it is malformed."""
     match = _FORM.fullmatch(text.strip()) if text is not None else None
     if match is None or text is None:
         return None
     try:
         first = parse_datetime(text)
-        return StrictDatetime(first, first + _lasting(match) - MICROSECOND)
+        return StrictDatetime(first, first + _duration(match) - MICROSECOND)
     except (ValueError, OverflowError):
         return None
 
 
-def _lasting(match: re.Match[str]) -> timedelta:
+def _duration(match: re.Match[str]) -> timedelta:
     fraction = match.group(5)
     if fraction:
         return max(MICROSECOND, timedelta(seconds=10.0 ** -(len(fraction) - 1)))
     written = sum(group is not None for group in match.groups()[:4])
-    return _LASTS[written + 1]
+    return _DURATIONS[written + 1]
 
 
 def is_recommended(text: str) -> bool:
-    """Tell whether it is written in the form that core §7 recommends."""
+    """Return whether a text has the form that core §7 recommends."""
     return _RECOMMENDED.fullmatch(text.strip()) is not None

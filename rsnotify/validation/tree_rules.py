@@ -1,4 +1,4 @@
-"""The rules on what documents say of each other, and on packages."""
+"""The rules on references between documents, and on packages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ TREE_RULES: tuple[Rule, ...] = (  # Between documents.
     must(
         "tree-unreachable",
         "core §6.2",
-        "the document that an entry names cannot be had; serve it, or remove the entry",
+        "the document that an entry names cannot be fetched; serve it, or remove the entry",
     ),
-    should("tree-not-followed", "core §6.2", "the document that an entry names was not looked at"),
+    should("tree-not-followed", "core §6.2", "the document that an entry names was not checked"),
     must(
         "tree-up",
         "core §6.2",
@@ -19,7 +19,7 @@ TREE_RULES: tuple[Rule, ...] = (  # Between documents.
     must(
         "tree-capability",
         "core §6.1",
-        "the document is of another kind than the one that names it says; correct one of the two",
+        "the document is not of the kind stated where it is listed; correct one of the two",
     ),
     must("tree-index", "core §6.2", "the link index must lead to an index that lists the document"),
     should(
@@ -35,7 +35,7 @@ TREE_RULES: tuple[Rule, ...] = (  # Between documents.
     must(
         "tree-times",
         "core §7",
-        "at, completed, from or until of the entry differ from what the document itself says",
+        "at, completed, from or until of the entry differ from those of the document itself",
     ),
     must(
         "tree-until-missing", "core §12.2", "the list is closed, so that its entry must have until"
@@ -57,7 +57,7 @@ TREE_RULES: tuple[Rule, ...] = (  # Between documents.
     should(
         "package-format",
         "core §11.1",
-        "the package is no ZIP file that can be read; only those who agreed on its format can",
+        "the package is not a readable ZIP file; only programs that know its format can read it",
     ),
     must(
         "package-unsafe",
@@ -82,6 +82,6 @@ TREE_RULES: tuple[Rule, ...] = (  # Between documents.
     must(
         "package-content",
         "core §7",
-        "the content does not have the hash or length that is told of it",
+        "the content does not have the stated hash or length",
     ),
 )

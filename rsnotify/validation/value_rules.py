@@ -65,8 +65,8 @@ VALUE_RULES: tuple[Rule, ...] = (  # Values.
     should(
         "rel-unregistered",
         "core §7",
-        "rel must be a registered relation type or a URI, and the registry as known here lacks "
-        "it; use a URI",
+        "rel must be a registered relation type or a URI, and the registry known here does not "
+        "have it; use a URI",
     ),
     must("pri-range", "core §7", "pri must be a whole number from 1 to 999999"),
     should(
@@ -102,7 +102,7 @@ VALUE_RULES: tuple[Rule, ...] = (  # Values.
     must(
         "memento-lastmod-missing",
         "core §14.6",
-        "version 1.0 asks for lastmod beside memento, timegate and timemap; add it",
+        "version 1.0 requires lastmod beside memento, timegate and timemap; add it",
     ),
     should(
         "timegate-attributes",

@@ -1,4 +1,4 @@
-"""What single values may be: the syntax of attributes and texts (core §7)."""
+"""The syntax of attributes and texts (core §7), and the registered link relation types."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.validation.relations import REGISTERED
 from rsnotify.validation.strict_datetimes import is_recommended, read_strict_datetime
 
-#: Longer URIs are no loc of a Sitemap (https://www.sitemaps.org/protocol.html).
+#: The greatest length of a loc (https://www.sitemaps.org/protocol.html).
 _LONGEST_LOC = 2_047
 _SHOWN = 80
 
@@ -24,6 +23,29 @@ _RELATION = re.compile(r"[a-z][a-z0-9.-]*")
 _HASH = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*):([0-9A-Fa-f]+)")
 #: Hexadecimal digits of a digest, by the names of the IANA registry of hash functions.
 _DIGITS = {"md5": 32, "sha-1": 40, "sha-224": 56, "sha-256": 64, "sha-384": 96, "sha-512": 128}
+
+_RELATIONS = """
+    about acl alternate amphtml api-catalog appendix apple-touch-icon apple-touch-startup-image
+    archives author blocked-by bookmark c2pa-manifest canonical chapter cite-as collection
+    compression-dictionary contents convertedfrom copyright create-form current deprecation
+    describedby describes disclosure dns-prefetch duplicate edit edit-form edit-media enclosure
+    external first geofeed glossary help hosts hub ice-server icon index intervalafter
+    intervalbefore intervalcontains intervaldisjoint intervalduring intervalequals
+    intervalfinishedby intervalfinishes intervalin intervalmeets intervalmetby
+    intervaloverlappedby intervaloverlaps intervalstartedby intervalstarts item last
+    latest-version license linkset lrdd manifest mask-icon me media-feed memento micropub
+    modulepreload monitor monitor-group next next-archive nofollow noopener noreferrer opener
+    openid2.local_provider openid2.provider original p3pv1 payment pingback preconnect
+    predecessor-version prefetch preload prerender prev prev-archive preview previous
+    privacy-policy profile publication rdap-active rdap-bottom rdap-down rdap-top rdap-up
+    related replies restconf ruleinput search section self service service-desc service-doc
+    service-meta sip-trunking-capability sponsored start status stylesheet subsection
+    successor-version sunset tag terms-of-service timegate timemap type ugc up version-history
+    via webmention working-copy working-copy-of
+"""
+#: The IANA Link Relation Type Registry as of 2025. Later types are missing here, so an unknown
+#: type gives a warning and not an error.
+REGISTERED = frozenset(_RELATIONS.split())
 
 RuleIds = tuple[str, ...]
 
@@ -88,7 +110,7 @@ def _like(form: re.Pattern[str], rule: str) -> Callable[[str], RuleIds]:
     return lambda text: () if form.fullmatch(text) else (rule,)
 
 
-#: What each attribute or text is checked by; it returns the rules that are broken.
+#: The check of each attribute or text, which returns the broken rules.
 _CHECKS: dict[str, Callable[[str], RuleIds]] = {
     **dict.fromkeys(
         ("at", "completed", "from", "until", "datetime", "modified", "lastmod"), _datetime
@@ -108,17 +130,17 @@ _CHECKS: dict[str, Callable[[str], RuleIds]] = {
 
 
 def broken_by(name: str, value: str) -> RuleIds:
-    """Return the rules on the syntax of a value that it breaks.
+    """Return the syntax rules that a value breaks.
 
     Args:
         name: The attribute, or the element whose text it is.
-        value: The text, without white space around it.
+        value: The text, without surrounding white space.
     """
     check = _CHECKS.get(name)
     return () if check is None else check(value)
 
 
 def shown(name: str, value: str) -> str:
-    """Show a value in a message, however long it is."""
+    """Return a value for a message, shortened if it is long."""
     text = value if len(value) <= _SHOWN else value[: _SHOWN - 1] + "…"
     return f"{name} is {text!r}"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable
+from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
@@ -219,7 +219,7 @@ class Following:
         for uri, reason in self._state.doubts.items():
             count = len(self._state.doubts) - 1
             more = f" and {count} more" if count else ""
-            return f"{shown(uri)}{more}: {reason}"
+            return f"{without_credentials(uri)}{more}: {reason}"
         return None
 
     def _error(self) -> str | None:

@@ -336,7 +336,9 @@ class Subscriber:
     ) -> None:
         if self._via in NAMES and not self._ways.to_changes(identity.offer):
             wanted = NAMES[self._via]
-            raise ConfigurationError(f"{shown(self._url)} offers no hub that speaks {wanted}")
+            raise ConfigurationError(
+                f"{without_credentials(self._url)} offers no hub that speaks {wanted}"
+            )
         self._following = self._followed = Following(
             identity,
             state,

@@ -52,5 +52,5 @@ class Outer(Struct):
         (["on", "deeper"], None),
     ],
 )
-def test_it_is_said_from_the_type(path: SettingPath, said: str | None) -> None:
+def test_the_allowed_values_are_described_by_type(path: SettingPath, said: str | None) -> None:
     assert describe_allowed(Outer, path) == said

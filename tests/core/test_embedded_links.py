@@ -47,7 +47,7 @@ def test_links_are_found_in_the_head_of_a_page(text: str, links: list[tuple[str,
         '<url><loc>a</loc><rs:ln rel="hub" href="https://evil.example/"/></url></urlset>',
     ],
 )
-def test_links_of_the_whole_are_found_in_a_feed_and_not_those_of_entries(text: str) -> None:
+def test_only_links_of_the_feed_itself_are_found_and_not_those_of_entries(text: str) -> None:
     assert xml_links(text.encode()) == BOTH
 
 
@@ -70,5 +70,5 @@ def test_nothing_is_found_in_a_feed_with_a_doctype(text: str) -> None:
 
 
 @given(st.text(alphabet='<>/="&;! \nabdehiklnru-[]\x00', max_size=200))
-def test_any_text_can_be_looked_into(text: str) -> None:
+def test_links_can_be_searched_in_any_text(text: str) -> None:
     assert all(target for _, target in html_links(text) + xml_links(text.encode()))

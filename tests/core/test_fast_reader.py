@@ -111,12 +111,12 @@ def test_nothing_is_kept_back_at_the_end(last: str) -> None:
         ('<rs:md length="-1"/>', "entry 2: rs:md/@length: "),
     ],
 )
-def test_an_error_tells_the_entry_and_the_attribute(entry: str, place: str) -> None:
+def test_an_error_names_the_entry_and_the_attribute(entry: str, place: str) -> None:
     with pytest.raises(InvalidDocument, match=place):
         read_document(f"{DECLARATION}{ROOT}{PLAIN}<url><loc>a</loc>{entry}</url></urlset>".encode())
 
 
-def test_an_error_tells_the_line_in_the_whole_document() -> None:
+def test_an_error_has_the_line_in_the_whole_document() -> None:
     body = PLAIN * 5 + "<url><loc>http://e.example/a</wrong></url>"
     with pytest.raises(MalformedDocument, match="line 7,"):
         read_document(f"{DECLARATION}{ROOT}{body}</urlset>".encode())

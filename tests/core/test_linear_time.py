@@ -58,7 +58,7 @@ SIZES = (1, 7, 1_000, 65_536)
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_reading_takes_time_in_proportion(shape: str, size: int) -> None:
+def test_reading_takes_linear_time(shape: str, size: int) -> None:
     before, repeated, after = SHAPES[shape]
 
     def read(length: int) -> None:
@@ -71,7 +71,7 @@ def test_reading_takes_time_in_proportion(shape: str, size: int) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_validating_takes_time_in_proportion(shape: str, size: int) -> None:
+def test_validating_takes_linear_time(shape: str, size: int) -> None:
     before, repeated, after = SHAPES[shape]
 
     def read(length: int) -> None:

@@ -32,7 +32,7 @@ def mirror(name: str, pri: int | None = None) -> Link:
 
 
 def uris(what: WantedRepresentation) -> list[str]:
-    return [place.uri for place in what.places]
+    return [place.uri for place in what.sources]
 
 
 def test_without_links_there_is_loc() -> None:
@@ -48,7 +48,7 @@ def test_mirrors_with_a_priority_come_before_loc_and_the_others_after_it() -> No
     assert what.home.uri == LOC
 
 
-def test_mirrors_of_one_priority_are_asked_in_any_order() -> None:
+def test_mirrors_of_equal_priority_are_tried_in_random_order() -> None:
     links = (mirror("a", 1), mirror("b", 1), mirror("c", 2), mirror("d"), mirror("e"))
     seen = {
         tuple(
@@ -60,7 +60,7 @@ def test_mirrors_of_one_priority_are_asked_in_any_order() -> None:
     assert seen == {tuple(f"{first}cs{last}") for first in ("ab", "ba") for last in ("de", "ed")}
 
 
-def test_a_mirror_is_not_asked_for_what_cannot_be_checked() -> None:
+def test_a_mirror_is_not_used_without_a_hash() -> None:
     assert uris(wanted_representation(change(mirror("first", 1), length=5))) == [LOC]
 
 
@@ -95,7 +95,7 @@ def test_the_first_type_that_is_offered_is_chosen(
     assert uris(what) == [chosen.href if chosen else LOC]
 
 
-def test_an_alternate_is_checked_by_its_own_hash_and_not_had_by_the_ways_of_loc() -> None:
+def test_an_alternate_has_its_own_hash_and_not_the_sources_of_loc() -> None:
     links = (TURTLE, mirror("first", 1), Link(Rel.DUPLICATE, "data:,x"), Link(Rel.PATCH, "p"))
     what = wanted_representation(
         change(*links, hash=HASH, length=5, path="/a", package="http://p"), ["text/turtle"]
@@ -124,17 +124,17 @@ MEMENTO = Link(Rel.MEMENTO, "http://source.example/2026/a")
 GATE = Link(Rel.TIMEGATE, "http://source.example/gate/a")
 
 
-def test_versions_are_of_no_account_unless_the_exact_one_is_asked_for() -> None:
+def test_versions_are_ignored_unless_the_exact_one_is_requested() -> None:
     assert uris(wanted_representation(change(MEMENTO, GATE, hash=HASH))) == [LOC]
 
 
 def test_the_exact_version_comes_from_memento_then_timegate_then_loc() -> None:
     what = wanted_representation(change(MEMENTO, GATE, hash=HASH, lastmod=AT), exact=True)
     assert uris(what) == [MEMENTO.href, GATE.href, LOC]
-    assert [place.moment for place in what.places] == [None, AT, None]
+    assert [place.moment for place in what.sources] == [None, AT, None]
 
 
-def test_loc_is_no_exact_version_where_nothing_can_tell() -> None:
+def test_loc_is_not_used_for_an_exact_version_without_a_hash() -> None:
     assert uris(wanted_representation(change(MEMENTO), exact=True)) == [MEMENTO.href]
     assert uris(wanted_representation(change(), exact=True)) == [LOC]
 
@@ -147,4 +147,4 @@ def test_a_patch_is_had_like_anything_else() -> None:
     packed = wanted_link_target(Link(Rel.PATCH, "http://source.example/p", path="/p"), "http://p")
     assert (packed.package, packed.entry.path) == ("http://p", "/p")
     inline = wanted_link_target(Link(Rel.PATCH, "data:,x", length=1))
-    assert (inline.inline, inline.places) == (("data:,x",), ())
+    assert (inline.inline, inline.sources) == (("data:,x",), ())

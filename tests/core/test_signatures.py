@@ -17,7 +17,9 @@ def test_the_signature_is_the_hmac_of_the_body() -> None:
 
 
 @given(st.text(max_size=60), st.binary(max_size=200), st.sampled_from(METHODS))
-def test_what_is_signed_is_known_by_its_method(secret: str, body: bytes, method: str) -> None:
+def test_a_valid_signature_is_recognised_with_its_method(
+    secret: str, body: bytes, method: str
+) -> None:
     header = signature(secret, body, method)
     assert verify_signature(header, secret, body) == method
     assert verify_signature(f" {header.upper()} ", secret, body) == method
@@ -34,7 +36,7 @@ def test_anything_else_signs_nothing(header: str) -> None:
     "header",
     ["", "sha256", "sha256=", "=", "md5=900150983cd24fb0d6963f7d28e17f72", "sha256=\u0660"],
 )
-def test_what_has_no_known_method_signs_nothing(header: str) -> None:
+def test_a_signature_with_an_unknown_method_is_invalid(header: str) -> None:
     assert verify_signature(header, "secret", b"body") is None
 
 

@@ -1,4 +1,4 @@
-"""The push link of the demo, in front of an echo."""
+"""The push link of the demo, in front of an echo server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PATIENCE = 120
 
 
 class Pair:
-    """A link, and how many have come through to its far end."""
+    """A link, and how many connections have reached its far end."""
 
     def __init__(self) -> None:
         self.link: PushLink
@@ -46,7 +46,7 @@ async def pair() -> AsyncIterator[Pair]:
             yield pair
 
 
-async def test_it_carries_both_ways_and_counts(pair: Pair) -> None:
+async def test_it_forwards_in_both_directions_and_counts_bytes(pair: Pair) -> None:
     reader, writer = await pair.connect()
     for text in (b"one", b"two" * 100_000):
         writer.write(text)
@@ -55,7 +55,7 @@ async def test_it_carries_both_ways_and_counts(pair: Pair) -> None:
     writer.close()
 
 
-async def test_cutting_it_breaks_what_is_connected(pair: Pair) -> None:
+async def test_cutting_it_aborts_open_connections(pair: Pair) -> None:
     reader, writer = await pair.connect()
     writer.write(b"x")
     await reader.readexactly(1)
@@ -64,7 +64,7 @@ async def test_cutting_it_breaks_what_is_connected(pair: Pair) -> None:
     writer.close()
 
 
-async def test_what_connects_meanwhile_gets_through_once_it_is_whole(pair: Pair) -> None:
+async def test_a_connection_to_a_cut_link_is_forwarded_once_it_is_restored(pair: Pair) -> None:
     pair.link.cut()
     reader, writer = await pair.connect()
     writer.write(b"early")
@@ -74,13 +74,13 @@ async def test_what_connects_meanwhile_gets_through_once_it_is_whole(pair: Pair)
     writer.close()
 
 
-async def test_who_gave_up_meanwhile_never_gets_through(pair: Pair) -> None:
+async def test_a_client_that_gave_up_is_never_forwarded(pair: Pair) -> None:
     pair.link.cut()
     for _ in range(3):
         reader, writer = await pair.connect()
         writer.write(b"lost")
         writer.write_eof()
-        assert await reader.read() == b""  # the link has let go of it
+        assert await reader.read() == b""  # the link has closed it
         writer.close()
     pair.link.restore()
     reader, writer = await pair.connect()
@@ -90,7 +90,7 @@ async def test_who_gave_up_meanwhile_never_gets_through(pair: Pair) -> None:
     writer.close()
 
 
-async def test_a_hub_that_is_not_there_ends_the_connection(pair: Pair) -> None:
+async def test_the_link_closes_connections_if_there_is_no_hub(pair: Pair) -> None:
     async with open_link("http://127.0.0.1:1/") as (_, url):
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
         assert await reader.read() == b""

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from resync.change_list import ChangeList
 
-from rsnotify.format.coverage import Frontier, change_list_coverage
+from rsnotify.format.coverage import change_list_coverage
 from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.frontier import Frontier
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 from rsnotify.format.vocabulary import Rel

@@ -16,7 +16,7 @@ CHANNEL = "https://source.example/data/channel.xml"
 DIGEST = sha256(CHANNEL.encode()).hexdigest()[:32]
 
 
-def test_the_name_of_a_channel_is_what_the_protocol_says() -> None:
+def test_the_topic_of_a_channel_is_as_in_the_protocol() -> None:
     assert channel_topic(CHANNEL) == "rsnotify/54d306916666ab3e3c34bfb25387c3de"
     assert channel_topic(CHANNEL) == f"rsnotify/{DIGEST}"
 
@@ -39,7 +39,7 @@ def test_the_name_of_any_channel_is_a_plain_topic(channel: str) -> None:
         ("wss+mqtt://broker/?path=/ws", 443, True, "/ws"),
     ],
 )
-def test_the_scheme_says_how_a_broker_is_reached(
+def test_the_scheme_determines_the_connection_to_a_broker(
     url: str, port: int, tls: bool, path: str | None
 ) -> None:
     broker = parse_broker(url)
@@ -58,7 +58,7 @@ def test_the_scheme_says_how_a_broker_is_reached(
         ("/with%20space", "with space"),
     ],
 )
-def test_the_path_says_which_topic_is_meant(path: str, topic: str) -> None:
+def test_the_path_determines_the_topic(path: str, topic: str) -> None:
     assert parse_broker(f"mqtts://broker{path}").topic(CHANNEL) == topic
 
 
@@ -66,13 +66,13 @@ def test_the_path_says_which_topic_is_meant(path: str, topic: str) -> None:
 @pytest.mark.parametrize("root", ["mqtt://broker:1", "wss+mqtt://[::1]"])
 def test_a_url_with_the_topic_in_it_leads_to_the_same(root: str, path: str) -> None:
     broker = parse_broker(root + path)
-    named = parse_broker(broker.at(CHANNEL))
+    named = parse_broker(broker.url_for(CHANNEL))
     assert named.topic("any other channel") == broker.topic(CHANNEL)
     assert (named.host, named.port, named.path) == (broker.host, broker.port, broker.path)
 
 
 def test_the_path_of_a_websocket_stays_in_a_url_with_the_topic() -> None:
-    url = parse_broker("ws+mqtt://broker?path=/ws").at(CHANNEL)
+    url = parse_broker("ws+mqtt://broker?path=/ws").url_for(CHANNEL)
     assert url == f"ws+mqtt://broker/rsnotify/{DIGEST}?path=/ws"
     assert parse_broker(url).path == "/ws"
 
@@ -96,7 +96,7 @@ def test_the_path_of_a_websocket_stays_in_a_url_with_the_topic() -> None:
         "mqtt://broker/" + "x" * 70_000,
     ],
 )
-def test_what_is_no_broker_is_refused(url: str) -> None:
+def test_a_malformed_broker_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match="broker"):
         parse_broker(url)
 
@@ -135,7 +135,7 @@ def test_packets_pass_however_they_are_cut(lengths: list[int], step: int) -> Non
 
 
 @given(st.lists(st.integers(0, 100), max_size=5), st.integers(101, 300_000))
-def test_a_packet_that_is_too_long_is_told_by_its_head(lengths: list[int], long: int) -> None:
+def test_a_packet_that_is_too_long_is_refused_at_its_header(lengths: list[int], long: int) -> None:
     framing = PacketLengths(100)
     framing.feed(b"".join(packet(length) for length in lengths))
     with pytest.raises(PacketTooLong):

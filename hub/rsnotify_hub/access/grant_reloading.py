@@ -49,5 +49,5 @@ class GrantReloader:
         # Removing the last token must not open the hub to everybody.
         anonymous = self._gate.grants.anonymous
         self._gate.grants = grants_of(configuration, anonymous=anonymous)
-        self._watch.look_at(self._source.files(configuration))
+        self._watch.watch(self._source.files(configuration))
         log.info("the grants were reloaded")

@@ -18,8 +18,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import RsnotifyError
-from rsnotify.format.coverage import Change, change_key, notification_coverage
+from rsnotify.format.coverage import Change, notification_coverage
 from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.frontier import change_key
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Rel
 from rsnotify_hub.log.fragments import Fragment, read_stored

@@ -69,5 +69,5 @@ def row(state: LogState, changes: str, broker: Broker | None) -> TopicRow:
         size=state.size,
         whole=state.whole,
         changes=None if state.whole else changes,
-        mqtt=None if broker is None else broker.at(state.topic),
+        mqtt=None if broker is None else broker.url_for(state.topic),
     )

@@ -131,7 +131,7 @@ def check_mqtt(mqtt: MqttConfig) -> None:
         return
     for name, broker in (("mqtt_url", mqtt.url), ("mqtt_public_url", mqtt.public_url or mqtt.url)):
         try:
-            prefix = parse_broker(broker).name
+            prefix = parse_broker(broker).topic_or_prefix
         except ConfigurationError as error:
             raise WrongSetting((name,), str(error)) from None
         if not prefix.endswith("/"):

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.format.coverage import ChangeKey, change_key, notification_coverage
+from rsnotify.format.coverage import notification_coverage
 from rsnotify.format.datetimes import MICROSECOND, Instant
+from rsnotify.format.frontier import ChangeKey, change_key
 from rsnotify_hub.log.fragments import Fragment, covers, heartbeat_interval, read_stored
 from rsnotify_hub.log.store import LogEntry, LogState, Store
 

@@ -144,7 +144,7 @@ class BacklogSender:
     def _name(self, selection: TopicSelection) -> str:
         part = None
         if selection.select:
-            part = self._broker.part(selection.topic, selection.select)
+            part = self._broker.filtered_topic(selection.topic, selection.select)
         return part or self._broker.topic(selection.topic)
 
     async def end(self, selection: TopicSelection) -> None:

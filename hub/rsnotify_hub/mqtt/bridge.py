@@ -70,7 +70,7 @@ class MqttBridge:
         self._broker = parse_broker(config.url)
         self._config = config
         self._statistics = statistics
-        self._cursors = BrokerCursors(store, f"{self._broker.url}/{self._broker.name}")
+        self._cursors = BrokerCursors(store, f"{self._broker.url}/{self._broker.topic_or_prefix}")
         self._max_selections = max_selections
         self._retry = Retry(retry_seconds, _MAX_RETRY_SECONDS)
         self._random = Random()
@@ -96,7 +96,7 @@ class MqttBridge:
         """
         await self._cursors.load(topics)
         requested = RequestedSelections(
-            self._broker.name, topics, self._cursors, self._max_selections
+            self._broker.topic_or_prefix, topics, self._cursors, self._max_selections
         )
         self._task = asyncio.create_task(self._run(topics, requested, intake))
 
@@ -152,8 +152,8 @@ class MqttBridge:
             if config.channels
             else CLEAN_START,
             version=config.version,
-            take=arrived.put_nowait,
-            by_hand=True,
+            on_message=arrived.put_nowait,
+            manual_ack=True,
         ) as connection:
             url, version = self._broker.url, connection.version
             log.info("connected to the MQTT broker %s, in MQTT %s", url, version)
@@ -169,7 +169,7 @@ class MqttBridge:
             )
             messages = MqttInbox(
                 config.channels,
-                inbox_prefix(self._broker.name),
+                inbox_prefix(self._broker.topic_or_prefix),
                 topics,
                 intake,
                 self._statistics,

@@ -135,7 +135,7 @@ class MqttInbox:
         if self._requested.is_request(message):
             self._wake(self._requested.add(message))
             return None
-        if message.id is None:
+        if message.packet_id is None:
             raise Refusal(Code.BAD_REQUEST, "it was sent with QoS 0: send it with QoS 1")
         channel = self._channel(message)
         limit = self._intake.max_bytes

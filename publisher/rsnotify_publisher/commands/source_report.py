@@ -11,6 +11,7 @@ from typing import Protocol
 
 import typer
 
+from rsnotify.errors import without_credentials
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import printable
 from rsnotify_publisher.folder.status import MOST_COUNTED, HubStatus, SourceStatus, StatusReader
@@ -40,7 +41,7 @@ def hub_line(hub: HubStatus) -> str:
     else:
         when = f"since {hub.through:%Y-%m-%dT%H:%M:%SZ}" if hub.reached_before else "yet"
         state = f"not reached {when}" + (f", lacks {waiting}" if hub.waiting else "")
-    return printable(f"hub {shown(hub.uri)}: {state}")
+    return printable(f"hub {without_credentials(hub.uri)}: {state}")
 
 
 class SourceReport(Protocol):

@@ -1,13 +1,13 @@
-"""Where fragments are at a broker: the URLs of brokers, and the names of channels.
+"""The URLs of brokers, and the MQTT topics of channels.
 
-A broker is named by a URL. Its scheme says how to reach it, and its path which MQTT topic is meant:
+The scheme of a broker's URL says how to connect to it, and the path which MQTT topic is meant:
 
     mqtts://broker.example                   rsnotify/<digest of the channel>
     mqtts://broker.example/deep/down/        deep/down/<digest of the channel>
-    mqtts://broker.example/any/name          any/name, whatever the channel
+    mqtts://broker.example/any/name          any/name, for every channel
 
-The digest is the first 32 hex digits of the SHA-256 of the channel's URI. So a name has nothing
-that MQTT would take for a wildcard, and is as long for any URI.
+The digest is the first 32 hex digits of the SHA-256 of the channel's URI. So a topic name never
+contains a wildcard of MQTT, and has the same length for every URI.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from msgspec import Struct
 from rsnotify.errors import ConfigurationError
 from rsnotify.selection.push_selection import PushSelection
 
-#: What the names of channels begin with, unless a broker's URL says otherwise.
+#: The prefix of topic names, unless a broker's URL has another.
 DEFAULT_PREFIX = "rsnotify/"
 
 _WEBSOCKET_PATH = "/mqtt"
 _DIGITS = 32
 #: A topic name is a string of MQTT, whose length has two bytes (MQTT 5 §1.5.4).
-_LONGEST = 65_535
+_MAX_BYTES = 65_535
 
 
 class _Scheme(Struct, frozen=True):
@@ -45,15 +45,15 @@ SCHEMES = tuple(_SCHEMES)
 
 
 class Broker(Struct, frozen=True):
-    """A broker, and where in its topics fragments are.
+    """A broker, and the MQTT topics of fragments at it.
 
     Args:
-        url: How it is named in messages and documents, without a path that names a topic.
+        url: Its URL in messages and documents, without a path that names a topic.
         host: Its host.
         port: Its port.
         tls: Whether the connection is encrypted.
-        path: The path of the HTTP request where MQTT goes over a WebSocket, else None.
-        name: An MQTT topic; one that ends in `/` is a prefix of the names of channels.
+        path: The path of the HTTP request where MQTT runs over a WebSocket, else None.
+        topic_or_prefix: The MQTT topic of every channel, or a prefix of topics, ending in `/`.
     """
 
     url: str
@@ -61,56 +61,58 @@ class Broker(Struct, frozen=True):
     port: int
     tls: bool
     path: str | None
-    name: str
+    topic_or_prefix: str
 
     def topic(self, channel: str) -> str:
         """Return the MQTT topic of a channel."""
-        return channel_topic(channel, self.name) if self.name.endswith("/") else self.name
+        name = self.topic_or_prefix
+        return channel_topic(channel, name) if name.endswith("/") else name
 
-    def part(self, channel: str, select: PushSelection) -> str | None:
-        """Return the MQTT topic of what a selection leaves of a channel; None where is none.
+    def filtered_topic(self, channel: str, select: PushSelection) -> str | None:
+        """Return the MQTT topic of a selection of a channel; None if the broker's URL allows none.
 
         Args:
             channel: The URI of the channel.
             select: The selection, in its canonical form.
         """
-        return self.name + select.digest(channel) if self.name.endswith("/") else None
+        name = self.topic_or_prefix
+        return name + select.digest(channel) if name.endswith("/") else None
 
-    def at(self, channel: str) -> str:
-        """Return the URL with the MQTT topic of a channel in it, which needs no rule to be read."""
+    def url_for(self, channel: str) -> str:
+        """Return a URL with the complete MQTT topic of a channel, for clients without the rule."""
         query = "" if self.path in (None, _WEBSOCKET_PATH) else f"?path={quote(self.path or '')}"
         return f"{self.url}/{quote(self.topic(channel))}{query}"
 
 
 def inbox_prefix(prefix: str) -> str:
-    """Return what the names of channels begin with where Sources publish for a hub.
+    """Return the prefix of the topics to which Sources publish for a hub.
 
     Args:
-        prefix: What they begin with where the hub publishes.
+        prefix: The prefix of the topics to which the hub publishes.
     """
     return prefix.removesuffix("/") + "-in/"
 
 
 def request_prefix(prefix: str) -> str:
-    """Return what the names of channels begin with where a hub is asked for a part of them.
+    """Return the prefix of the topics to which Destinations send selection requests.
 
     Args:
-        prefix: What they begin with where the hub publishes.
+        prefix: The prefix of the topics to which the hub publishes.
     """
     return prefix.removesuffix("/") + "-ask/"
 
 
 def is_broker_url(url: str) -> bool:
-    """Tell whether the scheme of a URL is that of a broker."""
+    """Return whether a URL has the scheme of a broker."""
     return url.partition(":")[0].lower() in _SCHEMES
 
 
 def channel_topic(channel: str, prefix: str = DEFAULT_PREFIX) -> str:
-    """Return the name of a channel at a broker.
+    """Return the MQTT topic of a channel.
 
     Args:
         channel: The URI of the channel.
-        prefix: What all names begin with.
+        prefix: The prefix of the topics of all channels.
     """
     return prefix + sha256(channel.encode()).hexdigest()[:_DIGITS]
 
@@ -119,7 +121,7 @@ def parse_broker(url: str) -> Broker:
     """Read the URL of a broker.
 
     Raises:
-        ConfigurationError: It is none; the message does not show a password.
+        ConfigurationError: It is not the URL of a broker. The message contains no password.
     """
     try:
         parts = urlsplit(url)
@@ -139,7 +141,7 @@ def parse_broker(url: str) -> Broker:
         port=port or scheme.port,
         tls=scheme.tls,
         path=path,
-        name=_name(parts.path),
+        topic_or_prefix=_topic_or_prefix(parts.path),
     )
 
 
@@ -152,11 +154,11 @@ def _websocket_path(query: str) -> str:
     return given[0][1]
 
 
-def _name(path: str) -> str:
-    """Read the topic that a path names (MQTT 5 §4.7)."""
+def _topic_or_prefix(path: str) -> str:
+    """Read and check the topic that a path names (MQTT 5 §4.7)."""
     name = unquote(path.removeprefix("/")) or DEFAULT_PREFIX
     if any(char in "+#" or not char.isprintable() for char in name) or name.startswith("$"):
         raise ConfigurationError("a broker's URL names a topic with +, #, $ or a control character")
-    if len(name.encode(errors="replace")) > _LONGEST - _DIGITS:
+    if len(name.encode(errors="replace")) > _MAX_BYTES - _DIGITS:
         raise ConfigurationError("a broker's URL names a topic that is too long for MQTT")
     return name

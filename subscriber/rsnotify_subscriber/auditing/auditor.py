@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from rsnotify.errors import ConfigurationError, FetchError, NotFound
+from rsnotify.errors import ConfigurationError, FetchError, NotFound, without_credentials
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
@@ -137,7 +137,7 @@ async def _identified(
     now = await same_set(offers, known, await offers.find())
     if now is None:
         raise ConfigurationError(
-            f"{folder} is a copy of {shown(known.url)}, and {shown(url)} is another set of "
+            f"{folder} is a copy of {without_credentials(known.url)}, and {without_credentials(url)} is another set of "
             "resources; name the Source that was followed, or the folder of its copy, or, to "
             "compare the files anyway, an empty folder with --state"
         )

@@ -128,7 +128,7 @@ class Reloading:
         while True:
             await self._until_due()
             await self._take_up()
-            self._looking.look_at(self._keeper.configuration.files)
+            self._looking.watch(self._keeper.configuration.files)
 
     async def _until_due(self) -> None:
         due = [

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from rsnotify.errors import ConfigurationError, WrongOption
+from rsnotify.errors import ConfigurationError, WrongOption, without_credentials
 from rsnotify.runtime.config.line_numbers import line_of
 from rsnotify.runtime.config.wrong_setting import WrongSetting, wrong_setting_from
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
@@ -76,7 +76,7 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
     number = int(rest[0])
     own = sources[number] if sources else {}
     name = own.get("name") or own.get("url")
-    return f"[[source]] {shown(name) if isinstance(name, str) else number + 1}"
+    return f"[[source]] {without_credentials(name) if isinstance(name, str) else number + 1}"
 
 
 def parse(

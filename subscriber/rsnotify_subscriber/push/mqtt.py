@@ -134,7 +134,7 @@ class MqttTransport:
             session=session,
             version=self._options.version,
             dial=self._dial,
-            take=arriving.take,
+            on_message=arriving.take,
         ) as connection:
             subscribing = asyncio.create_task(self._subscribe(connection, arriving, listener))
             lost = asyncio.create_task(connection.lost())
@@ -155,7 +155,7 @@ class MqttTransport:
     def _part(self) -> str | None:
         if not self._select or self._broker.url in self._unasked:
             return None
-        return self._broker.part(self._topic, self._select)
+        return self._broker.filtered_topic(self._topic, self._select)
 
     async def _subscribe(
         self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
@@ -195,7 +195,7 @@ class MqttTransport:
 
     async def _ask(self, connection: BrokerConnection, arriving: _Arriving) -> None:
         ask = SelectionRequest(self._topic, self._select)
-        name = channel_topic(self._topic, request_prefix(self._broker.name))
+        name = channel_topic(self._topic, request_prefix(self._broker.topic_or_prefix))
         arriving.asked()
         await connection.publish(
             name, ask.encode(), content_type=CONTENT_TYPE, channel=self._topic, retain=False

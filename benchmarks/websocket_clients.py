@@ -1,7 +1,7 @@
-"""Many WebSocket clients in a process of their own, that cost their server as little as can be.
+"""Many WebSocket clients in a separate process, with the least possible cost for the server.
 
-`listeners.py HOST PORT PATH COUNT [FIRST]` opens COUNT connections, sends the text FIRST on each
-and prints `ready` once every one is open (and, with FIRST, has answered). Then for each line on
+`websocket_clients.py HOST PORT PATH COUNT [FIRST]` opens COUNT connections, sends the text FIRST
+on each and prints `ready` once all are open (and, with FIRST, have answered). Then for each line on
 its standard input, a number, it reads that many bytes of frames from all of them together, and
 prints `done`.
 """
@@ -83,7 +83,7 @@ def receive_frame(connection: socket.socket) -> bytes:
 
 
 def receive(connection: socket.socket, buffer: bytearray) -> int:
-    """Read what has come, answer pings, and return the bytes of all other frames."""
+    """Process received frames, answer pings, and return the bytes of all other frames."""
     size = connection.recv_into(buffer)
     if not size:
         raise ConnectionError("the server has gone")
@@ -108,8 +108,8 @@ def main(host: str, port: int, path: str, count: int, first: str = "") -> None:
     for line in sys.stdin:
         expected = int(line)
         while got < expected:
-            # Nobody waits in the kernel to be woken by each write, as nobody does on the machine
-            # of a server whose clients are elsewhere.
+            # The server's writes should not wake this process, since clients of a real server are
+            # on other machines.
             time.sleep(_TICK)
             for key, _ in selector.select(0):
                 assert isinstance(key.fileobj, socket.socket)

@@ -1,6 +1,6 @@
-"""Many small Sources on one port, for `fleet.py`; they live in memory and push to a hub.
+"""Many small Sources on one port for `fleet.py`, in memory; they push to a hub.
 
-    python sets.py PORT HUB COUNT
+    python small_sources.py PORT HUB COUNT
 
 Each has a Resource List, a Change List and a channel. `POST /change` changes a resource in each.
 """
@@ -27,8 +27,8 @@ class SmallSet:
     """A set of resources.
 
     Args:
-        base: The URI below which it is.
-        hub: Where it pushes to, and where that is listened to.
+        base: The base of its URIs.
+        hub: The hub for publishing and for subscribers.
     """
 
     def __init__(self, base: str, hub: str) -> None:
@@ -57,7 +57,7 @@ class SmallSet:
         )
 
     def answer(self, name: str) -> bytes | None:
-        """Return what is at a name, if something is."""
+        """Return the content with a name; None if there is none."""
         match name:
             case "capabilitylist.xml":
                 return self._written(Capability.CAPABILITY_LIST, self._offered())
@@ -70,11 +70,11 @@ class SmallSet:
         return self._contents.get(name)
 
     def _offered(self) -> tuple[Resource, ...]:
-        ways = (Link(Rel.HUB, self._hub.replace("http", "ws", 1) + "ws"),)
+        hubs = (Link(Rel.HUB, self._hub.replace("http", "ws", 1) + "ws"),)
         return (
             Resource(self._base + "resourcelist.xml", capability=Capability.RESOURCE_LIST),
             Resource(self._base + "changelist.xml", capability=Capability.CHANGE_LIST),
-            Resource(self.channel, capability=Capability.CHANGE_NOTIFICATION, links=ways),
+            Resource(self.channel, capability=Capability.CHANGE_NOTIFICATION, links=hubs),
         )
 
     @property
@@ -91,16 +91,16 @@ class SmallSet:
 
 def application(sets: dict[str, SmallSet], hub: str) -> web.Application:
     async def answer(request: web.Request) -> web.Response:
-        one = sets.get(request.match_info["set"])
-        body = one.answer(request.match_info["name"]) if one is not None else None
+        found = sets.get(request.match_info["set"])
+        body = found.answer(request.match_info["name"]) if found is not None else None
         return web.Response(status=404) if body is None else web.Response(body=body)
 
     async def change(request: web.Request) -> web.Response:
         async with aiohttp.ClientSession() as session:
-            for one in sets.values():
-                links = format_links([(Rel.SELF, one.channel), (Rel.HUB, hub)])
+            for each in sets.values():
+                links = format_links([(Rel.SELF, each.channel), (Rel.HUB, hub)])
                 headers = {"Content-Type": "application/xml", "Link": links}
-                await session.post(hub + "websub", data=one.change(), headers=headers)
+                await session.post(hub + "websub", data=each.change(), headers=headers)
         return web.Response()
 
     app = web.Application()

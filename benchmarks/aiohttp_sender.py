@@ -1,8 +1,8 @@
-"""Signed POSTs to many callbacks with aiohttp's client, and nothing else.
+"""A bare sender of signed POSTs to many callbacks, with aiohttp's client.
 
-`posts.py PORT` reads bodies in hex, one a line, from its standard input, and POSTs each to
-all callbacks that the process at that port (`receivers.py`) has. What fails is tried again as the
-hub does it.
+`aiohttp_sender.py PORT` reads bodies in hex, one per line, from its standard input, and POSTs each
+to all callbacks of the process at that port (`callback_server.py`). It retries failed requests as
+the hub does.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from random import Random
 
 import aiohttp
 import uvloop
+from callback_server import callbacks, secret_of
 from fanout import TOPIC
-from receivers import callbacks, secret_of
 
 from rsnotify.sync.retry import Retry
 from rsnotify_hub.config.configuration import HubConfiguration
@@ -24,8 +24,8 @@ _DEFAULTS = HubConfiguration()
 _RETRY = Retry(_DEFAULTS.retry_seconds, _DEFAULTS.max_retry_seconds)
 
 
-class Poster:
-    """POSTs to one callback, only the newest body if it lags."""
+class AiohttpCallback:
+    """POSTs to one callback; if that lags behind, only the newest body."""
 
     def __init__(self, client: aiohttp.ClientSession, url: str, secret: bytes) -> None:
         self._client = client
@@ -35,14 +35,14 @@ class Poster:
         self._task: asyncio.Task[None] | None = None
 
     def post(self, body: bytes) -> None:
-        """Send, unless that is under way or waits for its time."""
+        """Send a body, at once or after the request in progress or its retry delay."""
         self._body = body
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
 
     async def _work(self) -> None:
         failures, sent = 0, b""
-        while sent != self._body:  # another may have come meanwhile
+        while sent != self._body:  # another may have been posted meanwhile
             body = self._body
             if await self._succeeds(body):
                 failures, sent = 0, body
@@ -72,10 +72,12 @@ async def main(port: int) -> None:
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(total=_DEFAULTS.callback_seconds),
     ) as client:
-        posters = [Poster(client, url, secret_of(url).encode()) for url in callbacks(port)]
+        destinations = [
+            AiohttpCallback(client, url, secret_of(url).encode()) for url in callbacks(port)
+        ]
         while line := await loop.run_in_executor(None, sys.stdin.readline):
-            for poster in posters:
-                poster.post(bytes.fromhex(line))
+            for callback in destinations:
+                callback.post(bytes.fromhex(line))
 
 
 if __name__ == "__main__":

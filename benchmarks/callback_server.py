@@ -1,8 +1,8 @@
-"""Many WebSub callbacks in a process of their own, that cost the hub as little as can be.
+"""Many WebSub callbacks in a separate process, with the least possible cost for the hub.
 
-`receivers.py` listens on a free port of every loopback address, and prints it. Each callback has
-an address of its own. Then for each line on its standard input, a number, it prints `done` once
-so many requests were answered by sound callbacks (or, of GETs, by any).
+`callback_server.py` listens on a free port of every loopback address, and prints the port. Each
+callback has its own address. Then for each line on its standard input, a number, it prints `done`
+once working callbacks have answered so many requests (or any callbacks, for GETs).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from urllib.parse import parse_qs, urlsplit
 
-#: How many callbacks there are, and how many of them are sound.
+#: How many callbacks there are, and how many of them work.
 COUNT = 500
 SOUND = COUNT - COUNT // 10
 
@@ -43,11 +43,11 @@ def callbacks(port: int) -> list[str]:
 
 
 def secret_of(callback: str) -> str:
-    """Return what the deliveries to a callback are signed with."""
+    """Return the secret for deliveries to a callback."""
     return "the secret of " + callback
 
 
-class Connection:
+class CallbackClient:
     """One connection of a client, which sends one request after another."""
 
     @property
@@ -59,7 +59,7 @@ class Connection:
         self._got = b""
 
     def receive(self) -> int:
-        """Take what has come, and return how many requests of note were answered."""
+        """Process received data, and return how many relevant requests were answered."""
         try:
             data = self._socket.recv(65536)
         except ConnectionError:
@@ -96,7 +96,7 @@ class Connection:
 
 
 def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
-    """Take all connections that wait."""
+    """Accept all pending connections."""
     while True:
         try:
             own, _ = listener.accept()
@@ -104,7 +104,7 @@ def accept(listener: socket.socket, selector: selectors.BaseSelector) -> None:
             return
         own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         own.setblocking(False)
-        selector.register(own, selectors.EVENT_READ, Connection(own))
+        selector.register(own, selectors.EVENT_READ, CallbackClient(own))
 
 
 def main() -> None:
@@ -116,7 +116,7 @@ def main() -> None:
     selector.register(sys.stdin, selectors.EVENT_READ)
     answered, expected = 0, None
     while True:
-        time.sleep(_TICK)  # nobody is woken by each request, as in `listeners`
+        time.sleep(_TICK)  # so that requests do not wake this process, as in `websocket_clients`
         for key, _ in selector.select(0):
             if key.fileobj is sys.stdin:
                 if not (line := sys.stdin.readline()):
