@@ -202,3 +202,9 @@ def test_so_is_a_wrong_broker_for_a_single_source(tmp_path: Path) -> None:
         assert str(ended.exception).startswith(f"the environment variable {variable}: ")
         ended = CliRunner().invoke(application(), [*arguments, f"--{name}", value])
         assert str(ended.exception).startswith(f"--{name}: ")
+
+
+def test_a_misspelt_command_is_answered_by_those_that_are_like_it() -> None:
+    result = CliRunner().invoke(application(), ["hbu"])
+    assert result.exit_code == 2
+    assert "No such command 'hbu'. Did you mean 'hub'?" in result.output
