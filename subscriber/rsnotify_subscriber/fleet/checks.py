@@ -8,7 +8,7 @@ from pathlib import Path
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify_subscriber.fleet.configuration import Source
 from rsnotify_subscriber.mirror import default_state
-from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.via import Via
 
 _EXCLUSIVE = (
     ("dest", "handler"),
