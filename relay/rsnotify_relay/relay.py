@@ -22,7 +22,7 @@ from rsnotify_subscriber.events import Behind, Event
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.state import DestinationState
 
 _log = logging.getLogger("rsnotify.relay")
 _LOOK_EVERY = 0.2
@@ -149,7 +149,7 @@ class Relay:
 
     def _begin(self) -> None:
         """Make what is held ready to be served, before the Source is reached."""
-        with closing(State(self._state)) as state:
+        with closing(DestinationState(self._state)) as state:
             self._mirror.check(self._state)
             identity = state.identity()
             if identity is not None:

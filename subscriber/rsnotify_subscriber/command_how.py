@@ -54,8 +54,8 @@ from rsnotify_subscriber.command_options import (
     ViaOption,
     credentials_of,
 )
-from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.via import Via
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.push.mqtt import Brokered

@@ -16,8 +16,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.cli.listening import listen
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
-from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.via import Via
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.push.websub.callbacks import Callbacks

@@ -15,7 +15,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.offer import Offer
 from rsnotify.sync.actions import DocumentKind
 from rsnotify.sync.follower import Follower
-from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.via import Via
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -79,7 +79,7 @@ class BaselineComplete(Struct, frozen=True, tag=True):
     """All differences are known. They need not be applied yet."""
 
 
-class Level(Struct, frozen=True, tag=True):
+class LevelReached(Struct, frozen=True, tag="Level"):
     """Nothing is known to be missing.
 
     Args:
@@ -132,7 +132,7 @@ Event = (
     | Pulling
     | BaselineBegun
     | BaselineComplete
-    | Level
+    | LevelReached
     | Behind
     | Audited
     | OfferChanged
@@ -161,10 +161,10 @@ class Announcer:
 
 
 #: Tells nobody.
-NOBODY = Announcer(None)
+SILENT = Announcer(None)
 
 
-class Watch:
+class EventWatch:
     """Tells of what follows from how a follower stands now, and how it stood before.
 
     What is on its way is not behind: changes that are applied within `LATE` are told by nothing.
@@ -210,7 +210,7 @@ class Watch:
     def _tell_level(self, follower: Follower) -> None:
         if self._level is not True:
             self._level = True
-            self._announce(Level(_through(follower)))
+            self._announce(LevelReached(_through(follower)))
 
     def _tell_behind(self, follower: Follower, known: Instant | None, doubt: str) -> None:
         """Tell that it is behind, unless it only has what came meanwhile still to apply."""

@@ -69,7 +69,7 @@ class Status(Struct, frozen=True):
     error: str | None = None
 
 
-class Tally:
+class StatusCounters:
     """Counts what is applied, and how old it was."""
 
     def __init__(self) -> None:

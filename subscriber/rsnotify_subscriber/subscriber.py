@@ -24,7 +24,6 @@ from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.bringing.bringer import Wishes
 from rsnotify_subscriber.descriptions import Descriptions
 from rsnotify_subscriber.discovery import Offers
-from rsnotify_subscriber.disk import is_disk_fault
 from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.credentials import (
@@ -34,20 +33,27 @@ from rsnotify_subscriber.fetching.credentials import (
 )
 from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.following import Following
+from rsnotify_subscriber.handlers import (
+    Handler,
+    PreparedHandler,
+    Received,
+    TransactionalHandler,
+    as_handler,
+)
 from rsnotify_subscriber.identifying import Identifying
 from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.patching import Patch
-from rsnotify_subscriber.presence import Placed, Watch, check_held, check_there
-from rsnotify_subscriber.push.choosing import NAMES, Via
+from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
 from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.received import Handler, Prepared, Received, Within, as_handler
-from rsnotify_subscriber.sharing import Shared
-from rsnotify_subscriber.state import Identity, State, opened
 from rsnotify_subscriber.status import Status
-from rsnotify_subscriber.storing.database import Place
+from rsnotify_subscriber.storage.database import StateLocation
+from rsnotify_subscriber.storage.disk_faults import is_disk_fault
+from rsnotify_subscriber.storage.state import DestinationState, Identity, opened
+from rsnotify_subscriber.sync.following import Following
+from rsnotify_subscriber.sync.presence import LocatedHandler, PresenceCheck, check_held, check_there
+from rsnotify_subscriber.via import NAMES, Via
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -101,9 +107,9 @@ class Subscriber:
     def __init__(
         self,
         url: str,
-        handler: Handler | Within | Callable[[Received], Awaitable[None]],
+        handler: Handler | TransactionalHandler | Callable[[Received], Awaitable[None]],
         *,
-        state: str | os.PathLike[str] | Place,
+        state: str | os.PathLike[str] | StateLocation,
         via: Via = Via.AUTO,
         pace: Pace | None = None,
         selection: Selection | None = None,
@@ -119,17 +125,17 @@ class Subscriber:
         mqtt: Brokered = BROKERED,
         hubs: int = 1,
         on_event: Callable[[Event], None] | None = None,
-        shared: Shared | None = None,
+        shared: SubscriberPool | None = None,
     ) -> None:
         require("url", url, str, "the URL of a Source as a str")
-        require("state", state, str | os.PathLike | Place, "the path of a folder")
+        require("state", state, str | os.PathLike | StateLocation, "the path of a folder")
         require("hubs", hubs, int, "a number")
         require("per_host", per_host, int, "a number")
         require("largest", largest, int, "a number of bytes")
         require("callbacks", callbacks, Callbacks | None, "Callbacks")
         require("mqtt", mqtt, Brokered, "a Brokered")
         require("credentials", credentials, Credentials, "Credentials")
-        require("shared", shared, Shared | None, "what Fleet.shared returns")
+        require("shared", shared, SubscriberPool | None, "what Fleet.shared returns")
         require("patches", patches, Mapping | None, "a dict from media types to functions")
         require("prefer", prefer, str | Sequence, "a media type, or a list of media types")
         require_function("on_committed", on_committed)
@@ -275,7 +281,7 @@ class Subscriber:
         """Return what does all that blocks on the disk, one thing after another."""
         return self._shared.worker() if self._shared else ThreadPoolExecutor(1, "rsnotify-state")
 
-    async def _run_with(self, state: State, worker: Executor, *, once: bool) -> None:
+    async def _run_with(self, state: DestinationState, worker: Executor, *, once: bool) -> None:
         incoming = await asyncio.get_running_loop().run_in_executor(worker, state.incoming)
         kept = self._shared.kept if self._shared is not None else None
         fetcher = Fetcher(self._sessions, incoming, self._largest, kept, self._pace.rate)
@@ -294,7 +300,13 @@ class Subscriber:
             self._tell()
 
     async def _identify_and_follow(
-        self, state: State, fetcher: Fetcher, incoming: Path, worker: Executor, *, once: bool
+        self,
+        state: DestinationState,
+        fetcher: Fetcher,
+        incoming: Path,
+        worker: Executor,
+        *,
+        once: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         known = await loop.run_in_executor(worker, state.identity)
@@ -307,7 +319,7 @@ class Subscriber:
         await loop.run_in_executor(worker, check_there, self._handler, state)
         self._prepare(identity, incoming)
         await loop.run_in_executor(worker, check_held, self._handler, state, identity)
-        place = self._handler.place if isinstance(self._handler, Placed) else ""
+        place = self._handler.place if isinstance(self._handler, LocatedHandler) else ""
         identity = msgspec.structs.replace(
             identity, selection=self._selection, prefer=self._wishes.prefer, place=place
         )
@@ -317,14 +329,14 @@ class Subscriber:
         await self._follow(identity, state, fetcher, offers, worker, checked=checked, once=once)
 
     def _prepare(self, identity: Identity, incoming: Path) -> None:
-        if isinstance(self._handler, Prepared):
+        if isinstance(self._handler, PreparedHandler):
             folder = self._place if isinstance(self._place, Path) else incoming
             self._handler.prepare(identity.base, folder)
 
     async def _follow(
         self,
         identity: Identity,
-        state: State,
+        state: DestinationState,
         fetcher: Fetcher,
         offers: Offers,
         worker: Executor,
@@ -354,7 +366,7 @@ class Subscriber:
         )
         if self._stopping.is_set():
             return
-        watch = Watch(self._handler, worker)
+        watch = PresenceCheck(self._handler, worker)
         watching = asyncio.create_task(watch.run(self._following.stop))
         try:
             await self._following.run()

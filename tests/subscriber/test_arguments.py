@@ -21,7 +21,7 @@ from rsnotify_subscriber import (
     WebSubTerms,
     default_state,
 )
-from rsnotify_subscriber.received import as_handler
+from rsnotify_subscriber.handlers import as_handler
 
 SOURCE = "http://source.example/"
 

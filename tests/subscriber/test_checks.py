@@ -20,12 +20,12 @@ from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
 from tests.subscriber.conftest import PATIENCE
 from tests.wild.documents import sha256
@@ -38,7 +38,9 @@ CREATED, UPDATED, DELETED = ChangeType.CREATED, ChangeType.UPDATED, ChangeType.D
 class Copy:
     """A copy to which one change after the other is applied; an `Outcome`."""
 
-    def __init__(self, source: WildSource, state: State, fetcher: Fetcher, worker: Any) -> None:
+    def __init__(
+        self, source: WildSource, state: DestinationState, fetcher: Fetcher, worker: Any
+    ) -> None:
         self.source = source
         self.state = state
         self.handler = Recorder(source.base, Path())
@@ -84,7 +86,7 @@ class Copy:
         assert await self.apply(change(self.source, kind, at, **told, **fields)) is None
         self.handler.calls.clear()
 
-    def held(self) -> Held:
+    def held(self) -> ResourceState:
         held = self.state.find(self.source.uri("a"))
         assert held is not None
         return held
@@ -112,7 +114,7 @@ def change(
 
 @pytest.fixture
 async def copy(source: WildSource, tmp_path: Path) -> AsyncIterator[Copy]:
-    with closing(State(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
+    with closing(DestinationState(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
         async with Sessions(source.url) as sessions:
             copy = Copy(source, state, Fetcher(sessions, state.incoming()), worker)
             yield copy
@@ -188,7 +190,7 @@ async def test_what_contradicts_what_is_held_as_later_is_fetched(
     known = {name: in_microseconds(offset) for name, offset in known.items()}
     hash = sha256(b"1")
     at = in_microseconds(100)
-    copy.state.commit([Held(source.uri("a"), at, UPDATED, hash, 1, **known)], None)
+    copy.state.commit([ResourceState(source.uri("a"), at, UPDATED, hash, 1, **known)], None)
     if "lastmod" in entry:
         entry = {**entry, "lastmod": source.t(entry["lastmod"])}
     kind = entry.pop("kind", UPDATED)

@@ -13,7 +13,7 @@ import pytest
 
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.storing.sqlite import SQLiteDatabase, SQLiteFolder
+from rsnotify_subscriber.storage.sqlite import SQLiteDatabase, SQLiteFolder
 from tests.subscriber.conftest import PACE, PATIENCE
 from tests.subscriber.source import SmallSource
 

@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator

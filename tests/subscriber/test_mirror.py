@@ -13,8 +13,8 @@ from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import FolderMirror, Received
-from rsnotify_subscriber.mirror import Tree
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.mirror import MirrorTree
+from rsnotify_subscriber.storage.state import DestinationState
 
 BASE = "http://example.com/data/"
 
@@ -54,7 +54,7 @@ class Mirrored:
         }
 
     def content(self, name: str) -> bytes:
-        return Tree(self.root, BASE).find(BASE + name).read_bytes()
+        return MirrorTree(self.root, BASE).find(BASE + name).read_bytes()
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_the_entries_of_the_mirror_and_of_its_state_are_flushed(
     FolderMirror(tmp_path / "new" / "mirror").prepare(BASE, tmp_path)
     assert flushed >= {str(tmp_path), str(tmp_path / "new")}
     flushed.clear()
-    State(tmp_path / "states" / "state").close()
+    DestinationState(tmp_path / "states" / "state").close()
     assert flushed >= {str(tmp_path), str(tmp_path / "states")}
 
 
@@ -191,10 +191,10 @@ def test_a_file_system_that_ignores_case_may_be_mounted_at_the_mirror(tmp_path: 
     """As far as can be seen: a name and the same in capitals are one file."""
     root = tmp_path / "mirror"
     root.mkdir()
-    assert Tree(root, BASE).find(BASE + "README") == root / "README"
+    assert MirrorTree(root, BASE).find(BASE + "README") == root / "README"
     (root / "abc").touch()
     (root / "ABC").hardlink_to(root / "abc")
-    place = Tree(root, BASE).find(BASE + "README")
+    place = MirrorTree(root, BASE).find(BASE + "README")
     assert place.name == place.name.lower()
-    assert place != Tree(root, BASE).find(BASE + "readme")
+    assert place != MirrorTree(root, BASE).find(BASE + "readme")
     assert sorted(path.name for path in root.iterdir()) == ["ABC", "abc"]

@@ -16,8 +16,8 @@ from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Action, BeginBaseline, Compare, Sweep
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
 from tests.core.mixed import HISTORIES, WAYS, Mixed, play_both, through
 from tests.core.world import PATIENT, Destination, Source
 
@@ -35,17 +35,17 @@ class Keeper(Destination):
 
     def __init__(self, source: Source, random: Random, folder: Path) -> None:
         self._folder = folder
-        self._state: State | None = None
+        self._state: DestinationState | None = None
         super().__init__(source, random, pace=PATIENT)
 
     @property
-    def state(self) -> State:
+    def state(self) -> DestinationState:
         assert self._state is not None
         return self._state
 
     def restart(self) -> None:
         self.close()
-        self._state = State(self._folder)
+        self._state = DestinationState(self._folder)
         with sqlite3.connect(self._folder / "state.sqlite") as database:
             database.executescript(TABLES)
             self.content = dict(database.execute("SELECT uri, content FROM copy"))
@@ -111,9 +111,9 @@ class Keeper(Destination):
             self.content[change.uri] = content
         self._commit(change, change)
         kind = change.change.value
-        self._keep([Held(change.uri, to_microseconds(change.at), kind, content)])
+        self._keep([ResourceState(change.uri, to_microseconds(change.at), kind, content)])
 
-    def _keep(self, held: list[Held]) -> None:
+    def _keep(self, held: list[ResourceState]) -> None:
         self.state.commit(held, self.progress)
 
     def effects(self) -> Iterator[tuple[str, str, str, str]]:

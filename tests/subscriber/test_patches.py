@@ -19,7 +19,7 @@ from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.storage.resource_state import ResourceState
 from tests.subscriber.conftest import Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256
 
@@ -229,7 +229,7 @@ async def test_a_patch_may_be_in_the_package_of_a_change_dump(
     link = Link(Rel.PATCH, source.base + "patch", type=MERGE_PATCH, path="/changes/patch")
     entry = Resource(source.base + "a", hash=sha256(AFTER), links=(link,))
     change = Change(entry.uri, ChangeType.UPDATED, datetime.now(UTC), entry, "http://p/dump.zip")
-    held = Held(entry.uri, 0, "created", sha256(BEFORE), len(BEFORE))
+    held = ResourceState(entry.uri, 0, "created", sha256(BEFORE), len(BEFORE))
     async with Sessions(source.url) as sessions:
         fetcher = Fetcher(sessions, tmp_path)
         packed = Packed(fetcher, "/changes/patch", PATCH, tmp_path / "held")

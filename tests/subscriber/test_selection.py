@@ -13,7 +13,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.cli.application import application
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import audit
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.state import DestinationState
 from tests.subscriber.conftest import Destination
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import SmallSource, path_of, status
@@ -42,7 +42,7 @@ async def test_only_what_is_selected_is_fetched_and_t_is_that_of_the_whole(
     source.put("maps/b.html", b"b2", type="text/html")
     await destination.catch_up(selection=Selection(only=("maps/",), excluded=("*.html",)))
     assert set(destination.files()) == {"maps/a.ttl"}
-    state = State(destination.folder.with_name("mirror.rsnotify"))
+    state = DestinationState(destination.folder.with_name("mirror.rsnotify"))
     progress = state.progress()
     state.close()
     assert progress is not None

@@ -15,10 +15,10 @@ from rsnotify.format.digest import SetSum
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.state import State
-from rsnotify_subscriber.storing import postgresql
-from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+from rsnotify_subscriber.storage import postgresql
+from rsnotify_subscriber.storage.postgresql import PostgreSQLState
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
 
 SECOND = datetime(2026, 1, 1, tzinfo=UTC)
 PRECISE = SECOND + timedelta(microseconds=7)
@@ -34,16 +34,16 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path | PostgreSQLSt
 
 
 @pytest.fixture
-def state(place: Path | PostgreSQLState) -> Iterator[State]:
-    state = State(place)
+def state(place: Path | PostgreSQLState) -> Iterator[DestinationState]:
+    state = DestinationState(place)
     yield state
     state.close()
 
 
 def held(
     uri: str, at: Instant, change: ChangeType = ChangeType.UPDATED, hash: str | None = None
-) -> Held:
-    return Held(uri, to_microseconds(at), change.value, hash)
+) -> ResourceState:
+    return ResourceState(uri, to_microseconds(at), change.value, hash)
 
 
 def change(at: Instant, kind: ChangeType = ChangeType.UPDATED, hash: str | None = None) -> Change:
@@ -66,7 +66,9 @@ def change(at: Instant, kind: ChangeType = ChangeType.UPDATED, hash: str | None 
         (held("u", PRECISE), Change("u", ChangeType.UPDATED, SECOND, Resource("u")), True),
     ],
 )
-def test_which_changes_need_not_be_applied_again(have: Held, new: Change, covered: bool) -> None:
+def test_which_changes_need_not_be_applied_again(
+    have: ResourceState, new: Change, covered: bool
+) -> None:
     assert have.covers(new) is covered
 
 
@@ -78,12 +80,12 @@ def test_a_deletion_of_the_very_version_held_is_later_whatever_its_datetime(
     hash: str | None, lastmod: Instant, covered: bool
 ) -> None:
     later = to_microseconds(SECOND + timedelta(minutes=1))
-    have = Held("u", later, ChangeType.UPDATED.value, A, 1, to_microseconds(SECOND))
+    have = ResourceState("u", later, ChangeType.UPDATED.value, A, 1, to_microseconds(SECOND))
     entry = Resource("u", change=ChangeType.DELETED, hash=hash, lastmod=lastmod)
     assert have.covers(Change("u", ChangeType.DELETED, lastmod, entry)) is covered
 
 
-def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
+def test_compare_returns_what_is_not_held_as_listed(state: DestinationState) -> None:
     later = PRECISE + timedelta(days=1)
     state.commit(
         [
@@ -92,8 +94,8 @@ def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
             held("deleted", SECOND, ChangeType.DELETED),
             held("later", later, hash=A),
             held("deleted later", later, ChangeType.DELETED),
-            Held("unhashed", 0, "updated", None, 5, to_microseconds(SECOND)),
-            Held("touched", 0, "updated", None, 5, to_microseconds(SECOND)),
+            ResourceState("unhashed", 0, "updated", None, 5, to_microseconds(SECOND)),
+            ResourceState("touched", 0, "updated", None, 5, to_microseconds(SECOND)),
         ],
         None,
     )
@@ -111,7 +113,7 @@ def test_compare_returns_what_is_not_held_as_listed(state: State) -> None:
     assert differing == {"other", "deleted", "new", "touched"}
 
 
-def test_sweep_returns_what_no_list_of_this_baseline_had(state: State) -> None:
+def test_sweep_returns_what_no_list_of_this_baseline_had(state: DestinationState) -> None:
     later = PRECISE + timedelta(days=1)
     old = [held(uri, SECOND) for uri in ("a", "b", "c")]
     state.commit([*old, held("later", later), held("gone", SECOND, ChangeType.DELETED)], None)
@@ -123,7 +125,7 @@ def test_sweep_returns_what_no_list_of_this_baseline_had(state: State) -> None:
     assert state.sweep(PRECISE) == ["a", "b"]
 
 
-def test_a_tombstone_is_kept_until_it_is_confirmed(state: State) -> None:
+def test_a_tombstone_is_kept_until_it_is_confirmed(state: DestinationState) -> None:
     state.commit([held("u", PRECISE, ChangeType.DELETED)], Progress(PRECISE, SECOND))
     assert state.find("u") is not None
     state.commit([], Progress(PRECISE, PRECISE))
@@ -133,7 +135,7 @@ def test_a_tombstone_is_kept_until_it_is_confirmed(state: State) -> None:
     assert state.find("u") is None
 
 
-def test_resources_are_counted(state: State) -> None:
+def test_resources_are_counted(state: DestinationState) -> None:
     state.commit([held("a", SECOND), held("b", SECOND)], None)
     state.commit([held("a", PRECISE), held("b", PRECISE, ChangeType.DELETED)], None)
     assert state.resources == 1
@@ -141,23 +143,23 @@ def test_resources_are_counted(state: State) -> None:
 
 def test_progress_outlives_the_process(place: Path | PostgreSQLState) -> None:
     progress = Progress(PRECISE, SECOND, (("u", "updated", A),))
-    state = State(place)
+    state = DestinationState(place)
     state.commit([held("u", PRECISE, hash=A)], progress)
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert state.progress() == progress
     assert state.find("u") == held("u", PRECISE, hash=A)
     assert state.resources == 1
     state.close()
 
 
-def test_two_do_not_share_a_state(state: State, place: Path | PostgreSQLState) -> None:
+def test_two_do_not_share_a_state(state: DestinationState, place: Path | PostgreSQLState) -> None:
     with pytest.raises(ConfigurationError, match="in use"):
-        State(place)
+        DestinationState(place)
 
 
 def test_what_a_handler_did_is_committed_with_the_progress_over_it(
-    state: State, place: Path | PostgreSQLState
+    state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
     state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
     with pytest.raises(ZeroDivisionError):
@@ -166,13 +168,13 @@ def test_what_a_handler_did_is_committed_with_the_progress_over_it(
     state.save(Progress(SECOND, SECOND))  # it must not end what the handler began
     assert state.find("u") is None
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert state.progress() is None
     for statement in ("CREATE TABLE effect (n integer)", "INSERT INTO effect VALUES (3)"):
         state.apply_within(lambda connection, text=statement: connection.execute(text))
     state.commit([held("u", PRECISE)], Progress(PRECISE, PRECISE))
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert state.progress() == Progress(PRECISE, PRECISE)
     found: list[object] = []
     state.apply_within(lambda connection: found.extend(connection.execute("SELECT n FROM effect")))
@@ -190,7 +192,7 @@ def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = PostgreSQLState(f"host=127.0.0.1 port={silent.getsockname()[1]}")
         with pytest.raises(StorageError, match="timeout"):
-            State(place)
+            DestinationState(place)
 
 
 @pytest.mark.parametrize("conninfo", ["canary", "host='canary", "postgresql://me:canary%zz@a/"])
@@ -200,8 +202,8 @@ def test_how_to_connect_is_shown_to_nobody(conninfo: str) -> None:
     assert "canary" not in str(error.value)
 
 
-def test_after_a_failed_commit_none_is_made(state: State) -> None:
-    broken = Held("u", 1, None)  # type: ignore[arg-type]
+def test_after_a_failed_commit_none_is_made(state: DestinationState) -> None:
+    broken = ResourceState("u", 1, None)  # type: ignore[arg-type]
     with pytest.raises(StorageError):
         state.commit([held("before", SECOND), broken], Progress(PRECISE, PRECISE))
     assert state.find("before") is None
@@ -213,7 +215,7 @@ def test_after_a_failed_commit_none_is_made(state: State) -> None:
 def test_a_damaged_state_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"this is no database" * 100)
     with pytest.raises(StorageError, match=r"state\.sqlite|not a database"):
-        State(tmp_path)
+        DestinationState(tmp_path)
 
 
 def sha(number: int) -> str:
@@ -227,7 +229,7 @@ def summed_up(*held: tuple[str, int]) -> str:
 
 
 def test_the_sum_is_that_of_what_is_held_after_every_commit(
-    place: Path | PostgreSQLState, state: State
+    place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     assert str(state.sum) == summed_up()
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
@@ -239,7 +241,7 @@ def test_the_sum_is_that_of_what_is_held_after_every_commit(
     state.save(Progress(PRECISE, PRECISE))
     assert state.latest == PRECISE
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     assert str(again.sum) == summed_up(("a", 4))
     assert again.latest == PRECISE
     again.close()
@@ -247,7 +249,7 @@ def test_the_sum_is_that_of_what_is_held_after_every_commit(
 
 @pytest.mark.parametrize("kept", [None, "7 0 00", "1 0", "seven"])
 def test_a_state_of_a_version_that_knew_no_sums_is_summed_up_once(
-    place: Path | PostgreSQLState, state: State, kept: str | None
+    place: Path | PostgreSQLState, state: DestinationState, kept: str | None
 ) -> None:
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
     if kept is None:
@@ -255,21 +257,21 @@ def test_a_state_of_a_version_that_knew_no_sums_is_summed_up_once(
     else:
         state._transact(lambda: state._keep(sum=kept))
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     assert str(again.sum) == summed_up(("a", 1), ("b", 2))
     again.commit([held("b", PRECISE, ChangeType.DELETED)], None)
     assert str(again.sum) == summed_up(("a", 1))
     again.close()
 
 
-def test_a_baseline_sums_up_anew(state: State) -> None:
+def test_a_baseline_sums_up_anew(state: DestinationState) -> None:
     state.commit([held("a", SECOND, hash=sha(1))], None)
     state.sum = SetSum(1, 0, 12345)
     state.begin_baseline()
     assert str(state.sum) == summed_up(("a", 1))
 
 
-def test_of_what_is_distrusted_nothing_can_be_said(state: State) -> None:
+def test_of_what_is_distrusted_nothing_can_be_said(state: DestinationState) -> None:
     state.commit([held("a", SECOND, hash=sha(1))], None)
     state.distrust()
     assert state.resources == 1
@@ -277,21 +279,23 @@ def test_of_what_is_distrusted_nothing_can_be_said(state: State) -> None:
 
 
 def test_the_sum_goes_with_the_transaction_of_the_handler(
-    state: State, place: Path | PostgreSQLState
+    state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
     state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
     state.close()  # as if it died before the commit
-    state = State(place)
+    state = DestinationState(place)
     assert str(state.sum) == summed_up()
     state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
     state.commit([held("a", SECOND, hash=sha(1))], Progress(SECOND, SECOND))
     state.close()
-    state = State(place)
+    state = DestinationState(place)
     assert str(state.sum) == summed_up(("a", 1))
     state.close()
 
 
-def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(state: State) -> None:
+def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(
+    state: DestinationState,
+) -> None:
     later = SECOND + timedelta(days=30_000)
     state.commit([held("a", SECOND, hash=A), held("b", later, hash=B)], Progress(later, later))
     state.undate(later)
@@ -307,13 +311,13 @@ def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(stat
 
 
 def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_content(
-    place: Path | PostgreSQLState, state: State
+    place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     state.intend(["a", "b"], ())
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
     state.intend(["b", "c"], ())
     state.close()  # before the commit
-    again = State(place)
+    again = DestinationState(place)
     assert again.unknown() == ["b", "c"]
     assert again.resources == 3
     assert again.sum.digest() is None
@@ -327,37 +331,41 @@ def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_con
     assert again.unknown() == []
     assert str(again.sum) == summed_up(("a", 1), ("b", 2))
     again.close()
-    last = State(place)
+    last = DestinationState(place)
     assert last.unknown() == []
     last.close()
 
 
-def test_what_a_handler_refused_stays_in_doubt(place: Path | PostgreSQLState, state: State) -> None:
+def test_what_a_handler_refused_stays_in_doubt(
+    place: Path | PostgreSQLState, state: DestinationState
+) -> None:
     state.intend(["a", "bad"], ())
     state.intend(["a", "bad"], {"bad"})
     state.commit([held("a", SECOND, hash=sha(1))], None)
     state.intend(["b"], {"bad"})
     state.commit([held("b", SECOND, hash=sha(2))], None)
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     assert again.unknown() == ["bad"]
     again.close()
 
 
 def test_a_record_that_was_being_written_at_a_crash_says_nothing(tmp_path: Path) -> None:
-    state = State(tmp_path)
+    state = DestinationState(tmp_path)
     state.intend(["a" * 100, "b"], ())
     state.close()
     path = tmp_path / "applying"
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        State(tmp_path).close()
+        DestinationState(tmp_path).close()
         path.write_bytes(whole[:length] + b"\0" * 100)
-        State(tmp_path).close()
+        DestinationState(tmp_path).close()
 
 
-def test_a_state_of_an_earlier_version_goes_on(place: Path | PostgreSQLState, state: State) -> None:
+def test_a_state_of_an_earlier_version_goes_on(
+    place: Path | PostgreSQLState, state: DestinationState
+) -> None:
     for column in ("fetched_at", "validator"):
         if isinstance(place, PostgreSQLState) and column == "validator":
             break  # there was none without it
@@ -366,14 +374,14 @@ def test_a_state_of_an_earlier_version_goes_on(place: Path | PostgreSQLState, st
     marks = "?, ?, ?, ?, ?, ?" + (", NULL" if isinstance(place, PostgreSQLState) else "")
     state._database.execute(f"INSERT INTO {{resources}} VALUES ({marks})", values)
     state.close()
-    again = State(place)
-    assert again.find("u") == Held("u", 1, "updated", A, 5)
-    again.commit([Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)], None)
-    assert again.find("u") == Held("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)
+    again = DestinationState(place)
+    assert again.find("u") == ResourceState("u", 1, "updated", A, 5)
+    again.commit([ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)], None)
+    assert again.find("u") == ResourceState("u", 2, "updated", A, 5, 3, 'ETag: "x"', 4)
     again.close()
 
 
-def test_a_resource_is_found_by_another_spelling_of_its_uri(state: State) -> None:
+def test_a_resource_is_found_by_another_spelling_of_its_uri(state: DestinationState) -> None:
     tilde, encoded = "http://a.example/~b", "http://a.example/%7eb"
     state.commit([held(tilde, SECOND, hash=A)], None)
     assert state.find("HTTP://A.example/%7Eb") == held(tilde, SECOND, hash=A)
@@ -390,17 +398,17 @@ def test_a_resource_is_found_by_another_spelling_of_its_uri(state: State) -> Non
     ("fetched", "differs"), [(0, True), (999_999, True), (1_000_000, False), (None, False)]
 )
 def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
-    place: Path | PostgreSQLState, state: State, fetched: int | None, differs: bool
+    place: Path | PostgreSQLState, state: DestinationState, fetched: int | None, differs: bool
 ) -> None:
     second = SECOND + timedelta(hours=3)
     lastmod = to_microseconds(second)
     fetched_at = None if fetched is None else lastmod + fetched
-    state.commit([Held("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
+    state.commit([ResourceState("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
     for listed in (Resource("u", lastmod=second), Resource("u", lastmod=second, hash=A)):
         # One that was fetched by this very process is not fetched again at each comparison.
         assert state.compare([listed], PRECISE + DAY) == []
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     listed = Resource("u", lastmod=second)
     assert bool(again.compare([listed], PRECISE + DAY)) is differs
     assert again.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
@@ -408,12 +416,12 @@ def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
 
 
 def test_doubts_are_kept_until_what_they_are_about_is_settled(
-    place: Path | PostgreSQLState, state: State
+    place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     state.commit([held("a", SECOND), held("b", SECOND)], None, {"a": "old", "b": "old"})
     state.commit([held("a", PRECISE)], None)
     state.close()
-    again = State(place)
+    again = DestinationState(place)
     assert again.doubts == {"b": "old"}
     many = [str(number) for number in range(1000)]
     again.commit([held(one, SECOND) for one in many], None, dict.fromkeys(many, "old"))

@@ -31,8 +31,8 @@ from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.identifying import same_set
-from rsnotify_subscriber.mirror import Tree, default_state
-from rsnotify_subscriber.state import Identity, read_identity
+from rsnotify_subscriber.mirror import MirrorTree, default_state
+from rsnotify_subscriber.storage.state import Identity, read_identity
 
 #: How often what differs is looked at: the Source may be changing, the mirror a moment behind.
 _LOOKS = 5
@@ -109,7 +109,7 @@ async def audit(
             fetcher = Fetcher(sessions, Path(temporary))
             offer, identity = await _identified(fetcher, url, folder, identity)
             expectation = Expectation(fetcher, offer, identity.selection)
-            looks = _Looks(fetcher, Tree(folder, identity.base), identity)
+            looks = _Looks(fetcher, MirrorTree(folder, identity.base), identity)
             for number in range(_LOOKS):
                 if number:
                     await asyncio.sleep(pause)
@@ -160,7 +160,7 @@ class _Looks:
         identity: What of the Source is mirrored.
     """
 
-    def __init__(self, fetcher: Fetcher, tree: Tree, identity: Identity) -> None:
+    def __init__(self, fetcher: Fetcher, tree: MirrorTree, identity: Identity) -> None:
         self._fetcher = fetcher
         self._tree = tree
         self._prefer = identity.prefer

@@ -23,7 +23,7 @@ from rsnotify_subscriber.auditing.doubting import doubt_about
 from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.held import ends
+from rsnotify_subscriber.storage.resource_state import ends
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 #: How many times that no document covers are passed over; a Source might have no end of them.

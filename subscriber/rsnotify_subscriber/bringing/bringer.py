@@ -32,10 +32,10 @@ from rsnotify_subscriber.bringing.inline import inline_content
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.patching.patcher import Patcher
-from rsnotify_subscriber.received import Holding
+from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -93,7 +93,7 @@ class Bringer:
         wishes: Wishes = NO_WISHES,
         *,
         packages: Packages | None = None,
-        holding: Holding | None = None,
+        holding: ReadableHandler | None = None,
         give_up: int = 5,
     ) -> None:
         self._fetcher = fetcher
@@ -114,7 +114,9 @@ class Bringer:
         data = inline_content(wanted)
         return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
 
-    async def bring(self, wanted: WantedRepresentation, held: Held | None) -> Content | Unchanged:
+    async def bring(
+        self, wanted: WantedRepresentation, held: ResourceState | None
+    ) -> Content | Unchanged:
         """Bring content, verified.
 
         Args:
@@ -138,7 +140,7 @@ class Bringer:
         return answer
 
     async def _brought(
-        self, wanted: WantedRepresentation, held: Held | None, *, fresh: bool
+        self, wanted: WantedRepresentation, held: ResourceState | None, *, fresh: bool
     ) -> Content | Unchanged:
         if (member := await self._member(wanted)) is not None:
             return member
@@ -150,7 +152,7 @@ class Bringer:
             answer = await self._patched(wanted, held) or await self._get(wanted, fresh=fresh)
         return await self._freshness.checked(answer, wanted, held)
 
-    async def current(self, wanted: WantedRepresentation, held: Held | None) -> Content:
+    async def current(self, wanted: WantedRepresentation, held: ResourceState | None) -> Content:
         """Fetch the current content of a resource from its own URI, past caches.
 
         Args:
@@ -181,7 +183,9 @@ class Bringer:
             logger.info("it is fetched, as its package did not have it: %s", error)
             return None
 
-    async def _patched(self, wanted: WantedRepresentation, held: Held | None) -> Content | None:
+    async def _patched(
+        self, wanted: WantedRepresentation, held: ResourceState | None
+    ) -> Content | None:
         if self._patcher is None or held is None:
             return None
         for link in self._patcher.usable(wanted, held):
@@ -229,7 +233,7 @@ class Bringer:
             self._resting[_host(place)] = now + _REST
 
 
-def _condition(wanted: WantedRepresentation, held: Held | None) -> str | None:
+def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str | None:
     """Return the header field that asks for content only if it is not what is held."""
     entry = wanted.entry
     if held is None or held.validator is None or not held.fetched_at:

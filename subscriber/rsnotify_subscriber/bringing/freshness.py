@@ -23,7 +23,7 @@ from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -78,7 +78,7 @@ class Freshness:
             self._refused.pop(uri, None)
 
     async def checked(
-        self, answer: Content | Unchanged, wanted: WantedRepresentation, held: Held | None
+        self, answer: Content | Unchanged, wanted: WantedRepresentation, held: ResourceState | None
     ) -> Content | Unchanged:
         """Return the answer, or a later one had past caches if this one is too old.
 
@@ -149,7 +149,7 @@ def check_announced(entry: Resource, content: Content) -> None:
         )
 
 
-def _is_held(answer: Content | Unchanged, held: Held | None) -> bool:
+def _is_held(answer: Content | Unchanged, held: ResourceState | None) -> bool:
     if isinstance(answer, Unchanged):
         return True
     return held is not None and agree(answer.hashes, held.hash) is True

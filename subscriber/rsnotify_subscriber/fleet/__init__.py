@@ -2,6 +2,6 @@
 
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, Totals, totals
-from rsnotify_subscriber.sharing import Limits
+from rsnotify_subscriber.pool import Limits
 
 __all__ = ["Fleet", "Limits", "Phase", "SourceStatus", "Totals", "totals"]

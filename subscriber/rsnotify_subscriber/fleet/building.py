@@ -11,10 +11,10 @@ from rsnotify_subscriber.command_options import credentials_of
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
+from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
-from rsnotify_subscriber.sharing import Shared
-from rsnotify_subscriber.storing.database import Place
+from rsnotify_subscriber.storage.database import StateLocation
 from rsnotify_subscriber.subscriber import Subscriber
 
 #: The schema of a state in PostgreSQL, where the file names none.
@@ -22,7 +22,10 @@ _SCHEMA = "rsnotify"
 
 
 def build(
-    configuration: Configuration, source: Source, shared: Shared, callbacks: Callbacks | None
+    configuration: Configuration,
+    source: Source,
+    shared: SubscriberPool,
+    callbacks: Callbacks | None,
 ) -> Subscriber:
     """Make the subscriber of one Source, which does not follow it yet.
 
@@ -43,7 +46,7 @@ def build(
 
 
 def _subscriber(
-    source: Source, folder: Path, shared: Shared, callbacks: Callbacks | None
+    source: Source, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
 ) -> Subscriber:
     return Subscriber(
         source.url,
@@ -90,7 +93,7 @@ def _handler(source: Source, folder: Path) -> AnyHandler:
     return FolderMirror(Path(source.dest))
 
 
-def _place(source: Source) -> Path | Place:
+def _place(source: Source) -> Path | StateLocation:
     if source.postgresql is not None:
         return _postgresql(source.postgresql, source.schema or _SCHEMA)
     if source.state is not None:
@@ -99,9 +102,9 @@ def _place(source: Source) -> Path | Place:
     return default_state(Path(source.dest))
 
 
-def _postgresql(conninfo: str, schema: str) -> Place:
+def _postgresql(conninfo: str, schema: str) -> StateLocation:
     try:
-        from rsnotify_subscriber.storing.postgresql import PostgreSQLState
+        from rsnotify_subscriber.storage.postgresql import PostgreSQLState
     except ImportError:
         raise ConfigurationError(
             'a state in PostgreSQL needs psycopg: pip install "rsnotify[postgresql]"'

@@ -10,7 +10,7 @@ from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify_subscriber.fleet.configuration import Source, Terms
 from rsnotify_subscriber.mirror import default_state
-from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.via import Via
 
 _EXCLUSIVE = (
     ("dest", "handler"),

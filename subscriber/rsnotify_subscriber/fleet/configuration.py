@@ -10,9 +10,9 @@ from rsnotify.errors import shown
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.fetcher import LARGEST
-from rsnotify_subscriber.push.choosing import Via
+from rsnotify_subscriber.pool import Limits
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
-from rsnotify_subscriber.sharing import Limits
+from rsnotify_subscriber.via import Via
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
 _Bytes = Annotated[int, Meta(ge=1, le=10**15)]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber.fleet.member import Member
 from rsnotify_subscriber.fleet.status import SourceStatus
-from rsnotify_subscriber.sharing import Limits, Shared
+from rsnotify_subscriber.pool import Limits, SubscriberPool
 from rsnotify_subscriber.subscriber import Subscriber
 
 #: Seconds for which changes are gathered, since to look at all may take as long.
@@ -38,7 +38,7 @@ class Fleet:
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
         limits.check()
-        self.shared = Shared(limits)
+        self.shared = SubscriberPool(limits)
         self._turns = asyncio.Semaphore(limits.starting)
         self._members: dict[str, Member] = {}
         self._tasks: dict[Member, asyncio.Task[None]] = {}

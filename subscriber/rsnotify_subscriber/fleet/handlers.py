@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber.received import Handler, Received, Within
+from rsnotify_subscriber.handlers import Handler, Received, TransactionalHandler
 
 #: What a `Subscriber` takes as its handler.
-AnyHandler = Handler | Within | Callable[[Received], Awaitable[None]]
+AnyHandler = Handler | TransactionalHandler | Callable[[Received], Awaitable[None]]
 
 
 def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHandler:
@@ -50,7 +50,7 @@ def find_handler(name: str, options: Mapping[str, Any], folder: Path) -> AnyHand
 def _is_handler(found: Any) -> bool:
     if isinstance(found, type):
         return False
-    return isinstance(found, Handler | Within) or any(
+    return isinstance(found, Handler | TransactionalHandler) or any(
         inspect.iscoroutinefunction(one) for one in (found, type(found).__call__)
     )
 

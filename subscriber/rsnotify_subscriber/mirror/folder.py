@@ -13,9 +13,9 @@ from tempfile import TemporaryFile
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.arguments import require
-from rsnotify_subscriber.folders import flush, make_durably
-from rsnotify_subscriber.mirror.tree import Tree
-from rsnotify_subscriber.received import Received
+from rsnotify_subscriber.handlers import Received
+from rsnotify_subscriber.mirror.tree import MirrorTree
+from rsnotify_subscriber.storage.disk import flush, make_durably
 
 #: How many files are flushed at once, by all mirrors of a process.
 _FLUSHES = 8
@@ -40,7 +40,7 @@ class FolderMirror:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         require("folder", folder, str | os.PathLike, "the path of a folder")
         self._root = Path(folder).absolute()
-        self._tree: Tree | None = None
+        self._tree: MirrorTree | None = None
         self._place = ""
 
     def prepare(self, base: str, temporary: Path) -> None:
@@ -55,7 +55,7 @@ class FolderMirror:
                 from there into it.
         """
         self.check(temporary)
-        self._tree = Tree(self._root, base)
+        self._tree = MirrorTree(self._root, base)
         self._place = self.place
 
     def check(self, temporary: Path) -> None:

@@ -37,10 +37,10 @@ _HARMLESS = re.compile(r"[a-z0-9 !#$&'()+,;=@_.-]*[a-z0-9!#$&'()+,;=@_-]")
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9])(?:[ .].*)?")
 
 #: A path below the root, as the names that lead to it.
-Names = tuple[str, ...]
+PathNames = tuple[str, ...]
 
 
-class Layout(Struct, frozen=True):
+class MirrorLayout(Struct, frozen=True):
     """The mapping from URIs to paths.
 
     Args:
@@ -51,7 +51,7 @@ class Layout(Struct, frozen=True):
     base: str
     portable: bool = False
 
-    def natural(self, uri: str) -> Names | None:
+    def natural(self, uri: str) -> PathNames | None:
         """Return the path of a resource; None if it would be too long."""
         if uri.startswith(self.base):
             names = self._names(uri.removeprefix(self.base))
@@ -65,7 +65,7 @@ class Layout(Struct, frozen=True):
         fits = max(sizes) <= _NAME_BYTES and sum(sizes) + len(sizes) <= _PATH_BYTES
         return names if fits else None
 
-    def fallback(self, uri: str) -> Names:
+    def fallback(self, uri: str) -> PathNames:
         """Return the path of a resource whose natural path cannot be used."""
         name = _escaped(uri, self.portable)
         if len(name) > _NAME_BYTES or "://" not in uri:
@@ -77,7 +77,7 @@ class Layout(Struct, frozen=True):
         """Return the URI whose fallback path has this name; None if it does not tell."""
         return None if name.startswith("@") else unquote(name, errors="strict")
 
-    def _names(self, path: str) -> Names:
+    def _names(self, path: str) -> PathNames:
         return tuple(self._name(segment) for segment in path.split("/"))
 
     def _name(self, segment: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 from rsnotify.errors import StorageError
-from rsnotify_subscriber.mirror.paths import FALLBACKS, Layout, Names
+from rsnotify_subscriber.mirror.paths import FALLBACKS, MirrorLayout, PathNames
 
 
 def ignores_case(folder: Path) -> bool:
@@ -42,7 +42,7 @@ def _is_met_by_both(path: Path) -> bool | None:
     return swapped.exists() and swapped.samefile(path)
 
 
-class Tree:
+class MirrorTree:
     """The paths of resources in a mirror, as they are on disk.
 
     A resource lives at its fallback path if it is there already, or if a file stands where
@@ -56,7 +56,7 @@ class Tree:
 
     def __init__(self, root: Path, base: str) -> None:
         self.root = root.absolute()
-        self._layout = Layout(base, portable=ignores_case(self.root))
+        self._layout = MirrorLayout(base, portable=ignores_case(self.root))
 
     def find(self, uri: str) -> Path:
         """Return where a resource is, or has to be put.
@@ -89,7 +89,7 @@ class Tree:
         names = self._layout.natural(uri)
         return self.root.joinpath(*names) if names and self._is_free(names) else None
 
-    def _is_free(self, names: Names) -> bool:
+    def _is_free(self, names: PathNames) -> bool:
         path = self.root
         for name in names[:-1]:
             path = path / name

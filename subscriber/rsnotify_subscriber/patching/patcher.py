@@ -11,9 +11,9 @@ from rsnotify.format.model import Link
 from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
-from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.handlers import ReadableHandler
 from rsnotify_subscriber.patching import STANDARD_PATCHES, Patch
-from rsnotify_subscriber.received import Holding
+from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -33,12 +33,12 @@ class Patcher:
         patches: Functions by media type, beside the standard ones.
     """
 
-    def __init__(self, holding: Holding, patches: Mapping[str, Patch]) -> None:
+    def __init__(self, holding: ReadableHandler, patches: Mapping[str, Patch]) -> None:
         self._holding = holding
         self._patches = {**STANDARD_PATCHES, **patches}
         self._turn = asyncio.Lock()
 
-    def usable(self, wanted: WantedRepresentation, held: Held | None) -> Iterator[Link]:
+    def usable(self, wanted: WantedRepresentation, held: ResourceState | None) -> Iterator[Link]:
         """Give the patches that may be worth fetching.
 
         Args:
@@ -56,7 +56,7 @@ class Patcher:
                 yield link
 
     async def patched(
-        self, wanted: WantedRepresentation, held: Held, link: Link, document: Content
+        self, wanted: WantedRepresentation, held: ResourceState, link: Link, document: Content
     ) -> bytes | None:
         """Return the content that is wanted, verified; None if it does not come out.
 
@@ -77,7 +77,7 @@ class Patcher:
 
 def _patched(
     wanted: WantedRepresentation,
-    held: Held,
+    held: ResourceState,
     function: Patch | None,
     path: Path | None,
     document: Content,
@@ -100,7 +100,7 @@ def _patched(
     return after
 
 
-def _read(path: Path | None, held: Held) -> bytes | None:
+def _read(path: Path | None, held: ResourceState) -> bytes | None:
     """Read what is held, if it is what the state says; it might have been changed since."""
     if path is None or path.stat().st_size != held.length:
         return None

@@ -13,12 +13,12 @@ from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt.names import SCHEMES, parse_broker
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.mqtt import Brokered, MqttTransport
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
+from rsnotify_subscriber.via import Via
 
 #: How many hubs of a kind are used, however many a Source names: each costs tries, and time.
 MOST = 16

@@ -11,10 +11,10 @@ import pytest
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.push.choosing import Via
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.transport import Listener
 from rsnotify_subscriber.push.ways import Way
+from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import VirtualLoop
 
 #: What passes between two looks at the clock, in seconds.

@@ -6,12 +6,13 @@ import pytest
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError, Unavailable
-from rsnotify_subscriber import PushState, following
+from rsnotify_subscriber import PushState
 from rsnotify_subscriber.events import (
     Event,
     OfferChanged,
 )
 from rsnotify_subscriber.push import preference, websocket
+from rsnotify_subscriber.sync import following
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub, anywhere
 from tests.subscriber.push.failing_over.scene import (

@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from rsnotify_subscriber import PushState, reception
+from rsnotify_subscriber import PushState
 from rsnotify_subscriber.events import (
     Event,
     PushDown,
 )
 from rsnotify_subscriber.push import push as push_module
+from rsnotify_subscriber.sync import push_intake as reception
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (

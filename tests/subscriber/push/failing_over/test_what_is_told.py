@@ -12,7 +12,7 @@ from rsnotify_subscriber.events import (
     Behind,
     Event,
     GapSeen,
-    Level,
+    LevelReached,
     Pulling,
     PushDown,
     PushUp,
@@ -41,7 +41,7 @@ async def test_an_application_is_told_how_it_stands(
         await hub.subscribed()
         topic = source.base + "channel.xml"
         assert PushUp(Via.WEBSOCKET, hub.url, topic) in events
-        assert isinstance([one for one in events if not isinstance(one, PushUp)][-1], Level)
+        assert isinstance([one for one in events if not isinstance(one, PushUp)][-1], LevelReached)
         assert [type(one).__name__ for one in events if type(one).__name__.startswith("Base")] == [
             "BaselineBegun",
             "BaselineComplete",
@@ -54,7 +54,7 @@ async def test_an_application_is_told_how_it_stands(
         await push(source, hub)
         await destination.until_equal()
         await destination.until(lambda: subscriber.status.level)
-        assert [type(one) for one in events if not isinstance(one, Behind | Level)] == [
+        assert [type(one) for one in events if not isinstance(one, Behind | LevelReached)] == [
             GapSeen,
             Pulling,
         ]

@@ -49,7 +49,7 @@ class Limits(Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(f"{name} has to be at least 1")
 
 
-class Shared:
+class SubscriberPool:
     """Connections, threads and memory for any number of subscribers; an async context manager.
 
     Args:
@@ -67,7 +67,7 @@ class Shared:
         self.kept = Kept(_DOCUMENTS, _ENTRIES)
         self.moved = asyncio.Event()
 
-    async def __aenter__(self) -> Shared:
+    async def __aenter__(self) -> SubscriberPool:
         self._threads = ThreadPoolExecutor(self.limits.workers, "rsnotify-worker")
         await self.connections.__aenter__()
         return self

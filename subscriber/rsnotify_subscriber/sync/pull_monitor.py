@@ -11,7 +11,7 @@ from rsnotify_subscriber.events import Announcer, Pulling
 from rsnotify_subscriber.push.push import Push
 
 
-class Pulls:
+class PullMonitor:
     """Tells of pulls, and tells a `Push` what they had.
 
     Args:

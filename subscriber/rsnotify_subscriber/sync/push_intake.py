@@ -20,7 +20,7 @@ QUIET = 15.0
 LONGEST_QUIET = 60.0
 
 
-class Reception:
+class PushIntake:
     """Hands over to a follower what arrives; the `Events` of a `Push`.
 
     After a loss the lists are polled as without push until something new has come: a broker may

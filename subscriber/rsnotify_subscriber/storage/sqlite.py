@@ -16,8 +16,8 @@ from filelock import FileLock, Timeout
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.runtime.folder_roles import check_role
-from rsnotify_subscriber.folders import flush, make_durably
-from rsnotify_subscriber.storing.database import Row, Rows
+from rsnotify_subscriber.storage.database import Row, Rows
+from rsnotify_subscriber.storage.disk import flush, make_durably
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;

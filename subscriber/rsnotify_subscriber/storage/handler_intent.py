@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 
-class Intent(Struct, frozen=True, array_like=True):
+class HandlerIntent(Struct, frozen=True, array_like=True):
     """What a handler was about to be called with.
 
     Args:
@@ -36,12 +36,12 @@ class Intent(Struct, frozen=True, array_like=True):
 
 def encode_intent(batch: int, uris: Sequence[str], refused: Collection[str]) -> bytes:
     """Return a record as it is kept."""
-    return msgspec.json.encode(Intent(batch, tuple(uris), tuple(refused)))
+    return msgspec.json.encode(HandlerIntent(batch, tuple(uris), tuple(refused)))
 
 
-def decode_intent(kept: bytes | None) -> Intent:
+def decode_intent(kept: bytes | None) -> HandlerIntent:
     """Return the record that was kept; an empty one where there is none, or a part of one."""
     try:
-        return Intent() if kept is None else msgspec.json.decode(kept, type=Intent)
+        return HandlerIntent() if kept is None else msgspec.json.decode(kept, type=HandlerIntent)
     except msgspec.DecodeError:
-        return Intent()  # it was being written, and nothing of it was begun
+        return HandlerIntent()  # it was being written, and nothing of it was begun

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.sync.fallback_order import resource_ways
-from rsnotify_subscriber.state import Identity, State
+from rsnotify_subscriber.storage.state import DestinationState, Identity
 
 logger = logging.getLogger("rsnotify.subscriber")
 
@@ -27,7 +27,7 @@ _LOOK_EVERY = 5.0
 
 
 @runtime_checkable
-class Placed(Protocol):
+class LocatedHandler(Protocol):
     """A handler that holds resources in a place that may be lost."""
 
     @property
@@ -38,20 +38,20 @@ class Placed(Protocol):
         """Return the file of a resource, if there is one."""
 
 
-def check_held(handler: object, state: State, identity: Identity) -> None:
+def check_held(handler: object, state: DestinationState, identity: Identity) -> None:
     """Check that the files are there which a state says are held; it blocks on the disk.
 
     Where some are missing, the state forgets them, and everything is due to be compared.
 
     Args:
-        handler: Holds them; one that is not `Placed` is not checked.
+        handler: Holds them; one that is not `LocatedHandler` is not checked.
         state: The state.
         identity: Where they were in the last run, and what the Source offers.
 
     Raises:
         ConfigurationError: All are missing, or some that could not be found in any list.
     """
-    if not isinstance(handler, Placed) or not state.resources:
+    if not isinstance(handler, LocatedHandler) or not state.resources:
         return
     held = state.uris_held()
     if handler.place == identity.place:
@@ -69,17 +69,17 @@ def check_held(handler: object, state: State, identity: Identity) -> None:
     state.forget(missing)
 
 
-def check_there(handler: object, state: State) -> None:
+def check_there(handler: object, state: DestinationState) -> None:
     """Check that there is a place at all, before one is made; it blocks on the disk.
 
     Raises:
         ConfigurationError: There is none, though resources are held there.
     """
-    if isinstance(handler, Placed) and state.resources and not handler.place:
+    if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
         raise ConfigurationError(_lost(state, state.resources))
 
 
-def _lost(state: State, missing: int, example: str = "") -> str:
+def _lost(state: DestinationState, missing: int, example: str = "") -> str:
     return (
         f"the copy lacks {missing} of the {state.resources} files that it should have according "
         f"to {state.name}{example}; mount or restore the folder of the copy, or remove that state "
@@ -87,16 +87,16 @@ def _lost(state: State, missing: int, example: str = "") -> str:
     )
 
 
-class Watch:
+class PresenceCheck:
     """Looks from time to time whether the place of a handler is still the same.
 
     Args:
-        handler: The handler; one that is not `Placed` is not watched.
+        handler: The handler; one that is not `LocatedHandler` is not watched.
         worker: Runs what blocks on the disk.
     """
 
     def __init__(self, handler: object, worker: Executor) -> None:
-        self._handler = handler if isinstance(handler, Placed) else None
+        self._handler = handler if isinstance(handler, LocatedHandler) else None
         self._worker = worker
         self._place = self._handler.place if self._handler else ""
 

@@ -19,7 +19,7 @@ from rsnotify_subscriber.fetching.digests import agree
 _SECOND = timedelta(seconds=1)
 
 
-class Verdict(Enum):
+class Novelty(Enum):
     """What has to be done about a change, by how its resource is held."""
 
     #: Nothing: this change or a later one was applied.
@@ -30,7 +30,7 @@ class Verdict(Enum):
     FETCH = "fetch"
 
 
-class Held(Struct, frozen=True):
+class ResourceState(Struct, frozen=True):
     """How a resource is held; a deletion is kept as a tombstone until it is confirmed.
 
     Args:
@@ -73,17 +73,17 @@ class Held(Struct, frozen=True):
         # A datetime in whole seconds may stand for several changes.
         return same if same is not None else change.at.microsecond != 0
 
-    def verdict(self, change: Change) -> Verdict:
+    def verdict(self, change: Change) -> Novelty:
         """Return what has to be done about a change, as its `check` asks for."""
         if change.check is CheckMethod.FETCH:
-            return Verdict.FETCH
+            return Novelty.FETCH
         if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
             if self._agrees(change):
-                return Verdict.COVERED
-            return Verdict.FETCH if self.covers(change) else Verdict.APPLY
+                return Novelty.COVERED
+            return Novelty.FETCH if self.covers(change) else Novelty.APPLY
         if not self.covers(change):
-            return Verdict.APPLY
-        return Verdict.FETCH if self._is_unproved(change) else Verdict.COVERED
+            return Novelty.APPLY
+        return Novelty.FETCH if self._is_unproved(change) else Novelty.COVERED
 
     def _agrees(self, change: Change) -> bool:
         """Return whether the last entry of a resource describes what is held."""

@@ -37,13 +37,13 @@ from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.fallback_order import resource_ways
 from rsnotify_subscriber.descriptions import Memory
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.lookups import look_up, look_up_equivalent
-from rsnotify_subscriber.settling import Unsettled
-from rsnotify_subscriber.storing.database import Place
-from rsnotify_subscriber.storing.sqlite import SQLiteFolder, read_fact
-from rsnotify_subscriber.summing import EXTENT, sum_after, sum_up, usable
-from rsnotify_subscriber.unfinished import decode_intent, encode_intent
+from rsnotify_subscriber.storage.database import StateLocation
+from rsnotify_subscriber.storage.handler_intent import decode_intent, encode_intent
+from rsnotify_subscriber.storage.lookups import look_up, look_up_equivalent
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.set_sum import EXTENT, sum_after, sum_up, usable
+from rsnotify_subscriber.storage.sqlite import SQLiteFolder, read_fact
+from rsnotify_subscriber.storage.unsettled import UnsettledVersions
 
 T = TypeVar("T")
 NO_DOUBTS: Mapping[str, str] = {}
@@ -113,7 +113,7 @@ def incomparable(identity: Identity) -> str:
     return "alternates are held in place of resources" if identity.prefer else ""
 
 
-class State:
+class DestinationState:
     """The state of one Destination.
 
     Args:
@@ -125,11 +125,11 @@ class State:
         StorageError: The state cannot be read or written.
     """
 
-    def __init__(self, place: Path | Place) -> None:
+    def __init__(self, place: Path | StateLocation) -> None:
         self._failed = False
         self._pruned = 0
         self._begun = False
-        self._unsettled = Unsettled()
+        self._unsettled = UnsettledVersions()
         self._database = (SQLiteFolder(place) if isinstance(place, Path) else place).open()
         try:
             self._begin()
@@ -163,7 +163,7 @@ class State:
         unfinished = intent.unfinished(committed)
         if unfinished:
             self._batch = max(committed, intent.batch) + 1
-            unknown = [Held(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
+            unknown = [ResourceState(uri, 0, ChangeType.UPDATED.value) for uri in unfinished]
             self._transact(lambda: self._write(unknown, None))
 
     def intend(self, uris: Sequence[str], refused: Collection[str]) -> None:
@@ -230,11 +230,11 @@ class State:
         """Whether an event loop may wait for `find`."""
         return self._database.is_local
 
-    def find(self, uri: str) -> Held | None:
+    def find(self, uri: str) -> ResourceState | None:
         """Return how a resource is held as of the last commit, as `find_all`."""
         return self.find_all([uri]).get(uri)
 
-    def find_all(self, uris: Sequence[str]) -> dict[str, Held]:
+    def find_all(self, uris: Sequence[str]) -> dict[str, ResourceState]:
         """Return how resources are held as of the last commit, by the URIs that were asked for.
 
         A resource that is held under another spelling of its URI (RFC 3986 §6.2.2) is found too.
@@ -339,7 +339,7 @@ class State:
 
     def commit(
         self,
-        held: Sequence[Held],
+        held: Sequence[ResourceState],
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
     ) -> None:
@@ -377,7 +377,7 @@ class State:
 
     def _write(
         self,
-        held: Sequence[Held],
+        held: Sequence[ResourceState],
         progress: Progress | None,
         doubts: Mapping[str, str] = NO_DOUBTS,
     ) -> None:
@@ -472,7 +472,7 @@ class State:
         self._transact(look)
         return differing
 
-    def _differs(self, held: Held, entry: Resource) -> bool:
+    def _differs(self, held: ResourceState, entry: Resource) -> bool:
         if not held.is_as_listed(entry):
             return True
         if entry.hash is not None or not held.is_unsettled:
@@ -544,19 +544,19 @@ class State:
 
 
 @asynccontextmanager
-async def opened(place: Path | Place, worker: Executor) -> AsyncIterator[State]:
+async def opened(place: Path | StateLocation, worker: Executor) -> AsyncIterator[DestinationState]:
     """Open a state, and close it at the end, where that does not hold up an event loop.
 
     Args:
-        place: As for `State`.
+        place: As for `DestinationState`.
         worker: What does so; it does one thing after another.
 
     Raises:
-        ConfigurationError: As for `State`.
-        StorageError: As for `State`.
+        ConfigurationError: As for `DestinationState`.
+        StorageError: As for `DestinationState`.
     """
     loop = asyncio.get_running_loop()
-    opening = loop.run_in_executor(worker, State, place)
+    opening = loop.run_in_executor(worker, DestinationState, place)
     try:
         state = await asyncio.shield(opening)
     except asyncio.CancelledError:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rsnotify.format.digest import SetSum
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.storing.database import Rows
+from rsnotify_subscriber.storage.database import Rows
+from rsnotify_subscriber.storage.resource_state import ResourceState
 
 #: How many resources are held, and the datetime (µs) of the latest change of any.
 EXTENT = """
@@ -43,7 +43,9 @@ def usable(kept: str | None, count: int) -> SetSum | None:
     return total if total.count == count else None
 
 
-def sum_after(total: SetSum, before: Mapping[str, Held], after: Iterable[Held]) -> SetSum:
+def sum_after(
+    total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
+) -> SetSum:
     """Return what becomes of a sum.
 
     Args:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify_subscriber.storing.database import Row, Rows
+from rsnotify_subscriber.storage.database import Row, Rows
 
 # COLLATE "C": URIs are compared byte by byte, which also makes the index quicker.
 _SCHEMA = """

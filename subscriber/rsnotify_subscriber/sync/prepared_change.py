@@ -13,11 +13,11 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.received import Received
+from rsnotify_subscriber.handlers import Received
+from rsnotify_subscriber.storage.resource_state import ResourceState
 
 
-class Ready(Struct, frozen=True):
+class PreparedChange(Struct, frozen=True):
     """A change whose content is at hand, or about which nothing has to be done.
 
     Args:
@@ -34,10 +34,10 @@ class Ready(Struct, frozen=True):
     decided: Change | None
     wanted: WantedRepresentation
     content: Content | None = None
-    unchanged: Held | None = None
+    unchanged: ResourceState | None = None
     doubt: str = ""
 
-    def answered(self, answer: Content | Unchanged, held: Held | None) -> Ready:
+    def answered(self, answer: Content | Unchanged, held: ResourceState | None) -> PreparedChange:
         """Return it with what came of a request.
 
         Args:
@@ -76,7 +76,7 @@ class Ready(Struct, frozen=True):
             content.length if content else None,
         )
 
-    def held(self) -> Held | None:
+    def held(self) -> ResourceState | None:
         """Return how the resource is held from now on, if that is new."""
         change, content = self.decided, self.content
         at = to_microseconds(self.change.at)
@@ -92,8 +92,8 @@ class Ready(Struct, frozen=True):
             return None
         kind = change.change.value
         if content is None:
-            return Held(change.uri, at, kind)
-        return Held(
+            return ResourceState(change.uri, at, kind)
+        return ResourceState(
             change.uri,
             at,
             kind,
@@ -105,7 +105,7 @@ class Ready(Struct, frozen=True):
         )
 
 
-def write(batch: Iterable[Ready]) -> None:
+def write(batch: Iterable[PreparedChange]) -> None:
     """Write the contents to their files, for the handler."""
     for ready in batch:
         if ready.content is not None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.spellings import other_spellings
-from rsnotify_subscriber.storing.database import Row
+from rsnotify_subscriber.storage.database import Row
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.uri_spellings import other_spellings
 
 _FIND = """
 SELECT uri, changed_at, change, hash, length, lastmod, validator, fetched_at FROM {resources}
@@ -19,17 +19,17 @@ _PART = 500
 Query = Callable[[str, Sequence[object]], Iterable[Row]]
 
 
-def look_up(query: Query, uris: Sequence[str]) -> dict[str, Held]:
+def look_up(query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
     """Return how resources are held, by URI, those that are."""
-    found: dict[str, Held] = {}
+    found: dict[str, ResourceState] = {}
     for begin in range(0, len(uris), _PART):
         part = uris[begin : begin + _PART]
         marks = ", ".join("?" * len(part))
-        found.update((row[0], Held(*row)) for row in query(f"{_FIND}({marks})", part))
+        found.update((row[0], ResourceState(*row)) for row in query(f"{_FIND}({marks})", part))
     return found
 
 
-def look_up_equivalent(query: Query, uris: Sequence[str]) -> dict[str, Held]:
+def look_up_equivalent(query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
     """Return the same; of what is not held like this, another spelling of its URI counts."""
     found = look_up(query, uris)
     spellings: dict[str, list[str]] = {}

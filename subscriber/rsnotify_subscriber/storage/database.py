@@ -27,7 +27,7 @@ class Rows(Protocol):
         """Return the rows one by one."""
 
 
-class Database(Protocol):
+class StateDatabase(Protocol):
     """An open database, for one state at a time.
 
     One thread writes at a time, and `read` is called in another.
@@ -90,10 +90,10 @@ class Database(Protocol):
 
 
 @runtime_checkable
-class Place(Protocol):
+class StateLocation(Protocol):
     """Where a state is kept."""
 
-    def open(self) -> Database:
+    def open(self) -> StateDatabase:
         """Open the database, and make the tables if they are not there.
 
         Raises:

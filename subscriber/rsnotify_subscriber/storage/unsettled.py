@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from time import monotonic
 
-from rsnotify_subscriber.held import Held
+from rsnotify_subscriber.storage.resource_state import ResourceState
 
 #: Seconds between two requests for a resource that is not settled.
 _BETWEEN = 900.0
 
 
-class Unsettled:
+class UnsettledVersions:
     """What was fetched lately, by this process, and may have changed since."""
 
     def __init__(self) -> None:
         self._fetched: dict[str, float] = {}
 
-    def note(self, held: Iterable[Held]) -> None:
+    def note(self, held: Iterable[ResourceState]) -> None:
         """Note how resources are held from now on."""
         for one in held:
             if one.lastmod is not None and one.is_unsettled:

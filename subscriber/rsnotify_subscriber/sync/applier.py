@@ -18,11 +18,11 @@ from rsnotify.format.coverage import Change
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber.bringing.bringer import Bringer
-from rsnotify_subscriber.held import Held
-from rsnotify_subscriber.preparing import Preparation
-from rsnotify_subscriber.ready import Ready, write
-from rsnotify_subscriber.received import Blocking, Handler, Received, Within
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.handlers import BlockingHandler, Handler, Received, TransactionalHandler
+from rsnotify_subscriber.storage.resource_state import ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.sync.preparation import Preparation
+from rsnotify_subscriber.sync.prepared_change import PreparedChange, write
 from rsnotify_subscriber.tasks import Tasks
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ _Apply = Callable[[Sequence[Received]], None]
 logger = logging.getLogger("rsnotify.subscriber")
 
 
-class Outcome(Protocol):
+class ApplyOutcome(Protocol):
     """Who is told how it went."""
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
@@ -63,9 +63,9 @@ class Applier:
     def __init__(
         self,
         bringer: Bringer,
-        state: State,
-        handler: Handler | Within,
-        outcome: Outcome,
+        state: DestinationState,
+        handler: Handler | TransactionalHandler,
+        outcome: ApplyOutcome,
         worker: Executor,
         tasks: Tasks,
         selection: Selection,
@@ -73,12 +73,12 @@ class Applier:
         self._state = state
         self._preparation = Preparation(bringer, state, tasks, selection, self._put, outcome.failed)
         self._handler = handler if isinstance(handler, Handler) else None
-        self._within = handler if isinstance(handler, Within) else None
-        blocking = handler.apply_blocking if isinstance(handler, Blocking) else None
+        self._within = handler if isinstance(handler, TransactionalHandler) else None
+        blocking = handler.apply_blocking if isinstance(handler, BlockingHandler) else None
         self._blocking: _Apply | None = self._apply_within if self._within else blocking
         self._outcome = outcome
         self._worker = worker
-        self._ready: list[Ready] = []
+        self._ready: list[PreparedChange] = []
         #: What the handler could not take. It may have had a part of its effect.
         self._refused: set[str] = set()
         self._wake = asyncio.Event()
@@ -93,7 +93,7 @@ class Applier:
         """Begin to apply changes, each on its own."""
         self._preparation.submit(changes)
 
-    def _put(self, ready: Ready) -> None:
+    def _put(self, ready: PreparedChange) -> None:
         self._ready.append(ready)
         self.idle = False
         self._wake.set()
@@ -117,7 +117,7 @@ class Applier:
                 self.is_applying = True
                 await self._apply(batch)
 
-    async def _apply(self, batch: list[Ready]) -> None:
+    async def _apply(self, batch: list[PreparedChange]) -> None:
         new = [ready for ready in batch if ready.decided is not None]
         failed: dict[str, RsnotifyError] = {}
         if not await self._apply_together(batch, new):
@@ -128,7 +128,7 @@ class Applier:
             await self._in_worker(self._commit, done, *self._to_keep(done))
         self._tell(batch, failed)
 
-    def _tell(self, batch: list[Ready], failed: Mapping[str, RsnotifyError]) -> None:
+    def _tell(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
         done = [ready for ready in batch if ready.change.uri not in failed]
         self.is_applying = False
         self._outcome.applied([ready.change for ready in done])
@@ -141,7 +141,7 @@ class Applier:
                 self._outcome.failed(ready.change, failed[ready.change.uri])
             self._preparation.done(ready.change)
 
-    async def _apply_together(self, batch: list[Ready], new: list[Ready]) -> bool:
+    async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
         """Apply what is new of a batch, and commit it all; False if the handler could not."""
         if self._blocking is not None:
             kept = self._to_keep(batch)
@@ -153,7 +153,7 @@ class Applier:
         await self._in_worker(self._commit, batch, *self._to_keep(batch))
         return True
 
-    async def _apply_alone(self, new: list[Ready]) -> dict[str, RsnotifyError]:
+    async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
         """Call the handler with each change alone, as it could not take them together.
 
         Returns:
@@ -166,7 +166,7 @@ class Applier:
                 failed[uri] = StorageError(f"{uri} could not be applied: {reason}")
         return failed
 
-    async def _call(self, batch: list[Ready]) -> str | None:
+    async def _call(self, batch: list[PreparedChange]) -> str | None:
         """Call the handler; return why it failed, if it did."""
         if self._blocking is not None:
             return await self._in_worker(self._call_blocking, self._blocking, batch)
@@ -186,14 +186,16 @@ class Applier:
         assert within is not None
         self._state.apply_within(lambda connection: within.apply_within(connection, received))
 
-    def _to_keep(self, done: Sequence[Ready]) -> tuple[list[Held], Progress | None]:
+    def _to_keep(
+        self, done: Sequence[PreparedChange]
+    ) -> tuple[list[ResourceState], Progress | None]:
         """Return how resources are held from now on, and the progress that then holds."""
-        held = [one for one in map(Ready.held, done) if one is not None]
+        held = [one for one in map(PreparedChange.held, done) if one is not None]
         return held, self._outcome.progress_after([ready.change for ready in done])
 
     # In the worker
 
-    def _announce(self, new: Sequence[Ready]) -> None:
+    def _announce(self, new: Sequence[PreparedChange]) -> None:
         """Keep what is about to be applied, in case that nobody lives to commit it."""
         if self._within is None:
             uris = [ready.decided.uri for ready in new if ready.decided is not None]
@@ -202,9 +204,9 @@ class Applier:
     def _call_and_commit(
         self,
         apply: _Apply,
-        new: Sequence[Ready],
-        batch: Sequence[Ready],
-        held: Sequence[Held],
+        new: Sequence[PreparedChange],
+        batch: Sequence[PreparedChange],
+        held: Sequence[ResourceState],
         progress: Progress | None,
     ) -> bool:
         """Do both without going back to the event loop, which takes part of a millisecond."""
@@ -215,7 +217,7 @@ class Applier:
         self._commit(batch, held, progress)
         return True
 
-    def _call_blocking(self, apply: _Apply, batch: Sequence[Ready]) -> str | None:
+    def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
         """Call a handler that blocks; return why it failed, if it did."""
         try:
             write(batch)
@@ -234,7 +236,10 @@ class Applier:
             self.is_in_handler = False
 
     def _commit(
-        self, batch: Sequence[Ready], held: Sequence[Held], progress: Progress | None
+        self,
+        batch: Sequence[PreparedChange],
+        held: Sequence[ResourceState],
+        progress: Progress | None,
     ) -> None:
         if held or progress is not None or self._within is not None:
             doubts = {ready.held_uri: ready.doubt for ready in batch if ready.doubt}

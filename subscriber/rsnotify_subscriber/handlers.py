@@ -54,7 +54,7 @@ class Handler(Protocol):
 
 
 @runtime_checkable
-class Prepared(Protocol):
+class PreparedHandler(Protocol):
     """A handler that wants to know what it is about to handle."""
 
     def prepare(self, base: str, temporary: Path) -> None:
@@ -62,7 +62,7 @@ class Prepared(Protocol):
 
 
 @runtime_checkable
-class Blocking(Protocol):
+class BlockingHandler(Protocol):
     """A handler that does nothing but wait for the disk, and can do so in the thread of the state.
 
     Then a change is handed to one thread less on its way, which takes a part of a millisecond.
@@ -73,7 +73,7 @@ class Blocking(Protocol):
 
 
 @runtime_checkable
-class Within(Protocol):
+class TransactionalHandler(Protocol):
     """A handler whose effect is committed in one transaction with T, and so comes exactly once.
 
     It needs no `apply`. What it does outside of the database may still come again.
@@ -93,7 +93,7 @@ class Within(Protocol):
 
 
 @runtime_checkable
-class Holding(Protocol):
+class ReadableHandler(Protocol):
     """A handler that can give back what it holds, so that patches can be applied to it."""
 
     def held_content(self, uri: str) -> Path | None:
@@ -103,7 +103,7 @@ class Holding(Protocol):
         """
 
 
-class Each:
+class PerChangeHandler:
     """A handler that calls a function with each change.
 
     Args:
@@ -123,8 +123,8 @@ class Each:
 
 
 def as_handler(
-    handler: Handler | Within | Callable[[Received], Awaitable[None]],
-) -> Handler | Within:
+    handler: Handler | TransactionalHandler | Callable[[Received], Awaitable[None]],
+) -> Handler | TransactionalHandler:
     """Return what applies changes, as an object with `apply` or `apply_within`.
 
     Raises:
@@ -139,7 +139,7 @@ def as_handler(
             raise ConfigurationError(
                 f"{name}.{method} is called in a thread and not awaited; write it `def`"
             )
-    if isinstance(handler, Within):
+    if isinstance(handler, TransactionalHandler):
         return handler
     if isinstance(handler, Handler):
         if is_plain_function(handler.apply):
@@ -152,4 +152,4 @@ def as_handler(
         )
     if is_plain_function(handler):
         raise ConfigurationError(f"the handler {name} is not async; write it with `async def`")
-    return Each(handler)
+    return PerChangeHandler(handler)

@@ -14,10 +14,10 @@ from rsnotify.selection.representations import WantedRepresentation
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.digests import agree
-from rsnotify_subscriber.held import Held, Verdict
-from rsnotify_subscriber.ready import Ready
-from rsnotify_subscriber.spellings import normal
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
+from rsnotify_subscriber.storage.state import DestinationState
+from rsnotify_subscriber.storage.uri_spellings import normal
+from rsnotify_subscriber.sync.prepared_change import PreparedChange
 from rsnotify_subscriber.tasks import Tasks
 
 
@@ -36,10 +36,10 @@ class Preparation:
     def __init__(
         self,
         bringer: Bringer,
-        state: State,
+        state: DestinationState,
         tasks: Tasks,
         selection: Selection,
-        put: Callable[[Ready], None],
+        put: Callable[[PreparedChange], None],
         failed: Callable[[Change, RsnotifyError], None],
     ) -> None:
         self._bringer = bringer
@@ -85,22 +85,22 @@ class Preparation:
         self._outcome_failed(change, error)
         self.done(change)
 
-    def _prepare(self, change: Change, held: Held | None) -> None:
+    def _prepare(self, change: Change, held: ResourceState | None) -> None:
         wanted = self._bringer.wanted(change)
         decided = self._selection.decide(change, held=held is not None and held.is_there)
-        ready = Ready(change, decided, wanted)
+        ready = PreparedChange(change, decided, wanted)
         if decided is None:
             self._put(ready)
             return
         match _verdict(decided, change, wanted, held):
-            case Verdict.COVERED:
+            case Novelty.COVERED:
                 self._put(replace(ready, decided=None))
-            case Verdict.FETCH:
+            case Novelty.FETCH:
                 self._tasks.spawn(self._verify(ready, held))
-            case Verdict.APPLY:
+            case Novelty.APPLY:
                 self._apply(replace(ready, decided=_as_held(decided, held)), held)
 
-    def _apply(self, ready: Ready, held: Held | None) -> None:
+    def _apply(self, ready: PreparedChange, held: ResourceState | None) -> None:
         decided, entry = ready.decided, ready.wanted.entry
         if decided is None or decided.change is ChangeType.DELETED:
             self._put(ready)
@@ -111,7 +111,7 @@ class Preparation:
         else:
             self._tasks.spawn(self._fetch(ready, held))
 
-    async def _fetch(self, ready: Ready, held: Held | None) -> None:
+    async def _fetch(self, ready: PreparedChange, held: ResourceState | None) -> None:
         change = ready.change
         try:
             answer = await self._bringer.bring(ready.wanted, held)
@@ -122,7 +122,7 @@ class Preparation:
         else:
             self._put(ready.answered(answer, held))
 
-    async def _verify(self, ready: Ready, held: Held | None) -> None:
+    async def _verify(self, ready: PreparedChange, held: ResourceState | None) -> None:
         """Fetch the resource itself, and let it become what it is now."""
         change = ready.change
         try:
@@ -140,7 +140,7 @@ class Preparation:
             decided = self._selected(change, held)
             self._put(replace(ready, decided=decided).answered(content, held))
 
-    def _selected(self, change: Change, held: Held | None) -> Change | None:
+    def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
         """Return the creation or update that a resource turned out to have, if it is selected."""
         is_there = held is not None and held.is_there
         kind = ChangeType.UPDATED if is_there else ChangeType.CREATED
@@ -153,21 +153,21 @@ class Preparation:
 
 
 def _verdict(
-    decided: Change, change: Change, wanted: WantedRepresentation, held: Held | None
-) -> Verdict:
+    decided: Change, change: Change, wanted: WantedRepresentation, held: ResourceState | None
+) -> Novelty:
     described = replace(decided, resource=wanted.entry)
     if decided.change is not change.change:  # it is not selected any more, so it goes
         assert held is not None, "what is not held need not go"
-        return Verdict.COVERED if held.covers(described) else Verdict.APPLY
+        return Novelty.COVERED if held.covers(described) else Novelty.APPLY
     if held is not None:
         return held.verdict(described)
     if change.check is CheckMethod.FETCH:
-        return Verdict.FETCH
+        return Novelty.FETCH
     is_nothing = change.check is CheckMethod.COMPARE and change.change is ChangeType.DELETED
-    return Verdict.COVERED if is_nothing else Verdict.APPLY
+    return Novelty.COVERED if is_nothing else Novelty.APPLY
 
 
-def _not_there(ready: Ready, held: Held | None) -> Ready:
+def _not_there(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
     """Return the deletion of what turned out not to be there, if it is held."""
     if held is None or not held.is_there:
         return replace(ready, decided=None, unchanged=held)
@@ -175,7 +175,7 @@ def _not_there(ready: Ready, held: Held | None) -> Ready:
     return replace(ready, decided=_as_held(ready.decided, held))
 
 
-def _as_held(decided: Change, held: Held | None) -> Change:
+def _as_held(decided: Change, held: ResourceState | None) -> Change:
     """Return a change with the URI as it is held, where it was spelled otherwise."""
     if held is None or held.uri == decided.uri:
         return decided

@@ -38,26 +38,26 @@ from rsnotify.sync.actions import (
 from rsnotify.sync.fallback_order import resource_ways
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.applier import Applier
 from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
 from rsnotify_subscriber.bringing.packages import Packages
 from rsnotify_subscriber.discovery import Offers
 from rsnotify_subscriber.events import (
-    NOBODY,
+    SILENT,
     Announcer,
     Event,
+    EventWatch,
     OfferChanged,
-    Watch,
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.pulls import Pulls
+from rsnotify_subscriber.handlers import Handler, ReadableHandler, TransactionalHandler
 from rsnotify_subscriber.push.notices import NoticePush
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.ways import Ways
-from rsnotify_subscriber.received import Handler, Holding, Within
-from rsnotify_subscriber.reception import Reception
-from rsnotify_subscriber.state import Identity, State, incomparable
-from rsnotify_subscriber.status import PushState, Status, Tally
+from rsnotify_subscriber.status import PushState, Status, StatusCounters
+from rsnotify_subscriber.storage.state import DestinationState, Identity, incomparable
+from rsnotify_subscriber.sync.applier import Applier
+from rsnotify_subscriber.sync.pull_monitor import PullMonitor
+from rsnotify_subscriber.sync.push_intake import PushIntake
 from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")
@@ -102,17 +102,17 @@ class Following:
     def __init__(
         self,
         identity: Identity,
-        state: State,
+        state: DestinationState,
         fetcher: Fetcher,
         offers: Offers,
-        handler: Handler | Within,
+        handler: Handler | TransactionalHandler,
         pace: Pace,
         ways: Ways,
         worker: Executor,
         moved: Callable[[], None],
         *,
         most: int = 1,
-        announce: Announcer = NOBODY,
+        announce: Announcer = SILENT,
         checked: bool,
         once: bool,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
@@ -126,7 +126,7 @@ class Following:
         self._ways = ways
         self._moved = moved
         self._announce = announce
-        self._watch = Watch(announce)
+        self._watch = EventWatch(announce)
         self._once = once
         self._on_committed = on_committed
         self._random = Random()
@@ -147,23 +147,23 @@ class Following:
         )
         self._compared_at = self._follower.compared
         self._noted_nothing = False
-        holding = handler if isinstance(handler, Holding) else None
+        holding = handler if isinstance(handler, ReadableHandler) else None
         self._packages = Packages(fetcher)
         bringer = Bringer(fetcher, wishes, packages=self._packages, holding=holding)
         self._applier = Applier(
             bringer, state, handler, self, self._worker, self._tasks, identity.selection
         )
-        self._tally = Tally()
+        self._tally = StatusCounters()
         self._timer: asyncio.TimerHandle | None = None
         self._push = Push(
             () if once else ways.to_changes(identity.offer),
-            Reception(self._follower, self._perform, announce),
+            PushIntake(self._follower, self._perform, announce),
             lambda: self._follower.since,
             self._random,
             most=most,
             announce=self._way_changed,
         )
-        self._pulls = Pulls(self._follower, self._push, announce)
+        self._pulls = PullMonitor(self._follower, self._push, announce)
         self._notices = NoticePush(
             ways,
             told=self._told,
@@ -447,7 +447,7 @@ class Following:
         more = f" (and {len(failing) - 1} more resources)" if len(failing) > 1 else ""
         return Unavailable(failing[0].uri, f"{reason}; it was tried several times{more}")
 
-    # What is heard, beside what goes through `Reception`
+    # What is heard, beside what goes through `PushIntake`
 
     def _way_changed(self, event: Event) -> None:
         self._announce(event)
