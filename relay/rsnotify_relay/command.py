@@ -13,8 +13,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
-from rsnotify_subscriber.command_how import How, with_how
-from rsnotify_subscriber.command_options import Hearing, Url
+from rsnotify_subscriber.commands.follow_options import How, with_how
+from rsnotify_subscriber.commands.options import Hearing, Url
 
 if TYPE_CHECKING:
     from rsnotify_relay.relay import Relay
@@ -96,7 +96,7 @@ def relay(
     """
     from rsnotify_publisher.configuration import load_configuration
     from rsnotify_relay.relay import Relay
-    from rsnotify_subscriber.command_running import left_behind
+    from rsnotify_subscriber.commands.running import left_behind
 
     settings = load_configuration(
         config,

@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.lanes import Lane
+from rsnotify_subscriber.fetching.cache import Kept
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
-from rsnotify_subscriber.fetching.kept import Kept
 
 #: Entries of documents that are kept in memory, of all Sources together.
 _ENTRIES = 100_000

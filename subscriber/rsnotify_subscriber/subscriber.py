@@ -21,9 +21,10 @@ from rsnotify.runtime.arguments import require, require_function, require_struct
 from rsnotify.selection.push_selection import asked_by
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.bringing.bringer import Wishes
-from rsnotify_subscriber.descriptions import Descriptions
-from rsnotify_subscriber.discovery import Offers
+from rsnotify_subscriber.content.resolver import Wishes
+from rsnotify_subscriber.discovery.descriptions import Descriptions
+from rsnotify_subscriber.discovery.identification import Identifying
+from rsnotify_subscriber.discovery.offers import Offers
 from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.credentials import (
@@ -40,12 +41,11 @@ from rsnotify_subscriber.handlers import (
     TransactionalHandler,
     as_handler,
 )
-from rsnotify_subscriber.identifying import Identifying
 from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.pool import SubscriberPool
+from rsnotify_subscriber.push.endpoints import Ways
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
-from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.database import StateLocation

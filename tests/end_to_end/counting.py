@@ -26,7 +26,7 @@ from rsnotify.runtime.cli.running import run
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, Received, Subscriber, Via, default_state
-from rsnotify_subscriber.command_options import Hearing
+from rsnotify_subscriber.commands.options import Hearing
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 
 _EFFECTS = "CREATE TABLE IF NOT EXISTS effects (uri, at, change, hash)"

@@ -14,8 +14,8 @@ from rsnotify.runtime.cli.application import application
 from rsnotify_relay import Relay
 from rsnotify_relay.command import relay
 from rsnotify_subscriber import Via
-from rsnotify_subscriber.command import follow
-from rsnotify_subscriber.command_how import How
+from rsnotify_subscriber.commands.follow import follow
+from rsnotify_subscriber.commands.follow_options import How
 
 SOURCE = "https://source.example/"
 

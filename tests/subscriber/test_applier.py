@@ -10,6 +10,8 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from rsnotify_subscriber.content.resolver import Bringer
+
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Link, Resource
@@ -17,7 +19,6 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
-from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.state import DestinationState

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from rsnotify_subscriber.content.resolver import Bringer
 
 from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rsnotify_subscriber.content.resolver import Bringer
 
 from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError
 from rsnotify.format.coverage import Change, CheckMethod
@@ -20,7 +21,6 @@ from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.resource_state import ResourceState

@@ -12,8 +12,8 @@ from rsnotify.errors import ConfigurationError, DocumentError, NotFound, Several
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber.descriptions import Descriptions, Memory
-from rsnotify_subscriber.discovery import Offers, base_of, discover
+from rsnotify_subscriber.discovery.descriptions import Descriptions, Memory
+from rsnotify_subscriber.discovery.offers import Offers, base_of, discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from tests.subscriber.source import Answer, SmallSource, body, status

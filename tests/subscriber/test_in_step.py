@@ -20,7 +20,7 @@ from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
-from rsnotify_subscriber.command_report import sentence
+from rsnotify_subscriber.commands.report import sentence
 from rsnotify_subscriber.events import Audited, Event
 from tests.subscriber.conftest import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub

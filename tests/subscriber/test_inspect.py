@@ -13,8 +13,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.format.writer import write_document
+from rsnotify_subscriber.commands.inspect import age, plain_lines
 from rsnotify_subscriber.inspection import walk
-from rsnotify_subscriber.inspection.command import age, plain_lines
 from rsnotify_subscriber.inspection.findings import Finding, Granularity, granularity_of
 from rsnotify_subscriber.inspection.walk import inspect
 from tests.subscriber.processes import SECONDS, outcome, running

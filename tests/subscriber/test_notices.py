@@ -17,8 +17,8 @@ from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.events import Event, OfferChanged, PushUp
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.endpoints import Ways
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
-from rsnotify_subscriber.push.ways import Ways
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body

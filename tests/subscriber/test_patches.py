@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from rsnotify_subscriber.content.resolver import Bringer
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_subscriber import Received, Subscriber
-from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions

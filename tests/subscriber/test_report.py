@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_subscriber import PushState, Status
-from rsnotify_subscriber.command_how import How
-from rsnotify_subscriber.command_report import LineReport, outcome, sentence
+from rsnotify_subscriber.commands.follow_options import How
+from rsnotify_subscriber.commands.report import LineReport, outcome, sentence
 from rsnotify_subscriber.fleet.parsing import parse
 from tests.subscriber.conftest import Destination
 from tests.subscriber.processes import outcome as outcome_of

@@ -15,7 +15,7 @@ from rsnotify.errors import NotFound
 from rsnotify.runtime.cli.application import application
 from rsnotify.validation import RULES, Severity
 from rsnotify_subscriber.validation import walk
-from rsnotify_subscriber.validation.verdicts import Validation
+from rsnotify_subscriber.validation.result import Validation
 from rsnotify_subscriber.validation.walk import validate
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import Server

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rsnotify_subscriber.fetching import receiving
+from rsnotify_subscriber.fetching import downloading as receiving
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions

@@ -19,9 +19,10 @@ from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import described, wanted
-from rsnotify_subscriber.auditing.expected import Expectation, Expected
-from rsnotify_subscriber.descriptions import Descriptions
-from rsnotify_subscriber.discovery import Offers, base_of, discover
+from rsnotify_subscriber.auditing.expectation import Expectation, Expected
+from rsnotify_subscriber.discovery.descriptions import Descriptions
+from rsnotify_subscriber.discovery.identification import same_set
+from rsnotify_subscriber.discovery.offers import Offers, base_of, discover
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
@@ -30,7 +31,6 @@ from rsnotify_subscriber.fetching.credentials import (
 from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.identifying import same_set
 from rsnotify_subscriber.mirror import MirrorTree, default_state
 from rsnotify_subscriber.storage.state import Identity, read_identity
 

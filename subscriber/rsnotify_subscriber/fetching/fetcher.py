@@ -19,12 +19,12 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import SitemapReader, with_resources
+from rsnotify_subscriber.fetching.cache import Kept
 from rsnotify_subscriber.fetching.contents import Collector, Content, Unchanged
 from rsnotify_subscriber.fetching.digests import Digester
-from rsnotify_subscriber.fetching.kept import Kept
+from rsnotify_subscriber.fetching.downloading import receive
 from rsnotify_subscriber.fetching.origin import Origin
 from rsnotify_subscriber.fetching.rate import Rate
-from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.command_how import brokered, selection
-from rsnotify_subscriber.command_options import credentials_of
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
+from rsnotify_subscriber.option_values import brokered, credentials_of, selection
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms

@@ -15,18 +15,18 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.reader import SitemapReader
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify_subscriber.discovery import find
+from rsnotify_subscriber.discovery.offers import find
+from rsnotify_subscriber.discovery.search import ROBOTS_PATH
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
     without_login,
 )
+from rsnotify_subscriber.fetching.downloading import receive
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.fetching.receiving import receive
 from rsnotify_subscriber.fetching.responses import check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.inspection.findings import Finding, Named, Tally
-from rsnotify_subscriber.searching import ROBOTS_PATH
 
 #: Parts of one index, or manifests of one dump, that are read.
 PARTS = 20

@@ -26,7 +26,7 @@ from rsnotify.runtime.mqtt.names import Broker, asking, channel_name, parse_brok
 from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, SelectionRequest
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
-from rsnotify_subscriber.push.dialling import dial
+from rsnotify_subscriber.push.connecting import dial
 from rsnotify_subscriber.push.transport import Listener
 
 logger = logging.getLogger("rsnotify.subscriber")

@@ -11,9 +11,9 @@ from typing import Protocol
 from rsnotify.errors import FetchError
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
-from rsnotify_subscriber.push.line import Line
+from rsnotify_subscriber.push.endpoint_connection import Line
+from rsnotify_subscriber.push.endpoints import Way
 from rsnotify_subscriber.push.preference import Preference
-from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")

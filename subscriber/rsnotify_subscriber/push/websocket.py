@@ -18,7 +18,7 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.vocabulary import MAX_BYTES
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
-from rsnotify_subscriber.push.dialling import TIMEOUT, dial
+from rsnotify_subscriber.push.connecting import TIMEOUT, dial
 from rsnotify_subscriber.push.transport import Listener
 
 #: Seconds between pings, and until a hub that does not answer one counts as dead.

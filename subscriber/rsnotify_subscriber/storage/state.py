@@ -36,8 +36,8 @@ from rsnotify.selection.representations import described
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.fallback_order import resource_ways
-from rsnotify_subscriber.descriptions import Memory
 from rsnotify_subscriber.storage.database import StateLocation
+from rsnotify_subscriber.storage.description_memory import Memory
 from rsnotify_subscriber.storage.handler_intent import decode_intent, encode_intent
 from rsnotify_subscriber.storage.lookups import look_up, look_up_equivalent
 from rsnotify_subscriber.storage.resource_state import ResourceState

@@ -38,9 +38,9 @@ from rsnotify.sync.actions import (
 from rsnotify.sync.fallback_order import resource_ways
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.bringing.bringer import NO_WISHES, Bringer, Wishes
-from rsnotify_subscriber.bringing.packages import Packages
-from rsnotify_subscriber.discovery import Offers
+from rsnotify_subscriber.content.dump_packages import Packages
+from rsnotify_subscriber.content.resolver import NO_WISHES, Bringer, Wishes
+from rsnotify_subscriber.discovery.offers import Offers
 from rsnotify_subscriber.events import (
     SILENT,
     Announcer,
@@ -50,9 +50,9 @@ from rsnotify_subscriber.events import (
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.handlers import Handler, ReadableHandler, TransactionalHandler
-from rsnotify_subscriber.push.notices import NoticePush
+from rsnotify_subscriber.push.document_notices import NoticePush
+from rsnotify_subscriber.push.endpoints import Ways
 from rsnotify_subscriber.push.push import Push
-from rsnotify_subscriber.push.ways import Ways
 from rsnotify_subscriber.status import PushState, Status, StatusCounters
 from rsnotify_subscriber.storage.state import DestinationState, Identity, incomparable
 from rsnotify_subscriber.sync.applier import Applier

@@ -9,7 +9,7 @@ from rsnotify.format.writer import Profile
 from rsnotify.validation import Finding, Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
-from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
+from rsnotify_subscriber.content.zip_package import MANIFEST, Package
 from rsnotify_subscriber.fetching.digests import Digester, agree
 
 #: Bytes that members inflate to, beyond which they are not compared any more.

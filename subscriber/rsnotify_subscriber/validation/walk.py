@@ -40,8 +40,8 @@ from rsnotify_subscriber.fetching.credentials import (
     without_login,
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.validation.examiner import Examiner
-from rsnotify_subscriber.validation.verdicts import Validation
+from rsnotify_subscriber.validation.document_check import Examiner
+from rsnotify_subscriber.validation.result import Validation
 
 #: Documents and packages that are fetched in all.
 _MOST_FETCHED = 1_000

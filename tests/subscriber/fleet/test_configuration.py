@@ -14,9 +14,9 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.config.files import decode_settings
 from rsnotify_subscriber import Via
 from rsnotify_subscriber.fleet.configuration import Configuration, Source
-from rsnotify_subscriber.fleet.keeping import difference
 from rsnotify_subscriber.fleet.loading import load
 from rsnotify_subscriber.fleet.parsing import parse
+from rsnotify_subscriber.fleet.reloading import difference
 
 PATH = "/etc/rsnotify/fleet.toml"
 
@@ -350,7 +350,7 @@ def test_only_what_differs_is_touched(
 
 
 def test_every_setting_of_the_command_is_one_of_the_file() -> None:
-    from rsnotify_subscriber.command import follow
+    from rsnotify_subscriber.commands.follow import follow
 
     options = set(follow.__annotations__) - {"context", "url", "config", "once", "json", "return"}
     websub = {name for name in options if name.startswith("callback_")}

@@ -14,11 +14,12 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import Received
-from rsnotify_subscriber.fleet import Fleet, Phase, keeping, totals
+from rsnotify_subscriber.fleet import Fleet, Phase, totals
+from rsnotify_subscriber.fleet import reloading as keeping
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import Configuration
-from rsnotify_subscriber.fleet.keeping import Keeper, Reloading
 from rsnotify_subscriber.fleet.loading import load
+from rsnotify_subscriber.fleet.reloading import Keeper, Reloading
 from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability
-from rsnotify_subscriber.fetching.kept import Kept
+from rsnotify_subscriber.fetching.cache import Kept
 
 CONDITION = ("If-None-Match", '"1"')
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rsnotify_subscriber.fleet.command_logs import name_sources
+from rsnotify_subscriber.commands.follow_fleet import name_sources
 from rsnotify_subscriber.fleet.member import NAME
 
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
+from rsnotify_subscriber.commands.fleet_report import JsonReport, LineReport, table_of
 from rsnotify_subscriber.fleet import Phase, SourceStatus
-from rsnotify_subscriber.fleet.command_report import JsonReport, LineReport, table_of
 
 #: What stands for a control character.
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"

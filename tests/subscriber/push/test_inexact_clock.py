@@ -11,9 +11,9 @@ import pytest
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
+from rsnotify_subscriber.push.endpoints import Way
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.transport import Listener
-from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import VirtualLoop
 

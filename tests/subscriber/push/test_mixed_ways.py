@@ -12,10 +12,10 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
+from rsnotify_subscriber.push.endpoints import Way
 from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.push.transport import Listener
-from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.via import Via
 from tests.core.mixed import HISTORIES, Mixed, by_one_way, through
 from tests.core.mixed import Way as Line

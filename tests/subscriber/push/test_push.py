@@ -9,10 +9,10 @@ from random import Random
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
+from rsnotify_subscriber.push.endpoints import Way
 from rsnotify_subscriber.push.preference import HOLD, PATIENCE, SLACK
 from rsnotify_subscriber.push.push import MUTE, Push
 from rsnotify_subscriber.push.transport import Listener
-from rsnotify_subscriber.push.ways import Way
 from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import run
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 from rsnotify_subscriber import Callbacks, Via
 from rsnotify_subscriber.fetching.sessions import Sessions
+from rsnotify_subscriber.push.endpoints import MOST, Ways
 from rsnotify_subscriber.push.mqtt import BROKERED
-from rsnotify_subscriber.push.ways import MOST, Ways
 
 
 def test_of_very_many_hubs_only_the_first_are_used() -> None:

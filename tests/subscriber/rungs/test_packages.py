@@ -12,13 +12,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import rsnotify_subscriber.content.zip_package as zipped_module
+from rsnotify_subscriber.content.zip_package import Package
 
-import rsnotify_subscriber.bringing.zipped as zipped_module
 from rsnotify.errors import ContentMismatch, MalformedDocument
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber.bringing.zipped import Package
 from tests.subscriber.conftest import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
 from tests.subscriber.source import body

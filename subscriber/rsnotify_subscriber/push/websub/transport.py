@@ -17,8 +17,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.transport import Listener
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
+from rsnotify_subscriber.push.websub.hub_membership import Member, Membership
 from rsnotify_subscriber.push.websub.inbox import Inbox, Silence
-from rsnotify_subscriber.push.websub.membership import Member, Membership
 from rsnotify_subscriber.tasks import Tasks
 
 #: Seconds in which a hub may answer to an unsubscription when we stop.

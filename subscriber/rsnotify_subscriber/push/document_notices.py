@@ -11,8 +11,8 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
+from rsnotify_subscriber.push.endpoints import Ways
 from rsnotify_subscriber.push.push import Push
-from rsnotify_subscriber.push.ways import Ways
 
 logger = logging.getLogger("rsnotify.subscriber")
 

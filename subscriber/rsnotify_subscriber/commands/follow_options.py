@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import fields
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.mqtt.names import parse_broker
-from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.command_options import (
+from rsnotify_subscriber.commands.options import (
     Bearer,
     CallbackHost,
     CallbackLease,
@@ -52,8 +50,8 @@ from rsnotify_subscriber.command_options import (
     Spread,
     Type,
     ViaOption,
-    credentials_of,
 )
+from rsnotify_subscriber.option_values import brokered, credentials_of, selection
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.via import Via
 
@@ -175,42 +173,3 @@ def with_how(command: Callable[..., None]) -> Callable[..., None]:
     called.__annotations__ = {one.name: one.annotation for one in parameters}
     del called.__wrapped__  # or the options would be looked for there
     return called
-
-
-def selection(
-    only: Sequence[str] | None,
-    excluded: Sequence[str] | None,
-    types: Sequence[str] | None,
-    changes: Sequence[ChangeType] | None,
-    collections: Sequence[str] | None,
-) -> Selection:
-    """Make of these options what is followed; their order does not matter."""
-    return Selection(
-        only=_distinct(only),
-        excluded=_distinct(excluded),
-        types=_distinct(types),
-        changes=tuple(sorted(set(changes or ()))),
-        collections=_distinct(collections),
-    )
-
-
-def brokered(
-    url: str | None,
-    user: str | None,
-    password: str | None,
-    ca: str | None,
-    certificate: str | None,
-    key: str | None,
-    session: str,
-    version: str,
-) -> Brokered:
-    """Return the settings of MQTT brokers that these options describe."""
-    from rsnotify.runtime.mqtt.login import BrokerLogin
-    from rsnotify_subscriber.push.mqtt import Brokered
-
-    login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)
-    return Brokered(url=url, login=login, session=session, version=version)
-
-
-def _distinct(values: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(sorted(set(values or ())))

@@ -14,17 +14,17 @@ from rsnotify.errors import RsnotifyError, shown
 from rsnotify.format.writer import Profile
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
-from rsnotify_subscriber.command_options import (
+from rsnotify_subscriber.commands.options import (
     Bearer,
     Header,
     Json,
     Login,
     Private,
-    credentials_of,
 )
+from rsnotify_subscriber.option_values import credentials_of
 
 if TYPE_CHECKING:
-    from rsnotify_subscriber.validation.verdicts import Checked, Validation
+    from rsnotify_subscriber.validation.result import Checked, Validation
 
 
 def validate(

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, shown
 from rsnotify.format.offer import Offer
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber.discovery import Offers, base_of
+from rsnotify_subscriber.discovery.offers import Offers, base_of
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.storage.state import Identity
 

@@ -16,15 +16,15 @@ from rsnotify.format.datetimes import Instant, format_datetime
 from rsnotify.format.vocabulary import Capability
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain, printable, run_until_stopped
-from rsnotify_subscriber.command_options import (
+from rsnotify_subscriber.commands.options import (
     Bearer,
     Header,
     Json,
     Login,
     Private,
     Url,
-    credentials_of,
 )
+from rsnotify_subscriber.option_values import credentials_of
 
 if TYPE_CHECKING:
     from rich.tree import Tree

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from rsnotify.errors import FetchError
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.push.ways import Way
+from rsnotify_subscriber.push.endpoints import Way
 from rsnotify_subscriber.tasks import Tasks
 
 _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}

@@ -8,8 +8,8 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.command_how import How, with_how
-from rsnotify_subscriber.command_options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
+from rsnotify_subscriber.commands.follow_options import How, with_how
+from rsnotify_subscriber.commands.options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.subscriber import Subscriber
@@ -36,7 +36,7 @@ def follow(
         rsnotify follow https://source.example/ copy --once --only '*.ttl'
         rsnotify follow --config fleet.toml
     """
-    from rsnotify_subscriber.fleet.command import follow_all, given
+    from rsnotify_subscriber.commands.follow_fleet import follow_all, given
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.subscriber import Subscriber
 
@@ -58,14 +58,14 @@ def follow(
 
 
 def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) -> None:
-    from rsnotify_subscriber.command_report import (
+    from rsnotify_subscriber.commands.report import (
         JsonReport,
         LineReport,
         TerminalReport,
         not_level,
         outcome,
     )
-    from rsnotify_subscriber.command_running import follow_and_show, report_for
+    from rsnotify_subscriber.commands.running import follow_and_show, report_for
 
     report = report_for(JsonReport, TerminalReport, LineReport, wants_json=json)
     failure = None

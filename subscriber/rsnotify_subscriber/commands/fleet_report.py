@@ -12,7 +12,7 @@ from rich.text import Text
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.display import live
 from rsnotify.runtime.cli.running import printable
-from rsnotify_subscriber.command_report import Quiet
+from rsnotify_subscriber.commands.report import Quiet
 from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
 
 #: Calls of `show`, one about each second, between two plain lines while only counts change.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +13,6 @@ import typer
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.cli.listening import listen
-from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.via import Via
 
@@ -332,19 +329,6 @@ MqttSession = Annotated[
 MqttVersion = Annotated[
     str, typer.Option(metavar="5|3.1.1", rich_help_panel=_MQTT, help="Version of MQTT.")
 ]
-
-
-def credentials_of(
-    login: str | None, bearer: str | None, header: Sequence[str] | None
-) -> Credentials:
-    """Return what these options say is sent to a Source.
-
-    Raises:
-        ConfigurationError: A header field is not written as one.
-    """
-    lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
-    headers = parse_header_lines(filter(str.strip, lines))
-    return Credentials(login=login, bearer=bearer, headers=headers)
 
 
 class Hearing:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +19,16 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain
 from rsnotify.runtime.open_files import allow_files
-from rsnotify_subscriber.command_options import Hearing
-from rsnotify_subscriber.command_report import not_level
-from rsnotify_subscriber.command_running import follow_and_show, report_for
+from rsnotify_subscriber.commands.fleet_report import JsonReport, LineReport, TerminalReport
+from rsnotify_subscriber.commands.options import Hearing
+from rsnotify_subscriber.commands.report import not_level
+from rsnotify_subscriber.commands.running import follow_and_show, report_for
 from rsnotify_subscriber.fleet.building import build, terms_of
-from rsnotify_subscriber.fleet.command_logs import name_sources
-from rsnotify_subscriber.fleet.command_report import JsonReport, LineReport, TerminalReport
 from rsnotify_subscriber.fleet.configuration import Configuration
 from rsnotify_subscriber.fleet.fleet import Fleet
-from rsnotify_subscriber.fleet.keeping import Keeper, Reloading
 from rsnotify_subscriber.fleet.loading import load
+from rsnotify_subscriber.fleet.member import NAME
+from rsnotify_subscriber.fleet.reloading import Keeper, Reloading
 
 #: Files that one Source keeps open: those of its state, and a connection to a hub.
 _FILES_OF_A_SOURCE = 16
@@ -134,3 +136,25 @@ def _end(fleet: Fleet) -> None:
     if wrong:
         each = "".join(f"\n  {name}: {error}" for name, error in wrong.items())
         raise complain(f"{len(wrong)} of {len(fleet.status)} Sources are not in step:{each}", 1)
+
+
+@contextmanager
+def name_sources() -> Iterator[None]:
+    """Let every line that is logged within the context say which Source it is about."""
+    handlers = logging.getLogger().handlers
+    for handler in handlers:
+        handler.addFilter(_named)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(_named)
+
+
+def _named(record: logging.LogRecord) -> bool:
+    name = NAME.get()
+    if name and not hasattr(record, "source"):  # another handler may have had it
+        record.source = name
+        # What is wrong with the arguments is told where they are put in.
+        record.msg = f"{name.replace('%', '%%') if record.args else name}: {record.msg}"
+    return True

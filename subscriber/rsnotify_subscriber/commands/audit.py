@@ -9,7 +9,7 @@ import typer
 
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import printable, run_until_stopped
-from rsnotify_subscriber.command_options import (
+from rsnotify_subscriber.commands.options import (
     Bearer,
     Dest,
     Header,
@@ -18,8 +18,8 @@ from rsnotify_subscriber.command_options import (
     Private,
     State,
     Url,
-    credentials_of,
 )
+from rsnotify_subscriber.option_values import credentials_of
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit

@@ -12,16 +12,16 @@ from datetime import timedelta
 from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import DocumentError, FetchError, Unavailable
-from rsnotify.format.datetimes import Instant, format_datetime
+from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import Document
 from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.pull import PageJoiner
 from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
 from rsnotify_subscriber.fetching.origin import Origin
+from rsnotify_subscriber.storage.description_memory import Memory, Remembered
 
 T = TypeVar("T", Page, Document)
 
@@ -33,34 +33,6 @@ _ENTRIES = 100
 _LARGEST = 64_000
 #: Clocks of servers are read in whole seconds.
 _SECOND = timedelta(seconds=1)
-
-
-class Remembered(Struct, frozen=True):
-    """A document as it was last received.
-
-    Args:
-        uri: The URI that was requested.
-        document: The document.
-        condition: The header field that asks for it only if it has changed, if there is one.
-        sent: When it was sent, by the clock of the Source.
-    """
-
-    uri: str
-    document: Document
-    condition: tuple[str, str] | None = None
-    sent: Instant | None = None
-
-
-class Memory(Struct, frozen=True):
-    """What is stored between runs.
-
-    Args:
-        documents: The documents.
-        moved: By URI, where permanent redirects led from it.
-    """
-
-    documents: tuple[Remembered, ...] = ()
-    moved: dict[str, str] = {}
 
 
 class Descriptions:

@@ -14,7 +14,7 @@ from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_subscriber.bringing.zipped import Package
+from rsnotify_subscriber.content.zip_package import Package
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.running import printable, run
-from rsnotify_subscriber.command_options import Hearing
+from rsnotify_subscriber.commands.options import Hearing
 
 _REPORT_EVERY = 1.0
 #: How many Sources one sentence names.

@@ -9,9 +9,10 @@ from rsnotify.format.links import resolve
 from rsnotify.format.offer import FIELDS, Offer, read_framework
 from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.fallback_order import change_ways, resource_ways
-from rsnotify_subscriber.descriptions import Descriptions, Memory
+from rsnotify_subscriber.discovery.descriptions import Descriptions
+from rsnotify_subscriber.discovery.search import Search, capability_lists, offer_at, only_one
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.searching import Search, capability_lists, offer_at, only_one
+from rsnotify_subscriber.storage.description_memory import Memory
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:

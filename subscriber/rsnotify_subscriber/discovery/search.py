@@ -21,7 +21,7 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document
 from rsnotify.format.offer import FIELDS, Offer, read_framework, read_offer
 from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
-from rsnotify_subscriber.descriptions import Descriptions
+from rsnotify_subscriber.discovery.descriptions import Descriptions
 from rsnotify_subscriber.fetching.fetcher import Page
 from rsnotify_subscriber.fetching.origin import Origin
 

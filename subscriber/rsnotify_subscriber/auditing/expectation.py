@@ -19,8 +19,8 @@ from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.fallback_order import change_ways, resource_ways
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.reduction import reduce
-from rsnotify_subscriber.auditing.doubting import doubt_about
-from rsnotify_subscriber.bringing.packages import Packages
+from rsnotify_subscriber.auditing.list_contradictions import doubt_about
+from rsnotify_subscriber.content.dump_packages import Packages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.storage.resource_state import ends

@@ -16,7 +16,7 @@ from rsnotify.validation import Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
 from rsnotify.validation.tree import Located, TreePosition
-from rsnotify_subscriber.bringing.zipped import MANIFEST, Package
+from rsnotify_subscriber.content.zip_package import MANIFEST, Package
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.fetcher import Fetcher
@@ -24,7 +24,7 @@ from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
 from rsnotify_subscriber.fetching.responses import body, check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.validation.package import PackageCheck, compare
-from rsnotify_subscriber.validation.verdicts import Checked, Validation
+from rsnotify_subscriber.validation.result import Checked, Validation
 
 #: Bytes of one package that are downloaded.
 _MOST_PACKAGE_BYTES = 4 * 2**30

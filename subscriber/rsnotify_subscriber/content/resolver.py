@@ -27,8 +27,8 @@ from rsnotify.selection.representations import (
     wanted,
     wanted_link,
 )
-from rsnotify_subscriber.bringing.freshness import Freshness, check_announced
-from rsnotify_subscriber.bringing.inline import inline_content
+from rsnotify_subscriber.content.freshness import Freshness, check_announced
+from rsnotify_subscriber.content.inline import inline_content
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher

@@ -1,0 +1,36 @@
+"""The documents that describe a Source, as the last run received them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from rsnotify.format.datetimes import Instant
+from rsnotify.format.model import Document
+
+
+class Remembered(Struct, frozen=True):
+    """A document as it was last received.
+
+    Args:
+        uri: The URI that was requested.
+        document: The document.
+        condition: The header field that asks for it only if it has changed, if there is one.
+        sent: When it was sent, by the clock of the Source.
+    """
+
+    uri: str
+    document: Document
+    condition: tuple[str, str] | None = None
+    sent: Instant | None = None
+
+
+class Memory(Struct, frozen=True):
+    """What is stored between runs.
+
+    Args:
+        documents: The documents.
+        moved: By URI, where permanent redirects led from it.
+    """
+
+    documents: tuple[Remembered, ...] = ()
+    moved: dict[str, str] = {}
