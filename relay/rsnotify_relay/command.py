@@ -13,8 +13,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
-from rsnotify_subscriber.commands.follow_options import How, with_how
-from rsnotify_subscriber.commands.options import Hearing, Url
+from rsnotify_subscriber.commands.follow_options import FollowCommandOptions, with_follow_options
+from rsnotify_subscriber.commands.options import CallbackServer, Url
 
 if TYPE_CHECKING:
     from rsnotify_relay.relay import Relay
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _COPY = "Publishing the copy"
 
 
-@with_how
+@with_follow_options
 def relay(
     url: Url,
     folder: Annotated[
@@ -84,7 +84,7 @@ def relay(
         ),
     ] = None,
     *,
-    how: How,
+    how: FollowCommandOptions,
 ) -> None:
     """Follow a Source into DIR, and publish DIR as a Source.
 
@@ -96,7 +96,7 @@ def relay(
     """
     from rsnotify_publisher.configuration import load_configuration
     from rsnotify_relay.relay import Relay
-    from rsnotify_subscriber.commands.running import left_behind
+    from rsnotify_subscriber.commands.running import unfinished_work
 
     settings = load_configuration(
         config,
@@ -125,12 +125,12 @@ def relay(
             most_ways=how.hubs,
             **how.settings(),
         )
-        leaving = ForcedShutdown(lambda: left_behind(relaying.subscriber.in_handler))
+        leaving = ForcedShutdown(lambda: unfinished_work(relaying.subscriber.in_handler))
         run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)
 
 
 async def _relay(
-    relaying: Relay, listening: socket.socket, at: str, hearing: Hearing, stop: asyncio.Event
+    relaying: Relay, listening: socket.socket, at: str, hearing: CallbackServer, stop: asyncio.Event
 ) -> None:
     from aiohttp import web
 

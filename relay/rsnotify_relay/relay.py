@@ -20,7 +20,7 @@ from rsnotify_relay.serve import server
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, default_state
 from rsnotify_subscriber.events import Behind, Event
 from rsnotify_subscriber.fetching.credentials import NO_CREDENTIALS, Credentials
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
+from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.storage.state import DestinationState
 
@@ -83,7 +83,7 @@ class Relay:
         described_by: str | None = None,
         allow_private_addresses: bool = False,
         credentials: Credentials = NO_CREDENTIALS,
-        mqtt: Brokered = BROKERED,
+        mqtt: MqttOptions = DEFAULT_MQTT,
     ) -> None:
         self._stopping = False
         self._mirror = mirror = FolderMirror(folder)

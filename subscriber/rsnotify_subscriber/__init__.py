@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from rsnotify_subscriber.mirror import FolderMirror, default_state
     from rsnotify_subscriber.patching import Patch, PatchError
-    from rsnotify_subscriber.push.mqtt import Brokered
+    from rsnotify_subscriber.push.mqtt import MqttOptions
     from rsnotify_subscriber.push.websub.callbacks import Callbacks
     from rsnotify_subscriber.push.websub.listener import listening
     from rsnotify_subscriber.push.websub.terms import WebSubTerms
@@ -35,7 +35,7 @@ else:
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
             "rsnotify_subscriber.patching": ("Patch", "PatchError"),
             "rsnotify_subscriber.via": ("Via",),
-            "rsnotify_subscriber.push.mqtt": ("Brokered",),
+            "rsnotify_subscriber.push.mqtt": ("MqttOptions",),
             "rsnotify_subscriber.push.websub.callbacks": ("Callbacks",),
             "rsnotify_subscriber.push.websub.listener": ("listening",),
             "rsnotify_subscriber.push.websub.terms": ("WebSubTerms",),
@@ -55,13 +55,13 @@ else:
 __all__ = [
     "Audit",
     "BlockingHandler",
-    "Brokered",
     "Callbacks",
     "Credentials",
     "Fleet",
     "FolderMirror",
     "Handler",
     "Limits",
+    "MqttOptions",
     "Patch",
     "PatchError",
     "PerChangeHandler",

@@ -11,7 +11,7 @@ from rsnotify.selection.selection import Selection
 from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
 if TYPE_CHECKING:
-    from rsnotify_subscriber.push.mqtt import Brokered
+    from rsnotify_subscriber.push.mqtt import MqttOptions
 
 
 def credentials_of(
@@ -27,7 +27,7 @@ def credentials_of(
     return Credentials(login=login, bearer=bearer, headers=headers)
 
 
-def selection(
+def make_selection(
     only: Sequence[str] | None,
     excluded: Sequence[str] | None,
     types: Sequence[str] | None,
@@ -44,7 +44,7 @@ def selection(
     )
 
 
-def brokered(
+def mqtt_options(
     url: str | None,
     user: str | None,
     password: str | None,
@@ -53,13 +53,13 @@ def brokered(
     key: str | None,
     session: str,
     version: str,
-) -> Brokered:
+) -> MqttOptions:
     """Return the settings of MQTT brokers that these options describe."""
     from rsnotify.runtime.mqtt.login import BrokerLogin
-    from rsnotify_subscriber.push.mqtt import Brokered
+    from rsnotify_subscriber.push.mqtt import MqttOptions
 
     login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)
-    return Brokered(url=url, login=login, session=session, version=version)
+    return MqttOptions(url=url, login=login, session=session, version=version)
 
 
 def _distinct(values: Sequence[str] | None) -> tuple[str, ...]:

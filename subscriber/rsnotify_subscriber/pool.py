@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.lanes import Lane
-from rsnotify_subscriber.fetching.cache import Kept
+from rsnotify_subscriber.fetching.cache import DocumentCache
 from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
 
 #: Entries of documents that are kept in memory, of all Sources together.
@@ -64,7 +64,7 @@ class SubscriberPool:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.connections = Connections(most=limits.requests, per_host=limits.per_host)
-        self.kept = Kept(_DOCUMENTS, _ENTRIES)
+        self.kept = DocumentCache(_DOCUMENTS, _ENTRIES)
         self.moved = asyncio.Event()
 
     async def __aenter__(self) -> SubscriberPool:

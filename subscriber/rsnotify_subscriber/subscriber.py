@@ -21,10 +21,10 @@ from rsnotify.runtime.arguments import require, require_function, require_struct
 from rsnotify.selection.push_selection import asked_by
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.content.resolver import Wishes
-from rsnotify_subscriber.discovery.descriptions import Descriptions
-from rsnotify_subscriber.discovery.identification import Identifying
-from rsnotify_subscriber.discovery.offers import Offers
+from rsnotify_subscriber.content.resolver import ContentPreferences
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
+from rsnotify_subscriber.discovery.identification import SourceIdentification
+from rsnotify_subscriber.discovery.offers import OfferDiscovery
 from rsnotify_subscriber.events import Announcer, Event
 from rsnotify_subscriber.fetching.connections import PER_HOST
 from rsnotify_subscriber.fetching.credentials import (
@@ -32,7 +32,7 @@ from rsnotify_subscriber.fetching.credentials import (
     Credentials,
     without_login,
 )
-from rsnotify_subscriber.fetching.fetcher import LARGEST, Fetcher
+from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES, Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.handlers import (
     Handler,
@@ -44,8 +44,8 @@ from rsnotify_subscriber.handlers import (
 from rsnotify_subscriber.mirror.folder import FolderMirror
 from rsnotify_subscriber.patching import Patch
 from rsnotify_subscriber.pool import SubscriberPool
-from rsnotify_subscriber.push.endpoints import Ways
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered
+from rsnotify_subscriber.push.endpoints import Transports
+from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.status import Status
 from rsnotify_subscriber.storage.database import StateLocation
@@ -118,11 +118,11 @@ class Subscriber:
         exact: bool = False,
         patches: Mapping[str, Patch] | None = None,
         per_host: int = PER_HOST,
-        largest: int = LARGEST,
+        largest: int = MOST_CONTENT_BYTES,
         allow_private_addresses: bool = False,
         credentials: Credentials = NO_CREDENTIALS,
         callbacks: Callbacks | None = None,
-        mqtt: Brokered = BROKERED,
+        mqtt: MqttOptions = DEFAULT_MQTT,
         hubs: int = 1,
         on_event: Callable[[Event], None] | None = None,
         shared: SubscriberPool | None = None,
@@ -133,7 +133,7 @@ class Subscriber:
         require("per_host", per_host, int, "a number")
         require("largest", largest, int, "a number of bytes")
         require("callbacks", callbacks, Callbacks | None, "Callbacks")
-        require("mqtt", mqtt, Brokered, "a Brokered")
+        require("mqtt", mqtt, MqttOptions, "a Brokered")
         require("credentials", credentials, Credentials, "Credentials")
         require("shared", shared, SubscriberPool | None, "what Fleet.shared returns")
         require("patches", patches, Mapping | None, "a dict from media types to functions")
@@ -165,7 +165,7 @@ class Subscriber:
         for one in prefer:
             if not is_media_type(one) or "*" in one:
                 raise ConfigurationError(f"{one!r} is no media type; write it as text/turtle")
-        self._wishes = Wishes(prefer, exact, patches or {})
+        self._wishes = ContentPreferences(prefer, exact, patches or {})
         self._largest = largest
         self._shared = shared
         self._sessions = Sessions(
@@ -175,7 +175,7 @@ class Subscriber:
             per_host=per_host,
             shared=shared.connections if shared is not None else None,
         )
-        self._ways = Ways(via, self._sessions, callbacks, mqtt, asked_by(self._selection))
+        self._ways = Transports(via, self._sessions, callbacks, mqtt, asked_by(self._selection))
         self._stopping = asyncio.Event()
         self._moved = asyncio.Event()
         self._over = False
@@ -311,8 +311,10 @@ class Subscriber:
         loop = asyncio.get_running_loop()
         known = await loop.run_in_executor(worker, state.identity)
         memory = known.memory if known is not None else None
-        offers = Offers(Descriptions(fetcher, memory), self._url)
-        identifying = Identifying(self._url, self._place, offers, self._stopping, self._waiting)
+        offers = OfferDiscovery(DescriptionReader(fetcher, memory), self._url)
+        identifying = SourceIdentification(
+            self._url, self._place, offers, self._stopping, self._waiting
+        )
         identity = await identifying.identify(known, patient=not once)
         if identity is None:
             return
@@ -338,7 +340,7 @@ class Subscriber:
         identity: Identity,
         state: DestinationState,
         fetcher: Fetcher,
-        offers: Offers,
+        offers: OfferDiscovery,
         worker: Executor,
         *,
         checked: bool,

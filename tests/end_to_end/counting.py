@@ -26,7 +26,7 @@ from rsnotify.runtime.cli.running import run
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, Received, Subscriber, Via, default_state
-from rsnotify_subscriber.commands.options import Hearing
+from rsnotify_subscriber.commands.options import CallbackServer
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 
 _EFFECTS = "CREATE TABLE IF NOT EXISTS effects (uri, at, change, hash)"
@@ -93,7 +93,9 @@ def _now() -> int:
     return time.time_ns() // 1000
 
 
-async def follow(arguments: argparse.Namespace, hearing: Hearing, stop: asyncio.Event) -> None:
+async def follow(
+    arguments: argparse.Namespace, hearing: CallbackServer, stop: asyncio.Event
+) -> None:
     state = default_state(arguments.folder)
     diary = Diary(lags_of(arguments.folder))
     subscriber = Subscriber(
@@ -160,7 +162,7 @@ def main() -> None:
     parser.add_argument("--hubs", type=int, default=1)
     parser.add_argument("--callback-url")
     arguments = parser.parse_args()
-    with Hearing(arguments.callback_url, "127.0.0.1", None) as hearing:
+    with CallbackServer(arguments.callback_url, "127.0.0.1", None) as hearing:
         run(lambda stop: follow(arguments, hearing, stop))
 
 

@@ -15,14 +15,14 @@ from rsnotify_relay import Relay
 from rsnotify_relay.command import relay
 from rsnotify_subscriber import Via
 from rsnotify_subscriber.commands.follow import follow
-from rsnotify_subscriber.commands.follow_options import How
+from rsnotify_subscriber.commands.follow_options import FollowCommandOptions
 
 SOURCE = "https://source.example/"
 
 
 def test_it_has_every_option_that_says_how_one_follows() -> None:
     ours, theirs = (inspect.signature(command).parameters for command in (relay, follow))
-    how = {one.name for one in fields(How)}
+    how = {one.name for one in fields(FollowCommandOptions)}
     assert {"hubs", "spread", "rate", "callback_lease", "mqtt_session"} <= how
     assert {name: ours[name] for name in how} == {name: theirs[name] for name in how}
 

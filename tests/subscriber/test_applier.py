@@ -10,8 +10,6 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rsnotify_subscriber.content.resolver import Bringer
-
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Link, Resource
@@ -19,6 +17,7 @@ from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify_subscriber import FolderMirror
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.state import DestinationState
@@ -71,7 +70,7 @@ async def test_an_older_change_does_not_overtake_a_newer_one_that_has_just_been_
         mirror.prepare(BASE, tmp_path)
         async with Sessions("") as sessions:
             tasks = Tasks(lambda error: None)
-            bringer = Bringer(Fetcher(sessions, state.incoming()))
+            bringer = ContentResolver(Fetcher(sessions, state.incoming()))
             applier = Applier(bringer, state, mirror, outcome, worker, tasks, Selection())
             outcome.applier = applier
             tasks.spawn(applier.run())

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from rsnotify_subscriber.content.resolver import Bringer
 
 from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -53,7 +53,7 @@ async def test_what_a_package_does_not_have_is_fetched(
     change = Change(entry.uri, ChangeType.UPDATED, datetime.now(UTC), entry, "http://p/dump.zip")
     caplog.set_level(logging.INFO, "rsnotify.subscriber")
     async with Sessions(source.url) as sessions:
-        bringer = Bringer(Fetcher(sessions, tmp_path), packages=Empty())
+        bringer = ContentResolver(Fetcher(sessions, tmp_path), packages=Empty())
         content = await bringer.bring(bringer.wanted(change), None)
     assert content is not None
     assert content.data == b"content"

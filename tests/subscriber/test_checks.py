@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rsnotify_subscriber.content.resolver import Bringer
 
 from rsnotify.errors import ContentMismatch, NotFound, RsnotifyError
 from rsnotify.format.coverage import Change, CheckMethod
@@ -21,6 +20,7 @@ from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.resource_state import ResourceState
@@ -46,7 +46,7 @@ class Copy:
         self.handler = Recorder(source.base, Path())
         self.tasks = Tasks(self._ended)
         self._worker = worker
-        self._bringer = Bringer(fetcher)
+        self._bringer = ContentResolver(fetcher)
         self._answer: asyncio.Future[RsnotifyError | None]
         self.select(Selection())
 

@@ -15,7 +15,7 @@ from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.commands.inspect import age, plain_lines
 from rsnotify_subscriber.inspection import walk
-from rsnotify_subscriber.inspection.findings import Finding, Granularity, granularity_of
+from rsnotify_subscriber.inspection.findings import Granularity, InspectionFinding, granularity_of
 from rsnotify_subscriber.inspection.walk import inspect
 from tests.subscriber.processes import SECONDS, outcome, running
 from tests.subscriber.source import SmallSource, body, status
@@ -23,18 +23,18 @@ from tests.subscriber.source import SmallSource, body, status
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def below(found: Finding) -> list[Finding]:
+def below(found: InspectionFinding) -> list[InspectionFinding]:
     """Return every document of a tree, the topmost first."""
     return [found, *(one for part in found.parts for one in below(part))]
 
 
-def of(found: Finding, capability: str | None) -> Finding:
+def of(found: InspectionFinding, capability: str | None) -> InspectionFinding:
     """Return the one document of this capability."""
     (one,) = [one for one in below(found) if one.capability == capability]
     return one
 
 
-def text_of(found: Finding, now: datetime = NOW) -> str:
+def text_of(found: InspectionFinding, now: datetime = NOW) -> str:
     return "\n".join(plain_lines(found, now))
 
 

@@ -16,7 +16,7 @@ from rsnotify.runtime.mqtt.names import PREFIX, asking, channel_name, parse_brok
 from rsnotify.runtime.mqtt.selection_requests import read_selection_request
 from rsnotify.selection.push_selection import PushSelection
 from rsnotify_subscriber.push import mqtt
-from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
+from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
 from tests.subscriber.hub import anywhere
 from tests.subscriber.test_mqtt import Heard
@@ -63,7 +63,7 @@ async def hub(mosquitto: Mosquitto) -> AsyncIterator[Hub]:
 @asynccontextmanager
 async def receiving(
     broker: Mosquitto,
-    options: Brokered = BROKERED,
+    options: MqttOptions = DEFAULT_MQTT,
     select: PushSelection = MAPS,
     unasked: set[str] | None = None,
 ) -> AsyncIterator[Heard]:
@@ -168,7 +168,7 @@ async def test_it_is_asked_for_again_before_the_lease_ends(
 async def test_a_session_of_before_brings_nothing_that_was_asked_for_then(
     mosquitto: Mosquitto, hub: Hub
 ) -> None:
-    options = Brokered(session="mine")
+    options = MqttOptions(session="mine")
     async with receiving(mosquitto, options, OTHER) as heard:
         await hub.asked()
         await hub.say(PREFIX + OTHER.digest(TOPIC), b"<other/>")
@@ -190,7 +190,7 @@ async def test_a_broker_that_ends_the_connection_of_who_asks_is_not_asked_again(
     transport = MqttTransport(
         parse_broker(mosquitto.url),
         TOPIC,
-        BROKERED,
+        DEFAULT_MQTT,
         trusts=anywhere,
         select=MAPS,
         unasked=unasked,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from rsnotify_subscriber.content.resolver import Bringer
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import ChangeType, Rel
 from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
@@ -233,7 +233,7 @@ async def test_a_patch_may_be_in_the_package_of_a_change_dump(
     async with Sessions(source.url) as sessions:
         fetcher = Fetcher(sessions, tmp_path)
         packed = Packed(fetcher, "/changes/patch", PATCH, tmp_path / "held")
-        bringer = Bringer(fetcher, packages=packed, holding=packed)
+        bringer = ContentResolver(fetcher, packages=packed, holding=packed)
         content = await bringer.bring(bringer.wanted(change), held)
     assert content is not None
     assert content.data == AFTER

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from rsnotify_subscriber.patching import STANDARD_PATCHES, PatchError, xml
-from rsnotify_subscriber.patching.errors import Budget
+from rsnotify_subscriber.patching.errors import PatchBudget
 
 xml_patch = STANDARD_PATCHES["application/xml-patch+xml"]
 
@@ -266,7 +266,7 @@ def test_what_is_not_well_formed_is_refused() -> None:
 
 
 def test_a_patch_cannot_take_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xml, "Budget", partial(Budget, 20_000))
+    monkeypatch.setattr(xml, "PatchBudget", partial(PatchBudget, 20_000))
     before = f"<doc>{'<a/>' * 1_000}</doc>"
     with pytest.raises(PatchError, match="more work"):
         patched(before, '<replace sel="doc/a[999]"><a/></replace>' * 25)

@@ -19,10 +19,10 @@ from rsnotify.format.model import Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import described, wanted
-from rsnotify_subscriber.auditing.expectation import Expectation, Expected
-from rsnotify_subscriber.discovery.descriptions import Descriptions
+from rsnotify_subscriber.auditing.expectation import ExpectationReader, ExpectedResources
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.identification import same_set
-from rsnotify_subscriber.discovery.offers import Offers, base_of, discover
+from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
@@ -108,8 +108,8 @@ async def audit(
         async with sessions:
             fetcher = Fetcher(sessions, Path(temporary))
             offer, identity = await _identified(fetcher, url, folder, identity)
-            expectation = Expectation(fetcher, offer, identity.selection)
-            looks = _Looks(fetcher, MirrorTree(folder, identity.base), identity)
+            expectation = ExpectationReader(fetcher, offer, identity.selection)
+            looks = _MirrorComparison(fetcher, MirrorTree(folder, identity.base), identity)
             for number in range(_LOOKS):
                 if number:
                     await asyncio.sleep(pause)
@@ -131,7 +131,7 @@ async def _identified(
     if known is None:
         offer = await discover(fetcher, url)
         return offer, Identity(url, base_of(offer), offer)
-    offers = Offers(Descriptions(fetcher, known.memory), url)
+    offers = OfferDiscovery(DescriptionReader(fetcher, known.memory), url)
     if without_login(known.url) == url:
         return await offers.revalidate(known.offer), known
     now = await same_set(offers, known, await offers.find())
@@ -151,7 +151,7 @@ class _Difference(NamedTuple):
     name: str
 
 
-class _Looks:
+class _MirrorComparison:
     """Looks at the mirror; each time only at what differed the time before.
 
     Args:
@@ -167,10 +167,10 @@ class _Looks:
         #: The kinds of difference that matter: a copy may not follow deletions, say.
         self._kinds = {"unknown", "absent", *(identity.selection.changes or ChangeType)}
         self._suspects: set[str] | None = None
-        self._expected = Expected({})
+        self._expected = ExpectedResources({})
         self._asked = 0
 
-    async def look(self, expected: Expected) -> Audit:
+    async def look(self, expected: ExpectedResources) -> Audit:
         self._expected = expected
         self._asked = 0
         places = await asyncio.to_thread(self._places, expected)
@@ -186,7 +186,7 @@ class _Looks:
             **{kind: tuple(found) for kind, found in names.items()},
         )
 
-    def _places(self, expected: Expected) -> dict[str, Resource | None]:
+    def _places(self, expected: ExpectedResources) -> dict[str, Resource | None]:
         """Return what is expected at each path to look at; None: nothing."""
         places: dict[str, Resource | None] = dict.fromkeys(map(str, self._tree.files()))
         contested = {uri: change.resource for uri, change in expected.contested.items()}

@@ -19,8 +19,8 @@ from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.fallback_order import change_ways, resource_ways
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.reduction import reduce
-from rsnotify_subscriber.auditing.list_contradictions import doubt_about
-from rsnotify_subscriber.content.dump_packages import Packages
+from rsnotify_subscriber.auditing.list_contradictions import contradiction_in
+from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.storage.resource_state import ends
@@ -32,7 +32,7 @@ _GAPS = 16
 _NAMED = 3
 
 
-class Expected(Struct):
+class ExpectedResources(Struct):
     """The resources of a Source that are followed.
 
     Args:
@@ -49,7 +49,7 @@ class Expected(Struct):
     doubts: tuple[str, ...] = ()
 
 
-class Expectation:
+class ExpectationReader:
     """Finds out what is expected: from the Resource List, and the Change Lists after its `at`.
 
     Where a Source has dumps only, the manifests of their packages say the same.
@@ -64,16 +64,16 @@ class Expectation:
         self._fetcher = fetcher
         self._offer = offer
         self._selection = selection
-        self._packages = Packages(fetcher)
+        self._packages = DumpPackages(fetcher)
 
-    async def read(self) -> Expected:
+    async def read(self) -> ExpectedResources:
         """Read all documents that say something about the present.
 
         Raises:
             FetchError: The set of resources could not be had.
             DocumentError: The set of resources could not be read.
         """
-        self._expected = Expected({})
+        self._expected = ExpectedResources({})
         #: By URI, the entry of the Resource List, and the `at` of the part that has it.
         self._listed: dict[str, tuple[Resource, Instant]] = {}
         #: By URI, the latest change no later than the Resource List.
@@ -101,7 +101,7 @@ class Expectation:
         package = fetch.package
         if package is None:
             document, sent = await self._fetcher.sent_document(fetch.uri)
-            if (reason := doubt_about(document, sent)) is not None:
+            if (reason := contradiction_in(document, sent)) is not None:
                 self._doubt(f"{fetch.uri}: {reason}")
             return document, sent
         copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)

@@ -14,7 +14,7 @@ from rsnotify.format.vocabulary import Capability
 _ROUNDED = timedelta(seconds=1)
 
 
-def doubt_about(document: Document, sent: Instant | None) -> str | None:
+def contradiction_in(document: Document, sent: Instant | None) -> str | None:
     """Return in a clause why what a list says of its time cannot be true; None if it can.
 
     Args:

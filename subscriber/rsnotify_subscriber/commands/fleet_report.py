@@ -13,7 +13,7 @@ from rsnotify.plural import counted
 from rsnotify.runtime.cli.display import live
 from rsnotify.runtime.cli.running import printable
 from rsnotify_subscriber.commands.report import Quiet
-from rsnotify_subscriber.fleet.status import Phase, SourceStatus, totals
+from rsnotify_subscriber.fleet.status import FollowedSourceStatus, Phase, totals
 
 #: Calls of `show`, one about each second, between two plain lines while only counts change.
 _LINE_EVERY = 10
@@ -22,7 +22,7 @@ _ROWS = 15
 #: Characters of a name that a terminal shows.
 _NAME_WIDTH = 30
 
-Statuses = Mapping[str, SourceStatus]
+Statuses = Mapping[str, FollowedSourceStatus]
 
 
 def sentence(statuses: Statuses) -> str:
@@ -41,7 +41,7 @@ class JsonReport(Quiet):
     """One JSON object each time: how all are doing, and each of which something has changed."""
 
     def __init__(self) -> None:
-        self._last: dict[str, SourceStatus] = {}
+        self._last: dict[str, FollowedSourceStatus] = {}
 
     def show(self, statuses: Statuses) -> None:
         """Write it."""
@@ -53,7 +53,7 @@ class JsonReport(Quiet):
         typer.echo(msgspec.json.encode(facts).decode())
 
 
-def _facts(one: SourceStatus) -> dict[str, object]:
+def _facts(one: FollowedSourceStatus) -> dict[str, object]:
     facts = msgspec.structs.asdict(one.status)
     del facts["baseline"]
     return {**facts, "phase": one.phase, "error": one.error}
@@ -131,7 +131,7 @@ def table_of(statuses: Statuses) -> Table:
     return table
 
 
-def _standing(one: SourceStatus) -> str:
+def _standing(one: FollowedSourceStatus) -> str:
     if one.phase is not Phase.FOLLOWED:
         return str(one.phase)
     if one.status.level:
@@ -139,5 +139,5 @@ def _standing(one: SourceStatus) -> str:
     return printable("; ".join(one.status.doubts)) or "behind"
 
 
-def _urgency(one: SourceStatus) -> tuple[bool, bool, int]:
+def _urgency(one: FollowedSourceStatus) -> tuple[bool, bool, int]:
     return (one.error is None, one.status.level, -one.status.pending)

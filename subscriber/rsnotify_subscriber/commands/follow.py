@@ -8,14 +8,21 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.commands.follow_options import How, with_how
-from rsnotify_subscriber.commands.options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
+from rsnotify_subscriber.commands.follow_options import FollowCommandOptions, with_follow_options
+from rsnotify_subscriber.commands.options import (
+    CallbackServer,
+    Config,
+    Json,
+    MaybeDest,
+    MaybeUrl,
+    State,
+)
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.subscriber import Subscriber
 
 
-@with_how
+@with_follow_options
 def follow(
     context: typer.Context,
     url: MaybeUrl = None,
@@ -25,7 +32,7 @@ def follow(
     state: State = None,
     json: Json = False,
     *,
-    how: How,
+    how: FollowCommandOptions,
 ) -> None:
     """Keep DEST a copy of the Source at URL.
 
@@ -57,7 +64,7 @@ def follow(
         _run(subscriber, hearing, once=once, json=json)
 
 
-def _run(subscriber: Subscriber, hearing: Hearing, *, once: bool, json: bool) -> None:
+def _run(subscriber: Subscriber, hearing: CallbackServer, *, once: bool, json: bool) -> None:
     from rsnotify_subscriber.commands.report import (
         JsonReport,
         LineReport,

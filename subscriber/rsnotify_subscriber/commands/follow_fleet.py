@@ -20,15 +20,15 @@ from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain
 from rsnotify.runtime.open_files import allow_files
 from rsnotify_subscriber.commands.fleet_report import JsonReport, LineReport, TerminalReport
-from rsnotify_subscriber.commands.options import Hearing
+from rsnotify_subscriber.commands.options import CallbackServer
 from rsnotify_subscriber.commands.report import not_level
 from rsnotify_subscriber.commands.running import follow_and_show, report_for
 from rsnotify_subscriber.fleet.building import build, terms_of
-from rsnotify_subscriber.fleet.configuration import Configuration
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.fleet.loading import load
-from rsnotify_subscriber.fleet.member import NAME
-from rsnotify_subscriber.fleet.reloading import Keeper, Reloading
+from rsnotify_subscriber.fleet.member import SOURCE_NAME
+from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
 
 #: Files that one Source keeps open: those of its state, and a connection to a hub.
 _FILES_OF_A_SOURCE = 16
@@ -85,10 +85,10 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
     configuration = read()
     websub = configuration.websub
     report = report_for(JsonReport, TerminalReport, LineReport, wants_json=json)
-    with Hearing(websub.url, websub.host, websub.port, terms_of(websub)) as hearing:
+    with CallbackServer(websub.url, websub.host, websub.port, terms_of(websub)) as hearing:
         fleet = Fleet(configuration.limits)
         making = partial(build, shared=fleet.shared, callbacks=hearing.callbacks)
-        keeper = Keeper(fleet, making, configuration)
+        keeper = FleetReloader(fleet, making, configuration)
         with name_sources():
             beside = None if once else _reloading(keeper, read)
             follow_and_show(fleet, hearing, report, once=once, beside=beside)
@@ -97,13 +97,13 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
         _end(fleet)
 
 
-def _read(path: Path, options: Mapping[str, Any]) -> Configuration:
+def _read(path: Path, options: Mapping[str, Any]) -> FleetConfiguration:
     configuration = load(path, options)
     _allow_files(configuration)
     return configuration
 
 
-def _allow_files(configuration: Configuration) -> None:
+def _allow_files(configuration: FleetConfiguration) -> None:
     sources = len(configuration.sources)
     wanted = sources * _FILES_OF_A_SOURCE + 2 * configuration.limits.requests + _OTHER_FILES
     allowed = allow_files(wanted)
@@ -116,10 +116,10 @@ def _allow_files(configuration: Configuration) -> None:
 
 
 def _reloading(
-    keeper: Keeper, read: Callable[[], Configuration]
+    keeper: FleetReloader, read: Callable[[], FleetConfiguration]
 ) -> Callable[[], Coroutine[None, None, None]]:
     async def reload() -> None:
-        reloading = Reloading(keeper, read)
+        reloading = ConfigurationWatcher(keeper, read)
         if hasattr(signal, "SIGHUP"):  # not on Windows
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
         await reloading.run()
@@ -152,7 +152,7 @@ def name_sources() -> Iterator[None]:
 
 
 def _named(record: logging.LogRecord) -> bool:
-    name = NAME.get()
+    name = SOURCE_NAME.get()
     if name and not hasattr(record, "source"):  # another handler may have had it
         record.source = name
         # What is wrong with the arguments is told where they are put in.

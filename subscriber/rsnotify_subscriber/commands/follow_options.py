@@ -22,6 +22,7 @@ from rsnotify_subscriber.commands.options import (
     CallbackQuiet,
     CallbackRefuse,
     CallbackSecret,
+    CallbackServer,
     CallbackSettle,
     CallbackSignature,
     CallbackUrl,
@@ -31,7 +32,6 @@ from rsnotify_subscriber.commands.options import (
     Exact,
     Except,
     Header,
-    Hearing,
     Hubs,
     Login,
     MqttCa,
@@ -51,15 +51,15 @@ from rsnotify_subscriber.commands.options import (
     Type,
     ViaOption,
 )
-from rsnotify_subscriber.option_values import brokered, credentials_of, selection
+from rsnotify_subscriber.option_values import credentials_of, make_selection, mqtt_options
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.via import Via
 
 if TYPE_CHECKING:
-    from rsnotify_subscriber.push.mqtt import Brokered
+    from rsnotify_subscriber.push.mqtt import MqttOptions
 
 
-class How(Struct, frozen=True, kw_only=True):
+class FollowCommandOptions(Struct, frozen=True, kw_only=True):
     """The options that say how a Source is followed; each field is one."""
 
     via: ViaOption = Via.AUTO
@@ -103,7 +103,7 @@ class How(Struct, frozen=True, kw_only=True):
         return {
             "via": self.via,
             "pace": Pace(poll=self.poll, compare=self.compare, spread=self.spread, rate=self.rate),
-            "selection": selection(
+            "selection": make_selection(
                 self.only, self.excluded, self.type, self.change, self.collection
             ),
             "prefer": self.prefer or (),
@@ -125,11 +125,13 @@ class How(Struct, frozen=True, kw_only=True):
             quiet=self.callback_quiet,
         )
 
-    def hearing(self) -> Hearing:
+    def hearing(self) -> CallbackServer:
         """Take the port at which hubs reach this process, if there is to be one."""
-        return Hearing(self.callback_url, self.callback_host, self.callback_port, self.terms())
+        return CallbackServer(
+            self.callback_url, self.callback_host, self.callback_port, self.terms()
+        )
 
-    def _brokered(self) -> Brokered:
+    def _brokered(self) -> MqttOptions:
         if self.mqtt_version not in ("5", "3.1.1"):
             raise WrongOption("mqtt_version", "it has to be 5 or 3.1.1")
         if self.mqtt_url is not None:
@@ -137,7 +139,7 @@ class How(Struct, frozen=True, kw_only=True):
                 parse_broker(self.mqtt_url)
             except ConfigurationError as error:
                 raise WrongOption("mqtt_url", str(error)) from None
-        return brokered(
+        return mqtt_options(
             self.mqtt_url,
             self.mqtt_user,
             self.mqtt_password,
@@ -149,16 +151,16 @@ class How(Struct, frozen=True, kw_only=True):
         )
 
 
-def with_how(command: Callable[..., None]) -> Callable[..., None]:
+def with_follow_options(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command with a parameter `how` take each option of it as a parameter instead."""
     hints = get_type_hints(command, include_extras=True)
-    options = get_type_hints(How, include_extras=True)
+    options = get_type_hints(FollowCommandOptions, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     own = [one for one in inspect.signature(command).parameters.values() if one.name != "how"]
     parameters = [one.replace(annotation=hints[one.name]) for one in own]
     parameters += [
         inspect.Parameter(one.name, keyword, default=one.default, annotation=options[one.name])
-        for one in fields(How)
+        for one in fields(FollowCommandOptions)
     ]
     signature = inspect.Signature(parameters)
 
@@ -166,7 +168,7 @@ def with_how(command: Callable[..., None]) -> Callable[..., None]:
     def called(*arguments: Any, **named: Any) -> None:
         bound = signature.bind(*arguments, **named)
         given = bound.arguments
-        how = How(**{name: given.pop(name) for name in options if name in given})
+        how = FollowCommandOptions(**{name: given.pop(name) for name in options if name in given})
         command(*bound.args, **bound.kwargs, how=how)
 
     called.__signature__ = signature  # type: ignore[attr-defined]

@@ -29,7 +29,7 @@ from rsnotify_subscriber.option_values import credentials_of
 if TYPE_CHECKING:
     from rich.tree import Tree
 
-    from rsnotify_subscriber.inspection.findings import Finding
+    from rsnotify_subscriber.inspection.findings import InspectionFinding
 
 #: For each capability, what people call the document and what its entries are.
 _WORDS = {
@@ -93,7 +93,7 @@ def inspect(
             typer.echo(line)
 
 
-def plain_lines(found: Finding, now: Instant, depth: int = 0) -> Iterator[str]:
+def plain_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
     """Write a tree as indented lines."""
     indent = "  " * depth
     yield f"{indent}{_title(found)}  {printable(found.uri)}"
@@ -103,7 +103,7 @@ def plain_lines(found: Finding, now: Instant, depth: int = 0) -> Iterator[str]:
         yield from plain_lines(part, now, depth + 1)
 
 
-def _tree(found: Finding, now: Instant) -> Tree:
+def _tree(found: InspectionFinding, now: Instant) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
@@ -117,16 +117,16 @@ def _tree(found: Finding, now: Instant) -> Tree:
     return tree
 
 
-def _words(found: Finding) -> tuple[str, str, str]:
+def _words(found: InspectionFinding) -> tuple[str, str, str]:
     return _WORDS.get(found.capability) or (printable(str(found.capability)), "entry", "entries")
 
 
-def _title(found: Finding) -> str:
+def _title(found: InspectionFinding) -> str:
     name, _, _ = _words(found)
     return f"{name} Index" if found.index else name
 
 
-def _details(found: Finding, now: Instant) -> Iterator[str]:
+def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
     """Yield what is to be said of a document, a line for each kind of facts."""
     if found.problem is not None:
         yield f"! {found.problem}"
@@ -142,7 +142,7 @@ def _details(found: Finding, now: Instant) -> Iterator[str]:
         yield f"{link.rel} {link.uri}"
 
 
-def _counts(found: Finding) -> Iterator[str]:
+def _counts(found: InspectionFinding) -> Iterator[str]:
     _, one, many = _words(found)
     if found.index:
         one, many = "part", "parts"
@@ -161,7 +161,7 @@ def _counts(found: Finding) -> Iterator[str]:
         yield f"{found.unread:,} of those below left unread"
 
 
-def _interval(found: Finding, now: Instant) -> Iterator[str]:
+def _interval(found: InspectionFinding, now: Instant) -> Iterator[str]:
     if found.at is not None:
         yield f"at {_with_age(found.at, now)}"
     if found.completed is not None:
@@ -174,7 +174,7 @@ def _interval(found: Finding, now: Instant) -> Iterator[str]:
         yield "open"
 
 
-def _reach(found: Finding, earliest: Instant, latest: Instant, now: Instant) -> str:
+def _reach(found: InspectionFinding, earliest: Instant, latest: Instant, now: Instant) -> str:
     if (found.capability or "").endswith("-archive"):
         return f"reaches back to {_with_age(earliest, now)}"
     what = "last change" if found.changes else "newest entry"

@@ -331,7 +331,7 @@ MqttVersion = Annotated[
 ]
 
 
-class Hearing:
+class CallbackServer:
     """How hubs reach this process; a context manager that takes the port at once.
 
     Args:
@@ -362,7 +362,7 @@ class Hearing:
                 raise ConfigurationError("name the port to listen on with --callback-port")
             self._socket = listen(host, port, "another --callback-host or --callback-port")
 
-    def __enter__(self) -> Hearing:
+    def __enter__(self) -> CallbackServer:
         return self
 
     def __exit__(self, *_: object) -> None:

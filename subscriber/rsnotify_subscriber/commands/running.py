@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.running import printable, run
-from rsnotify_subscriber.commands.options import Hearing
+from rsnotify_subscriber.commands.options import CallbackServer
 
 _REPORT_EVERY = 1.0
 #: How many Sources one sentence names.
@@ -69,7 +69,7 @@ def report_for(
 
 def follow_and_show(
     follower: Follows[T],
-    hearing: Hearing,
+    hearing: CallbackServer,
     report: Report[T],
     *,
     once: bool,
@@ -87,12 +87,12 @@ def follow_and_show(
     Raises:
         RsnotifyError: Following failed.
     """
-    leaving = ForcedShutdown(lambda: left_behind(follower.in_handler))
+    leaving = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
     with report:
         run(lambda stop: _follow(follower, hearing, report, stop, beside, once=once), leaving)
 
 
-def left_behind(sources: Sequence[str]) -> str:
+def unfinished_work(sources: Sequence[str]) -> str:
     """Say what keeps a process from ending, as it ends without that.
 
     Args:
@@ -107,7 +107,7 @@ def left_behind(sources: Sequence[str]) -> str:
 
 async def _follow(
     follower: Follows[T],
-    hearing: Hearing,
+    hearing: CallbackServer,
     report: Report[T],
     stop: asyncio.Event,
     beside: Callable[[], Coroutine[None, None, None]] | None,

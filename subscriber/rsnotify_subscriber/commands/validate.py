@@ -24,7 +24,7 @@ from rsnotify_subscriber.commands.options import (
 from rsnotify_subscriber.option_values import credentials_of
 
 if TYPE_CHECKING:
-    from rsnotify_subscriber.validation.result import Checked, Validation
+    from rsnotify_subscriber.validation.result import CheckedDocument, ValidationResult
 
 
 def validate(
@@ -59,7 +59,7 @@ def validate(
     credentials = credentials_of(login, bearer, header)
     status = Console(stderr=True).status(Text(printable(shown(target))))
 
-    def work() -> Coroutine[None, None, Validation]:
+    def work() -> Coroutine[None, None, ValidationResult]:
         return validate_target(
             target,
             deep=deep,
@@ -87,7 +87,7 @@ def validate(
     raise typer.Exit(0 if result.valid else 1)
 
 
-def plain_lines(result: Validation) -> Iterator[str]:
+def plain_lines(result: ValidationResult) -> Iterator[str]:
     """Write the outcome of a validation, a finding on each line."""
     from rsnotify.validation import Severity
 
@@ -103,7 +103,7 @@ def plain_lines(result: Validation) -> Iterator[str]:
     yield f"{'valid' if result.valid else 'not valid'}: {told}"
 
 
-def _lines(document: Checked) -> Iterator[str]:
+def _lines(document: CheckedDocument) -> Iterator[str]:
     for found in document.findings:
         place = document.name if found.line is None else f"{document.name}:{found.line}"
         element = found.element if found.entry is None else f"{found.element}, entry {found.entry}"

@@ -14,7 +14,7 @@ from rsnotify.errors import DocumentError, FetchError, StorageError, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_subscriber.content.zip_package import Package
+from rsnotify_subscriber.content.zip_package import ZipPackage
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 
@@ -26,7 +26,7 @@ _KEPT = 2
 _MOST_BYTES = 16 * 2**30
 
 
-class Packages:
+class DumpPackages:
     """The packages that are at hand.
 
     Args:
@@ -35,7 +35,7 @@ class Packages:
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
-        self._open: list[Package] = []
+        self._open: list[ZipPackage] = []
 
     @property
     def at_hand(self) -> int:
@@ -103,17 +103,17 @@ class Packages:
         """Forget all packages, and remove their files."""
         await self._close(self._open[:])
 
-    async def _close(self, packages: Sequence[Package]) -> None:
+    async def _close(self, packages: Sequence[ZipPackage]) -> None:
         for package in packages:
             await asyncio.to_thread(package.close)
             if package in self._open:  # forgotten only then, as this may be cancelled
                 self._open.remove(package)
 
 
-def _opened(content: Content, uri: str) -> tuple[Package, Document]:
+def _opened(content: Content, uri: str) -> tuple[ZipPackage, Document]:
     try:
         content.write()
-        package = Package(content.path, uri)
+        package = ZipPackage(content.path, uri)
     except BaseException:
         content.discard()
         raise

@@ -48,7 +48,7 @@ def is_older(answer: Content | Unchanged, wanted: WantedRepresentation) -> bool:
     return postponed(answer.modified, slack) < announced
 
 
-class Freshness:
+class FreshnessCheck:
     """Goes past caches where an answer is older than announced.
 
     Args:

@@ -27,7 +27,7 @@ from rsnotify.selection.representations import (
     wanted,
     wanted_link,
 )
-from rsnotify_subscriber.content.freshness import Freshness, check_announced
+from rsnotify_subscriber.content.freshness import FreshnessCheck, check_announced
 from rsnotify_subscriber.content.inline import inline_content
 from rsnotify_subscriber.fetching.contents import Content, Unchanged
 from rsnotify_subscriber.fetching.digests import agree
@@ -46,7 +46,7 @@ _REST = 60.0
 _AROUND = timedelta(seconds=2)
 
 
-class Wishes(Struct, frozen=True):
+class ContentPreferences(Struct, frozen=True):
     """What a user wants of the content, where a Source offers several things.
 
     Args:
@@ -61,10 +61,10 @@ class Wishes(Struct, frozen=True):
     patches: Mapping[str, Patch] = {}
 
 
-NO_WISHES = Wishes()
+NO_PREFERENCES = ContentPreferences()
 
 
-class Packages(Protocol):
+class PackageSource(Protocol):
     """Where the members of dump packages are had."""
 
     async def member(self, package: str, entry: Resource) -> Content:
@@ -76,7 +76,7 @@ class Packages(Protocol):
         """
 
 
-class Bringer:
+class ContentResolver:
     """Brings the content of changes.
 
     Args:
@@ -90,14 +90,14 @@ class Bringer:
     def __init__(
         self,
         fetcher: Fetcher,
-        wishes: Wishes = NO_WISHES,
+        wishes: ContentPreferences = NO_PREFERENCES,
         *,
-        packages: Packages | None = None,
+        packages: PackageSource | None = None,
         holding: ReadableHandler | None = None,
         give_up: int = 5,
     ) -> None:
         self._fetcher = fetcher
-        self._freshness = Freshness(fetcher, give_up)
+        self._freshness = FreshnessCheck(fetcher, give_up)
         self._wishes = wishes
         self._packages = packages
         self._random = Random()

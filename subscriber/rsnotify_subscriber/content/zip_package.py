@@ -45,7 +45,7 @@ class _BoundedFile(io.BufferedReader):
         return super().read(size)
 
 
-class Package:
+class ZipPackage:
     """An open package. Its methods block on the disk, and may be called from any thread.
 
     Args:

@@ -19,11 +19,11 @@ from rsnotify.format.datetimes import format_datetime
 from rsnotify.format.model import Document
 from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.pull import PageJoiner
-from rsnotify_subscriber.fetching.fetcher import Fetcher, Page
-from rsnotify_subscriber.fetching.origin import Origin
-from rsnotify_subscriber.storage.description_memory import Memory, Remembered
+from rsnotify_subscriber.fetching.fetcher import FetchedDocument, Fetcher
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
+from rsnotify_subscriber.storage.description_memory import DescriptionMemory, StoredDescription
 
-T = TypeVar("T", Page, Document)
+T = TypeVar("T", FetchedDocument, Document)
 
 #: How many documents and moves are stored: a Source needs one of each kind.
 _MOST = 4
@@ -35,7 +35,7 @@ _LARGEST = 64_000
 _SECOND = timedelta(seconds=1)
 
 
-class Descriptions:
+class DescriptionReader:
     """Reads the documents that describe one Source.
 
     Args:
@@ -43,8 +43,8 @@ class Descriptions:
         memory: What an earlier run stored.
     """
 
-    def __init__(self, fetcher: Fetcher, memory: Memory | None = None) -> None:
-        memory = memory or Memory()
+    def __init__(self, fetcher: Fetcher, memory: DescriptionMemory | None = None) -> None:
+        memory = memory or DescriptionMemory()
         self._fetcher = fetcher
         self._moved = dict(memory.moved)
         self._known = {one.uri: one for one in memory.documents}
@@ -53,15 +53,15 @@ class Descriptions:
                 fetcher.kept.put(one.uri, one.document, one.condition)
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DescriptionMemory:
         """What to store for the next run."""
-        return Memory(tuple(self._known.values()), dict(self._moved))
+        return DescriptionMemory(tuple(self._known.values()), dict(self._moved))
 
     def place(self, uri: str) -> str:
         """Return where a URI moved permanently; the URI itself if it did not."""
         return self._moved.get(uri, uri)
 
-    async def page(self, uri: str) -> tuple[Page, Origin]:
+    async def page(self, uri: str) -> tuple[FetchedDocument, ResponseOrigin]:
         """GET what a user named, whatever it is.
 
         Raises:
@@ -72,7 +72,7 @@ class Descriptions:
             page = replace(page, document=await self._whole(page.document, origin))
         return page, origin
 
-    async def document(self, uri: str) -> tuple[Document, Origin]:
+    async def document(self, uri: str) -> tuple[Document, ResponseOrigin]:
         """GET a document as it is at the Source now.
 
         Raises:
@@ -82,7 +82,7 @@ class Descriptions:
         document, origin = await self._at_place(uri, self._current)
         return await self._whole(document, origin), origin
 
-    async def _whole(self, document: Document, origin: Origin) -> Document:
+    async def _whole(self, document: Document, origin: ResponseOrigin) -> Document:
         """Join the pages of a description (`rel="next"`)."""
         if document.capability not in _STORED:
             return document
@@ -95,20 +95,20 @@ class Descriptions:
             if isinstance(whole, Document):
                 return whole
             uri = whole
-            document = await self._fetcher.current_document(uri, Origin(uri))
+            document = await self._fetcher.current_document(uri, ResponseOrigin(uri))
 
     async def _at_place(
-        self, uri: str, get: Callable[[str, Origin], Awaitable[T]]
-    ) -> tuple[T, Origin]:
+        self, uri: str, get: Callable[[str, ResponseOrigin], Awaitable[T]]
+    ) -> tuple[T, ResponseOrigin]:
         """GET from where a URI moved, and if that fails, from the URI itself."""
         place = self.place(uri)
-        origin = Origin(place)
+        origin = ResponseOrigin(place)
         try:
             found = await get(place, origin)
         except (FetchError, DocumentError):
             if place == uri:
                 raise
-            origin = Origin(uri)
+            origin = ResponseOrigin(uri)
             with suppress(FetchError, DocumentError):
                 found = await get(uri, origin)
                 self._note_move(uri, origin, found)
@@ -117,19 +117,19 @@ class Descriptions:
         self._note_move(uri, origin, found)
         return found, origin
 
-    async def _page(self, uri: str, origin: Origin) -> Page:
+    async def _page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
         page = await self._fetcher.page(uri, origin)
         if page.document is not None:
             self._remember(uri, page.document, origin)
         return page
 
-    async def _current(self, uri: str, origin: Origin) -> Document:
+    async def _current(self, uri: str, origin: ResponseOrigin) -> Document:
         document = await self._fetcher.current_document(uri, origin)
         self._check_current(uri, document, origin)
         self._remember(uri, document, origin)
         return document
 
-    def _check_current(self, uri: str, document: Document, origin: Origin) -> None:
+    def _check_current(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
         """Refuse a cache's copy that is older than what was received before."""
         known = self._known.get(uri)
         if known is None or known.sent is None or origin.sent is None or not origin.cached:
@@ -141,8 +141,10 @@ class Descriptions:
                 f"than that of {format_datetime(known.sent)}",
             )
 
-    def _note_move(self, uri: str, origin: Origin, found: Page | Document) -> None:
-        if isinstance(found, Page) and found.document is None:
+    def _note_move(
+        self, uri: str, origin: ResponseOrigin, found: FetchedDocument | Document
+    ) -> None:
+        if isinstance(found, FetchedDocument) and found.document is None:
             return  # a redirect to a page may be that of a portal to log in
         self._moved.pop(uri, None)
         if origin.place != uri:
@@ -150,14 +152,16 @@ class Descriptions:
         while len(self._moved) > _MOST:
             del self._moved[next(iter(self._moved))]
 
-    def _remember(self, uri: str, document: Document, origin: Origin) -> None:
+    def _remember(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
         before = self._known.pop(uri, None)
         if document.capability not in _STORED or len(document.resources) > _ENTRIES:
             return
         if len(msgspec.json.encode(document)) > _LARGEST:
             return
         kept = self._fetcher.kept.get(uri)
-        now = Remembered(uri, document, kept.condition if kept is not None else None, origin.sent)
+        now = StoredDescription(
+            uri, document, kept.condition if kept is not None else None, origin.sent
+        )
         if before is not None and replace(before, sent=now.sent) == now:
             now = before  # so that a run that finds nothing new has nothing to store
         self._known[uri] = now

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, RsnotifyError, Unavailable, shown
 from rsnotify.format.offer import Offer
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber.discovery.offers import Offers, base_of
+from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of
 from rsnotify_subscriber.fetching.credentials import without_login
 from rsnotify_subscriber.storage.state import Identity
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("rsnotify.subscriber")
 _RETRY = Retry(first=1.0, most=60.0)
 
 
-class Identifying:
+class SourceIdentification:
     """Finds out which Source a run follows.
 
     Args:
@@ -36,7 +36,7 @@ class Identifying:
         self,
         url: str,
         place: object,
-        offers: Offers,
+        offers: OfferDiscovery,
         stopping: asyncio.Event,
         waiting: Callable[[str], None],
     ) -> None:
@@ -115,7 +115,7 @@ class Identifying:
             await asyncio.wait({working, stopped})
 
 
-async def same_set(offers: Offers, known: Identity, offer: Offer) -> Offer | None:
+async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:
     """Return what is offered for the set of a state, if another URL leads to that set.
 
     Args:

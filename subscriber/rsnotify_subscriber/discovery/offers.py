@@ -9,10 +9,15 @@ from rsnotify.format.links import resolve
 from rsnotify.format.offer import FIELDS, Offer, read_framework
 from rsnotify.format.vocabulary import Capability
 from rsnotify.sync.fallback_order import change_ways, resource_ways
-from rsnotify_subscriber.discovery.descriptions import Descriptions
-from rsnotify_subscriber.discovery.search import Search, capability_lists, offer_at, only_one
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
+from rsnotify_subscriber.discovery.search import (
+    SourceSearch,
+    capability_lists,
+    offer_at,
+    single_set,
+)
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.storage.description_memory import Memory
+from rsnotify_subscriber.storage.description_memory import DescriptionMemory
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:
@@ -28,10 +33,10 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
         FetchError: It could not be had.
         DocumentError: What it leads to could not be read.
     """
-    return await Offers(Descriptions(fetcher), uri).find()
+    return await OfferDiscovery(DescriptionReader(fetcher), uri).find()
 
 
-async def find(fetcher: Fetcher, uri: str) -> Offer:
+async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
     """Find the one set of resources that a URI leads to, even if nothing of it can be followed.
 
     Args:
@@ -42,7 +47,7 @@ async def find(fetcher: Fetcher, uri: str) -> Offer:
         SeveralSets: It leads to several.
         RsnotifyError: As `discover`.
     """
-    return await Search(Descriptions(fetcher), uri).from_start()
+    return await SourceSearch(DescriptionReader(fetcher), uri).from_start()
 
 
 def base_of(offer: Offer) -> str:
@@ -51,7 +56,7 @@ def base_of(offer: Offer) -> str:
     return resolve(offer.capability_list or next(iter(ways), ""), ".")
 
 
-class Offers:
+class OfferDiscovery:
     """What a Source offers for the one set of resources that a URI leads to.
 
     Args:
@@ -59,12 +64,12 @@ class Offers:
         uri: What the user named, as for `discover`.
     """
 
-    def __init__(self, descriptions: Descriptions, uri: str) -> None:
+    def __init__(self, descriptions: DescriptionReader, uri: str) -> None:
         self._descriptions = descriptions
         self._uri = uri
 
     @property
-    def memory(self) -> Memory:
+    def memory(self) -> DescriptionMemory:
         """What to store for the next run."""
         return self._descriptions.memory
 
@@ -74,7 +79,7 @@ class Offers:
         Raises:
             RsnotifyError: As `discover`.
         """
-        offer = await Search(self._descriptions, self._uri).from_start()
+        offer = await SourceSearch(self._descriptions, self._uri).from_start()
         if not (change_ways(offer) or resource_ways(offer)):
             raise ConfigurationError(
                 f"{self._uri} leads to a set of resources with neither a Resource List nor a "
@@ -144,6 +149,6 @@ class Offers:
         document = replace(document, resources=entries)
         listed = capability_lists(document)
         if known.listed and offer.capability_list not in listed:
-            moved = await self._capability_list(only_one(uri, document, listed))
+            moved = await self._capability_list(single_set(uri, document, listed))
             offer = replace(moved, source_description=uri)
         return read_framework(offer, document, origin.base)

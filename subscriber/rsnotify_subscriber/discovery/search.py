@@ -21,9 +21,9 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document
 from rsnotify.format.offer import FIELDS, Offer, read_framework, read_offer
 from rsnotify.format.vocabulary import WELL_KNOWN_PATH, Capability, Rel
-from rsnotify_subscriber.discovery.descriptions import Descriptions
-from rsnotify_subscriber.fetching.fetcher import Page
-from rsnotify_subscriber.fetching.origin import Origin
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
+from rsnotify_subscriber.fetching.fetcher import FetchedDocument
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
 
 #: Where a site names its Sitemaps (core §6.3.4).
 ROBOTS_PATH = "/robots.txt"
@@ -35,7 +35,7 @@ _LISTED_UNDER: dict[str | None, str] = {
 }
 
 
-def offer_at(document: Document, origin: Origin) -> Offer:
+def offer_at(document: Document, origin: ResponseOrigin) -> Offer:
     """Read a Capability List that may have been redirected."""
     return replace(read_offer(document, origin.base), capability_list=origin.place)
 
@@ -49,7 +49,7 @@ def capability_lists(description: Document) -> list[str]:
     ]
 
 
-def only_one(uri: str, description: Document, listed: list[str]) -> str:
+def single_set(uri: str, description: Document, listed: list[str]) -> str:
     """Return the one set of resources that a Source Description lists.
 
     Raises:
@@ -63,7 +63,7 @@ def only_one(uri: str, description: Document, listed: list[str]) -> str:
     return listed[0]
 
 
-class Search:
+class SourceSearch:
     """One walk over the documents of a Source; used once.
 
     Args:
@@ -71,7 +71,7 @@ class Search:
         uri: Where it begins.
     """
 
-    def __init__(self, descriptions: Descriptions, uri: str) -> None:
+    def __init__(self, descriptions: DescriptionReader, uri: str) -> None:
         self._descriptions = descriptions
         self._uri = uri
         self._steps = 0
@@ -158,7 +158,7 @@ class Search:
         document, origin = await self._descriptions.document(uri)
         return await self._from_document(document, origin)
 
-    async def _from_document(self, document: Document, origin: Origin) -> Offer:
+    async def _from_document(self, document: Document, origin: ResponseOrigin) -> Offer:
         if document.capability == Capability.DESCRIPTION:
             return await self._from_description(document, origin)
         if document.capability == Capability.CAPABILITY_LIST:
@@ -177,9 +177,9 @@ class Search:
             )
         return replace(above or Offer(), **{role: origin.place})
 
-    async def _from_description(self, document: Document, origin: Origin) -> Offer:
+    async def _from_description(self, document: Document, origin: ResponseOrigin) -> Offer:
         listed = [resolve(origin.base, uri) for uri in capability_lists(document)]
-        offer = await self._from_uri(only_one(origin.place, document, listed))
+        offer = await self._from_uri(single_set(origin.place, document, listed))
         if document.index:
             return offer
         up = offer.source_description
@@ -192,7 +192,7 @@ class Search:
         offer = read_framework(offer, document, origin.base)
         return replace(offer, source_description=origin.place, listed=True)
 
-    async def _check_listed(self, document: Document, origin: Origin, listed: str) -> None:
+    async def _check_listed(self, document: Document, origin: ResponseOrigin, listed: str) -> None:
         """Refuse a list if the one that the Capability List above it names is of another set."""
         if _bare(listed) in (_bare(self._uri), _bare(origin.place), _bare(origin.base)):
             return
@@ -203,7 +203,7 @@ class Search:
                 "name the Capability List of the set to follow"
             )
 
-    async def _above(self, document: Document, origin: Origin) -> Offer | None:
+    async def _above(self, document: Document, origin: ResponseOrigin) -> Offer | None:
         """Follow the link up; Sources forget it, or let it point to nowhere."""
         up = document.link(Rel.UP) or document.link(Rel.INDEX)
         if up is None:
@@ -251,7 +251,7 @@ def _host(uri: str) -> str:
     return resolve(uri, "/")
 
 
-def _resourcesync_links(page: Page, uri: str) -> list[str]:
+def _resourcesync_links(page: FetchedDocument, uri: str) -> list[str]:
     found = [target for rel, target in page.links if rel.lower() == Rel.RESOURCESYNC]
     embedded = html_links(page.text)  # core §6.3.3
     return found + [resolve(uri, target) for rel, target in embedded if rel == Rel.RESOURCESYNC]

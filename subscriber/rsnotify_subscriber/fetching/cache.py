@@ -17,7 +17,7 @@ _LARGEST = 10_000
 _ENTRY = 2_000
 
 
-class KeptDocument(Struct, frozen=True):
+class CachedDocument(Struct, frozen=True):
     """A document as it was last had.
 
     Args:
@@ -31,7 +31,7 @@ class KeptDocument(Struct, frozen=True):
     entries: int
 
 
-class Kept:
+class DocumentCache:
     """The documents of one subscriber, or of several, by URI; those used last stay.
 
     Args:
@@ -42,14 +42,14 @@ class Kept:
     def __init__(self, documents: int = 4, entries: int = 4 * _LARGEST) -> None:
         self._most_documents = documents
         self._most_entries = entries
-        self._kept: OrderedDict[str, KeptDocument] = OrderedDict()
+        self._kept: OrderedDict[str, CachedDocument] = OrderedDict()
         self._entries = 0
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._kept)
 
-    def get(self, uri: str) -> KeptDocument | None:
+    def get(self, uri: str) -> CachedDocument | None:
         """Return the document of a URI, if it is kept."""
         if uri in self._kept:
             self._kept.move_to_end(uri)
@@ -69,7 +69,7 @@ class Kept:
             self._entries -= before.entries
         entries = _weight(document)
         if condition is not None and entries <= min(_LARGEST, self._most_entries):
-            self._kept[uri] = KeptDocument(document, condition, entries)
+            self._kept[uri] = CachedDocument(document, condition, entries)
             self._entries += entries
         while len(self._kept) > self._most_documents or self._entries > self._most_entries:
             _, oldest = self._kept.popitem(last=False)

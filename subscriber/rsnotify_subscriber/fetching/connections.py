@@ -21,7 +21,7 @@ from rsnotify.sync.retry import LONGEST_WISH
 #: Connections to one host at a time: enough to hide latency, and no load to speak of.
 PER_HOST = 32
 #: Requests at a time.
-MOST = 100
+MOST_REQUESTS = 100
 #: Large documents that are read at a time, as each is in memory until it has been read.
 _LARGE_DOCUMENTS = 3
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=30)
@@ -67,7 +67,11 @@ class Connections:
     """
 
     def __init__(
-        self, *, most: int = MOST, per_host: int = PER_HOST, tls: ssl.SSLContext | None = None
+        self,
+        *,
+        most: int = MOST_REQUESTS,
+        per_host: int = PER_HOST,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._most = most
         self._options: dict[str, Any] = {

@@ -71,7 +71,7 @@ class Unchanged(Struct, frozen=True):
     doubt: str = ""
 
 
-class Collector:
+class ContentCollector:
     """Collects content chunk by chunk; an async context manager.
 
     Args:
@@ -122,7 +122,7 @@ class Collector:
         self._data.clear()
         self._in_file = True
 
-    async def __aenter__(self) -> Collector:
+    async def __aenter__(self) -> ContentCollector:
         return self
 
     async def __aexit__(self, *_: object) -> None:

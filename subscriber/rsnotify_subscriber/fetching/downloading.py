@@ -18,14 +18,14 @@ from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
 from rsnotify_subscriber.fetching.responses import body
 
 #: Seconds after which a document has to have ended.
-LONGEST = 1_800.0
+MOST_SECONDS = 1_800.0
 #: Bytes of XML from which on a document is a large one.
-LARGE = 8_000_000
+LARGE_BYTES = 8_000_000
 #: Bytes that are parsed at a time; the worst of them take some milliseconds.
 _STEP = 32_768
 
 
-async def receive(
+async def stream_document(
     uri: str,
     response: aiohttp.ClientResponse,
     large: asyncio.Semaphore,
@@ -46,10 +46,10 @@ async def receive(
     size = 0
     is_large = False
     try:
-        async with asyncio.timeout(LONGEST) as bound:
+        async with asyncio.timeout(MOST_SECONDS) as bound:
             async for chunk in inflated_if_gzip(body(uri, response)):
                 size += len(chunk)
-                if size > LARGE and not is_large:
+                if size > LARGE_BYTES and not is_large:
                     is_large = await large.acquire()
                 for start in range(0, len(chunk), _STEP):
                     take(chunk[start : start + _STEP])
@@ -59,7 +59,7 @@ async def receive(
     except TimeoutError:
         if not bound.expired():
             raise
-        raise Unavailable(uri, f"it has not ended after {LONGEST:.0f} seconds") from None
+        raise Unavailable(uri, f"it has not ended after {MOST_SECONDS:.0f} seconds") from None
     finally:
         if is_large:
             large.release()

@@ -19,34 +19,34 @@ from rsnotify.format.datetimes import Instant, to_microseconds
 from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import SitemapReader, with_resources
-from rsnotify_subscriber.fetching.cache import Kept
-from rsnotify_subscriber.fetching.contents import Collector, Content, Unchanged
+from rsnotify_subscriber.fetching.cache import DocumentCache
+from rsnotify_subscriber.fetching.contents import Content, ContentCollector, Unchanged
 from rsnotify_subscriber.fetching.digests import Digester
-from rsnotify_subscriber.fetching.downloading import receive
-from rsnotify_subscriber.fetching.origin import Origin
-from rsnotify_subscriber.fetching.rate import Rate
+from rsnotify_subscriber.fetching.downloading import stream_document
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
+from rsnotify_subscriber.fetching.rate import RequestRate
 from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,
     content_validator,
-    dated,
     format_http_date,
     is_encoded,
     modified_at,
     sent_at,
     validator,
+    with_http_date,
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
 
 #: Bytes that are taken of content whose length was not announced, unless the user says otherwise.
-LARGEST = 2**30
+MOST_CONTENT_BYTES = 2**30
 #: How much of an HTML page is searched for links, and of a robots.txt, in bytes.
 _PAGE_BYTES = 1_000_000
 #: What asks for content past caches (RFC 9111 §5.2.1.4, §5.4).
 _PAST_CACHES = {"Cache-Control": "no-cache", "Pragma": "no-cache"}
 
 
-class Page(Struct, frozen=True):
+class FetchedDocument(Struct, frozen=True):
     """What is found at a URI of which it is not known what it is.
 
     Args:
@@ -77,8 +77,8 @@ class Fetcher:
         self,
         sessions: Sessions,
         folder: Path,
-        largest: int = LARGEST,
-        kept: Kept | None = None,
+        largest: int = MOST_CONTENT_BYTES,
+        kept: DocumentCache | None = None,
         rate: float | None = None,
     ) -> None:
         self._sessions = sessions
@@ -86,8 +86,8 @@ class Fetcher:
         self._largest = largest
         self._files = 0
         #: Small documents, with what to ask for them by.
-        self.kept = Kept() if kept is None else kept
-        self._rate = Rate(rate)
+        self.kept = DocumentCache() if kept is None else kept
+        self._rate = RequestRate(rate)
 
     async def document(self, uri: str) -> Document:
         """GET a document and read it to its end.
@@ -98,7 +98,7 @@ class Fetcher:
         """
         return (await self.sent_document(uri))[0]
 
-    async def current_document(self, uri: str, origin: Origin) -> Document:
+    async def current_document(self, uri: str, origin: ResponseOrigin) -> Document:
         """GET a document as it is at its Source now, past caches; `origin` says where that is.
 
         Raises:
@@ -120,7 +120,7 @@ class Fetcher:
         return await self._document(uri, {})
 
     async def _document(
-        self, uri: str, headers: dict[str, str], origin: Origin | None = None
+        self, uri: str, headers: dict[str, str], origin: ResponseOrigin | None = None
     ) -> tuple[Document, Instant | None]:
         kept = self.kept.get(uri)
         headers["Accept-Encoding"] = "gzip"
@@ -131,11 +131,11 @@ class Fetcher:
             if kept is not None and response.status == 304:
                 return kept.document, sent_at(response)
             check_status(uri, response)
-            document = dated(await self._read(uri, response), response)
+            document = with_http_date(await self._read(uri, response), response)
             self.kept.put(uri, document, validator(response))
             return document, sent_at(response)
 
-    async def page(self, uri: str, origin: Origin) -> Page:
+    async def page(self, uri: str, origin: ResponseOrigin) -> FetchedDocument:
         """GET whatever is there, to find out what it is; `origin` says where that is.
 
         Raises:
@@ -147,15 +147,15 @@ class Fetcher:
             found = parse_links(response.headers.getall("Link", []))
             links = [(rel, resolve(origin.base, target)) for rel, target in found]
             if response.content_type in ("text/html", "application/xhtml+xml"):
-                return Page(links, text=await _text(uri, response))
+                return FetchedDocument(links, text=await _text(uri, response))
             if response.content_type == "text/plain" and uri.endswith("/robots.txt"):
-                return Page(links, text=await _text(uri, response))
+                return FetchedDocument(links, text=await _text(uri, response))
             try:
-                document = dated(await self._read(uri, response), response)
+                document = with_http_date(await self._read(uri, response), response)
                 self.kept.put(uri, document, validator(response))
-                return Page(links, document=document)
+                return FetchedDocument(links, document=document)
             except DocumentError as error:
-                return Page(links, error=error)
+                return FetchedDocument(links, error=error)
 
     async def _read(self, uri: str, response: aiohttp.ClientResponse) -> Document:
         reader = SitemapReader()
@@ -165,7 +165,7 @@ class Fetcher:
             resources.extend(reader.feed(piece))
 
         try:
-            await receive(uri, response, self._sessions.large, take)
+            await stream_document(uri, response, self._sessions.large, take)
             return with_resources(reader.close(), resources)
         except DocumentError as error:
             raise error.at(uri) from None
@@ -302,7 +302,7 @@ class Fetcher:
             OSError: It could not be written.
         """
         announced = resource.length if verify and not recoded else None
-        async with Collector(self._new_file(), resource.hash) as collector:
+        async with ContentCollector(self._new_file(), resource.hash) as collector:
             async for chunk in chunks:
                 await collector.add(chunk)
                 if announced is not None and collector.length > announced:

@@ -10,7 +10,7 @@ from rsnotify_subscriber.fetching.responses import sent_at
 _PERMANENT = frozenset({301, 308})
 
 
-class Origin:
+class ResponseOrigin:
     """Where the answer to a request came from, and when.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Rate:
+class RequestRate:
     """Gives turns, evenly, to who asks first.
 
     Args:

@@ -168,7 +168,7 @@ def sent_at(response: aiohttp.ClientResponse) -> Instant | None:
 _parsed = lru_cache(maxsize=64)(parse_http_date)
 
 
-def dated(document: Document, response: aiohttp.ClientResponse) -> Document:
+def with_http_date(document: Document, response: aiohttp.ClientResponse) -> Document:
     """Give a Resource List that does not say `at` the datetime that HTTP gives it."""
     lists = (Capability.RESOURCE_LIST, None)
     if document.at is not None or document.index or document.capability not in lists:

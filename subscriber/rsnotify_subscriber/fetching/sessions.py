@@ -25,7 +25,7 @@ from yarl import URL
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.format.links import resolve
 from rsnotify.runtime.addresses import refusal
-from rsnotify_subscriber.fetching.connections import MOST, PER_HOST, Connections, NotPublic
+from rsnotify_subscriber.fetching.connections import MOST_REQUESTS, PER_HOST, Connections, NotPublic
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
@@ -33,7 +33,7 @@ from rsnotify_subscriber.fetching.credentials import (
     from_netrc,
     split_login,
 )
-from rsnotify_subscriber.fetching.origin import Origin
+from rsnotify_subscriber.fetching.origin import ResponseOrigin
 from rsnotify_subscriber.fetching.responses import check_transfer, retry_after
 
 REDIRECTS = 5
@@ -75,7 +75,7 @@ class Sessions:
                 self._credentials["Authorization"] = basic(login)
         self._was_private: bool | None = None
         self._allow_private_addresses = allow_private_addresses
-        self._most = per_host if shared is not None else MOST
+        self._most = per_host if shared is not None else MOST_REQUESTS
         self._shared = shared
         self._connections = shared or Connections(per_host=per_host)
 
@@ -121,7 +121,7 @@ class Sessions:
 
     @asynccontextmanager
     async def get(
-        self, uri: str, headers: Mapping[str, str], origin: Origin | None = None
+        self, uri: str, headers: Mapping[str, str], origin: ResponseOrigin | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """GET, following redirects; the body is read within the context.
 
@@ -171,7 +171,7 @@ class Sessions:
         uri: str,
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
-        origin: Origin | None = None,
+        origin: ResponseOrigin | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         target, status = uri, 0
         method, moved = ("GET", _MOVED) if form is None else ("POST", _MOVED - {303})

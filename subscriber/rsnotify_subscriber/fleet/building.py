@@ -6,10 +6,14 @@ from pathlib import Path
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
+from rsnotify_subscriber.fleet.configuration import (
+    FleetConfiguration,
+    FollowedSource,
+    WebSubSettings,
+)
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
-from rsnotify_subscriber.option_values import brokered, credentials_of, selection
+from rsnotify_subscriber.option_values import credentials_of, make_selection, mqtt_options
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
@@ -21,8 +25,8 @@ _SCHEMA = "rsnotify"
 
 
 def build(
-    configuration: Configuration,
-    source: Source,
+    configuration: FleetConfiguration,
+    source: FollowedSource,
     shared: SubscriberPool,
     callbacks: Callbacks | None,
 ) -> Subscriber:
@@ -45,7 +49,7 @@ def build(
 
 
 def _subscriber(
-    source: Source, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
+    source: FollowedSource, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
 ) -> Subscriber:
     return Subscriber(
         source.url,
@@ -61,7 +65,7 @@ def _subscriber(
             in_flight=source.in_flight,
             hold=source.hold,
         ),
-        selection=selection(
+        selection=make_selection(
             source.only, source.excluded, source.type, source.change, source.collection
         ),
         prefer=source.prefer,
@@ -71,7 +75,7 @@ def _subscriber(
         allow_private_addresses=source.allow_private_addresses,
         credentials=credentials_of(source.login, source.bearer, source.header),
         callbacks=callbacks,
-        mqtt=brokered(
+        mqtt=mqtt_options(
             source.mqtt_url,
             source.mqtt_user,
             source.mqtt_password,
@@ -85,14 +89,14 @@ def _subscriber(
     )
 
 
-def _handler(source: Source, folder: Path) -> AnyHandler:
+def _handler(source: FollowedSource, folder: Path) -> AnyHandler:
     if source.handler is not None:
         return find_handler(source.handler, source.options, folder)
     assert source.dest is not None, "it was checked"
     return FolderMirror(Path(source.dest))
 
 
-def _place(source: Source) -> Path | StateLocation:
+def _place(source: FollowedSource) -> Path | StateLocation:
     if source.postgresql is not None:
         return _postgresql(source.postgresql, source.schema or _SCHEMA)
     if source.state is not None:
@@ -111,7 +115,7 @@ def _postgresql(conninfo: str, schema: str) -> StateLocation:
     return PostgreSQLState(conninfo, schema=schema)
 
 
-def terms_of(websub: WebSub) -> WebSubTerms:
+def terms_of(websub: WebSubSettings) -> WebSubTerms:
     """Return what is asked of hubs, and what is taken from them."""
     return WebSubTerms(
         lease=websub.lease,

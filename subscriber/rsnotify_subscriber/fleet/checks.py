@@ -8,7 +8,7 @@ from pathlib import Path
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.wrong_setting import WrongSetting
 from rsnotify.runtime.mqtt.names import parse_broker
-from rsnotify_subscriber.fleet.configuration import Source, Terms
+from rsnotify_subscriber.fleet.configuration import FollowedSource, SourceSettings
 from rsnotify_subscriber.mirror import default_state
 from rsnotify_subscriber.via import Via
 
@@ -19,7 +19,7 @@ _EXCLUSIVE = (
 )
 
 
-def check_source(number: int, source: Source, *, reachable: bool) -> None:
+def check_source(number: int, source: FollowedSource, *, reachable: bool) -> None:
     """Check that what is said of one Source goes together.
 
     Args:
@@ -34,7 +34,7 @@ def check_source(number: int, source: Source, *, reachable: bool) -> None:
         raise WrongSetting(("source", number, key), reason)
 
 
-def check_terms(terms: Terms) -> None:
+def check_terms(terms: SourceSettings) -> None:
     """Check what can be checked of settings for all Sources.
 
     Raises:
@@ -44,7 +44,7 @@ def check_terms(terms: Terms) -> None:
         raise WrongSetting(("defaults", key), reason)
 
 
-def _broker_faults(terms: Terms) -> Iterator[tuple[str, str]]:
+def _broker_faults(terms: SourceSettings) -> Iterator[tuple[str, str]]:
     if terms.mqtt_url is not None:
         try:
             parse_broker(terms.mqtt_url)
@@ -52,7 +52,7 @@ def _broker_faults(terms: Terms) -> Iterator[tuple[str, str]]:
             yield "mqtt_url", str(error)
 
 
-def _faults(source: Source, *, reachable: bool) -> Iterator[tuple[str, str]]:
+def _faults(source: FollowedSource, *, reachable: bool) -> Iterator[tuple[str, str]]:
     for one, other in _EXCLUSIVE:
         if getattr(source, one) is not None and getattr(source, other) is not None:
             yield other, f"there is {one} already; only one of the two can be"
@@ -77,7 +77,7 @@ def _is_within(state: str | None, dest: str) -> bool:
     return state is not None and Path(state).is_relative_to(dest)
 
 
-def check_apart(sources: Sequence[Source]) -> None:
+def check_apart(sources: Sequence[FollowedSource]) -> None:
     """Check that no two Sources get in each other's way.
 
     Raises:
@@ -100,7 +100,7 @@ def check_apart(sources: Sequence[Source]) -> None:
             taken.take(place, source.title)
 
 
-def _places(source: Source) -> Iterator[tuple[str, object]]:
+def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
     """Give what only one Source can use, by the key that says so."""
     if source.dest is not None:
         yield "dest", Path(source.dest)

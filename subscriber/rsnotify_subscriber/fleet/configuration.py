@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, field
 from rsnotify.errors import shown
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.fetching.fetcher import LARGEST
+from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.pool import Limits
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
 from rsnotify_subscriber.via import Via
@@ -32,7 +32,7 @@ Name = Annotated[
 ]
 
 
-class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SourceSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a Source is followed; in `[defaults]`, how all are that do not say otherwise.
 
     In `dest`, `state`, `schema` and `mqtt_session`, `{name}` stands for the name of the Source.
@@ -94,7 +94,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     rate: Annotated[float, Meta(ge=0.001)] | None = None
     in_flight: _Count = 32
     hold: _Count = 2_000
-    largest: _Bytes = LARGEST
+    largest: _Bytes = MOST_CONTENT_BYTES
     allow_private_addresses: bool = False
     mqtt_url: str | None = None
     mqtt_user: str | None = None
@@ -111,7 +111,7 @@ class Terms(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"{type(self).__name__}(dest={self.dest!r}, handler={self.handler!r})"
 
 
-class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FollowedSource(SourceSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A Source and how it is followed, `[[source]]` in TOML. Two that are the same are equal.
 
     Args:
@@ -134,7 +134,7 @@ class Source(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.name or shown(self.url)
 
 
-class WebSub(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How hubs reach this process, and what is asked of them: options `--callback-…`.
 
     Args:
@@ -162,11 +162,11 @@ class WebSub(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     quiet: _Seconds = DEFAULT_TERMS.quiet
 
 
-class Bounds(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LimitSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits as a file gives them."""
 
 
-class Configuration(Struct, frozen=True, kw_only=True):
+class FleetConfiguration(Struct, frozen=True, kw_only=True):
     """All settings, as they hold: paths are absolute, and nothing is left to `[defaults]`.
 
     Args:
@@ -177,9 +177,9 @@ class Configuration(Struct, frozen=True, kw_only=True):
     """
 
     path: str
-    limits: Bounds = Bounds()
-    websub: WebSub = WebSub()
-    sources: tuple[Source, ...] = ()
+    limits: LimitSettings = LimitSettings()
+    websub: WebSubSettings = WebSubSettings()
+    sources: tuple[FollowedSource, ...] = ()
 
     @property
     def files(self) -> tuple[str, ...]:

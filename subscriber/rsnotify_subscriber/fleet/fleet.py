@@ -7,15 +7,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber.fleet.member import Member
-from rsnotify_subscriber.fleet.status import SourceStatus
+from rsnotify_subscriber.fleet.member import FleetMember
+from rsnotify_subscriber.fleet.status import FollowedSourceStatus
 from rsnotify_subscriber.pool import Limits, SubscriberPool
 from rsnotify_subscriber.subscriber import Subscriber
 
 #: Seconds for which changes are gathered, since to look at all may take as long.
 _GATHER = 0.02
 
-_Run = Callable[[Member], Coroutine[None, None, None]]
+_Run = Callable[[FleetMember], Coroutine[None, None, None]]
 
 
 class Fleet:
@@ -40,14 +40,14 @@ class Fleet:
         limits.check()
         self.shared = SubscriberPool(limits)
         self._turns = asyncio.Semaphore(limits.starting)
-        self._members: dict[str, Member] = {}
-        self._tasks: dict[Member, asyncio.Task[None]] = {}
+        self._members: dict[str, FleetMember] = {}
+        self._tasks: dict[FleetMember, asyncio.Task[None]] = {}
         self._run: _Run | None = None
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def status(self) -> dict[str, SourceStatus]:
+    def status(self) -> dict[str, FollowedSourceStatus]:
         """How each is doing, by its name."""
         return {name: member.status for name, member in self._members.items()}
 
@@ -61,7 +61,7 @@ class Fleet:
         """Return whether a Source of this name is followed."""
         return name in self._members
 
-    async def until(self, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
+    async def until(self, condition: Callable[[Mapping[str, FollowedSourceStatus]], bool]) -> None:
         """Wait until the status of all is such, while they are followed.
 
         It is looked at soon after something has changed for one of them.
@@ -82,7 +82,7 @@ class Fleet:
         """
         if name in self._members:
             raise ConfigurationError(f"a Source named {name} is followed already")
-        member = self._members[name] = Member(name, subscriber, self._turns, self.shared.tell)
+        member = self._members[name] = FleetMember(name, subscriber, self._turns, self.shared.tell)
         if self._run is not None:
             self._begin(member, self._run)
 
@@ -102,7 +102,7 @@ class Fleet:
     async def run(self) -> None:
         """Follow until `stop` is called."""
         async with self.shared:
-            self._begin_all(Member.follow)
+            self._begin_all(FleetMember.follow)
             try:
                 await self._stopping.wait()
             finally:
@@ -114,7 +114,7 @@ class Fleet:
         The `status` then tells what has.
         """
         async with self.shared:
-            self._begin_all(Member.catch_up)
+            self._begin_all(FleetMember.catch_up)
             try:
                 while running := [task for task in self._tasks.values() if not task.done()]:
                     await asyncio.wait(running)
@@ -141,7 +141,7 @@ class Fleet:
         for member in self._members.values():
             self._begin(member, run)
 
-    def _begin(self, member: Member, run: _Run) -> None:
+    def _begin(self, member: FleetMember, run: _Run) -> None:
         self._tasks[member] = asyncio.create_task(run(member))
         if self._stopping.is_set():
             member.stop()

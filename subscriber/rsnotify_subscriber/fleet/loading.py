@@ -9,11 +9,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from rsnotify.runtime.config.files import decode_settings, read_text
-from rsnotify_subscriber.fleet.configuration import Configuration, Source
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.fleet.parsing import parse
 
 
-def load(path: Path, given: Mapping[str, Any] | None = None) -> Configuration:
+def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
     """Read a file of Sources.
 
     Args:
@@ -28,7 +28,7 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> Configuration:
     return replace(found, sources=tuple(map(_with_secret, found.sources)))
 
 
-def _with_secret(source: Source) -> Source:
+def _with_secret(source: FollowedSource) -> FollowedSource:
     if source.mqtt_password_file is None:
         return source
     password = read_text(source.mqtt_password_file).removesuffix("\n")

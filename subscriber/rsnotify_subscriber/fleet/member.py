@@ -11,20 +11,20 @@ from random import Random
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber.fleet.status import Phase, SourceStatus
+from rsnotify_subscriber.fleet.status import FollowedSourceStatus, Phase
 from rsnotify_subscriber.subscriber import Subscriber
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
 #: Which Source of a fleet the current task is about, for who writes logs; empty for none.
-NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
+SOURCE_NAME: ContextVar[str] = ContextVar("rsnotify_source", default="")
 
 _RETRY = Retry(first=1.0, most=300.0)
 #: Seconds after which the next may begin, though this one is not yet in step.
 _PATIENCE = 10.0
 
 
-class Member:
+class FleetMember:
     """Keeps one subscriber running; used once.
 
     Args:
@@ -56,7 +56,7 @@ class Member:
         self._turn: asyncio.Task[bool] | None = None
 
     @property
-    def status(self) -> SourceStatus:
+    def status(self) -> FollowedSourceStatus:
         """How it is doing."""
         status = self._subscriber.status
         # What failed counts until it is shown to work.
@@ -64,7 +64,7 @@ class Member:
         error = status.error if failed is None else _told(failed)
         if error is None and status.in_step is False:
             error = status.difference
-        return SourceStatus(self._phase, status, error)
+        return FollowedSourceStatus(self._phase, status, error)
 
     @property
     def is_in_handler(self) -> bool:
@@ -80,7 +80,7 @@ class Member:
 
     async def follow(self) -> None:
         """Follow until stopped; what fails is tried again, ever less often."""
-        NAME.set(self._name)
+        SOURCE_NAME.set(self._name)
         while not self._stopping.is_set():
             await self._try(self._subscriber.run)
             if self._phase is Phase.FAILED:
@@ -89,7 +89,7 @@ class Member:
 
     async def catch_up(self) -> None:
         """Catch up once, when it is its turn; what fails is left as it is."""
-        NAME.set(self._name)
+        SOURCE_NAME.set(self._name)
         await self._try(self._subscriber.catch_up)
         if self._phase is not Phase.FAILED:
             self._turn_to(Phase.ENDED)

@@ -15,7 +15,13 @@ from rsnotify.errors import ConfigurationError, WrongOption, shown
 from rsnotify.runtime.config.line_numbers import line_of
 from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
-from rsnotify_subscriber.fleet.configuration import Bounds, Configuration, Source, Terms, WebSub
+from rsnotify_subscriber.fleet.configuration import (
+    FleetConfiguration,
+    FollowedSource,
+    LimitSettings,
+    SourceSettings,
+    WebSubSettings,
+)
 
 T = TypeVar("T", bound=Struct)
 
@@ -43,7 +49,7 @@ class _File(Struct, forbid_unknown_fields=True):
     source: list[dict[str, Any]] = []
 
 
-class Text:
+class SettingsText:
     """A file of settings, to say where in it something stands.
 
     Args:
@@ -81,7 +87,7 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
 
 def parse(
     path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
-) -> Configuration:
+) -> FleetConfiguration:
     """Make settings of what a file says.
 
     Args:
@@ -100,10 +106,10 @@ def parse(
         sources = file.source
         return _configured(path, file, given)
     except WrongSetting as wrong:
-        raise Text(path, text, given).blame(wrong, sources) from None
+        raise SettingsText(path, text, given).blame(wrong, sources) from None
 
 
-def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configuration:
+def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfiguration:
     websub = file.websub | {
         name.removeprefix(_CALLBACK): value
         for name, value in given.items()
@@ -111,12 +117,12 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configurati
     }
     options = {name: value for name, value in given.items() if not name.startswith(_CALLBACK)}
     defaults = _over(file.defaults, options)
-    check_terms(_converted(defaults, Terms, "defaults"))
+    check_terms(_converted(defaults, SourceSettings, "defaults"))
     folder = PurePath(os.path.abspath(path)).parent
-    configuration = Configuration(
+    configuration = FleetConfiguration(
         path=path,
-        limits=_converted(file.limits, Bounds, "limits"),
-        websub=_converted(websub, WebSub, "websub"),
+        limits=_converted(file.limits, LimitSettings, "limits"),
+        websub=_converted(websub, WebSubSettings, "websub"),
         sources=tuple(
             _source(number, one, defaults, folder) for number, one in enumerate(file.source)
         ),
@@ -127,11 +133,11 @@ def _configured(path: str, file: _File, given: Mapping[str, Any]) -> Configurati
 
 def _source(
     number: int, own: Mapping[str, Any], defaults: Mapping[str, Any], folder: PurePath
-) -> Source:
+) -> FollowedSource:
     settings = _over(defaults, own)
     if isinstance(own.get("options"), dict) and not own.keys() & {"dest", "handler"}:
         settings["options"] = {**defaults.get("options", {}), **own["options"]}
-    return _placed(_converted(settings, Source, "source", number), number, folder)
+    return _placed(_converted(settings, FollowedSource, "source", number), number, folder)
 
 
 def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +145,7 @@ def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     return {name: value for name, value in defaults.items() if name not in unwanted} | dict(own)
 
 
-def _placed(source: Source, number: int, folder: PurePath) -> Source:
+def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSource:
     """Put the name of a Source where it is wanted, and the folder before its paths."""
     found: dict[str, Any] = {}
     for key in _NAMED:
@@ -155,7 +161,7 @@ def _placed(source: Source, number: int, folder: PurePath) -> Source:
     return replace(source, **found)
 
 
-def _check(configuration: Configuration) -> None:
+def _check(configuration: FleetConfiguration) -> None:
     if not configuration.sources:
         raise WrongSetting(("source",), "name at least one Source, each with a [[source]]")
     for number, source in enumerate(configuration.sources):

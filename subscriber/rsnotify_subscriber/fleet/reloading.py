@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.config.files import FileWatch
-from rsnotify_subscriber.fleet.configuration import Configuration, Source
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.subscriber import Subscriber
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("rsnotify.subscriber.fleet")
 _PATIENCE = 30.0
 
 
-class Difference(Struct, frozen=True):
+class ConfigurationChange(Struct, frozen=True):
     """What a new configuration changes.
 
     Args:
@@ -29,20 +29,22 @@ class Difference(Struct, frozen=True):
     """
 
     gone: tuple[str, ...]
-    new: tuple[Source, ...]
+    new: tuple[FollowedSource, ...]
 
 
-def difference(before: Iterable[Source], now: Iterable[Source]) -> Difference:
+def configuration_change(
+    before: Iterable[FollowedSource], now: Iterable[FollowedSource]
+) -> ConfigurationChange:
     """Compare what was followed with what is to be followed."""
     old = {source.title: source for source in before}
     new = {source.title: source for source in now}
-    return Difference(
+    return ConfigurationChange(
         tuple(name for name, source in old.items() if new.get(name) != source),
         tuple(source for name, source in new.items() if old.get(name) != source),
     )
 
 
-class Keeper:
+class FleetReloader:
     """Has a fleet follow what a configuration says.
 
     Args:
@@ -57,8 +59,8 @@ class Keeper:
     def __init__(
         self,
         fleet: Fleet,
-        build: Callable[[Configuration, Source], Subscriber],
-        configuration: Configuration,
+        build: Callable[[FleetConfiguration, FollowedSource], Subscriber],
+        configuration: FleetConfiguration,
     ) -> None:
         self._fleet = fleet
         self._build = build
@@ -67,14 +69,14 @@ class Keeper:
         for name, subscriber in self._built(configuration, configuration.sources).items():
             fleet.add(name, subscriber)
 
-    async def take(self, configuration: Configuration) -> None:
+    async def take(self, configuration: FleetConfiguration) -> None:
         """Follow what it says now; who is followed as before is left alone.
 
         Raises:
             ConfigurationError: Something cannot work; all goes on as before then.
         """
         before = self.configuration
-        changed = difference(before.sources, configuration.sources)
+        changed = configuration_change(before.sources, configuration.sources)
         # Modules may take a while to import, and certificates to read.
         built = await asyncio.to_thread(self._built, configuration, changed.new)
         self.configuration = configuration
@@ -100,12 +102,12 @@ class Keeper:
             logger.warning("%s has not ended yet, and its state is still in use", name)
 
     def _built(
-        self, configuration: Configuration, sources: Iterable[Source]
+        self, configuration: FleetConfiguration, sources: Iterable[FollowedSource]
     ) -> dict[str, Subscriber]:
         return {source.title: self._build(configuration, source) for source in sources}
 
 
-class Reloading:
+class ConfigurationWatcher:
     """Reads the configuration again when its files change, or when it is asked to.
 
     Args:
@@ -113,7 +115,7 @@ class Reloading:
         load: Reads it.
     """
 
-    def __init__(self, keeper: Keeper, load: Callable[[], Configuration]) -> None:
+    def __init__(self, keeper: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
         self._keeper = keeper
         self._load = load
         self._asked = asyncio.Event()

@@ -22,7 +22,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class SourceStatus(Struct, frozen=True):
+class FollowedSourceStatus(Struct, frozen=True):
     """How one Source is doing.
 
     Args:
@@ -36,7 +36,7 @@ class SourceStatus(Struct, frozen=True):
     error: str | None = None
 
 
-class Totals(Struct, frozen=True):
+class FleetTotals(Struct, frozen=True):
     """How all of them are doing.
 
     Args:
@@ -58,10 +58,10 @@ class Totals(Struct, frozen=True):
     pending: int
 
 
-def totals(sources: Mapping[str, SourceStatus]) -> Totals:
+def totals(sources: Mapping[str, FollowedSourceStatus]) -> FleetTotals:
     """Add them up."""
     each = [one.status for one in sources.values()]
-    return Totals(
+    return FleetTotals(
         sources=len(each),
         level=sum(status.level for status in each),
         pushed=sum(status.push is PushState.UP for status in each),

@@ -15,7 +15,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 
 #: Entries of a document that are kept, to be looked at themselves.
-KEPT = 1_000
+MOST_ENTRIES = 1_000
 _CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP_MANIFEST})
 #: Links that say where a document stands among the others, as the tree shows anyway.
 _OF_THE_TREE = frozenset(
@@ -32,14 +32,14 @@ class Granularity(StrEnum):
     MICROSECONDS = "microseconds"
 
 
-class Named(Struct, frozen=True):
+class NamedLink(Struct, frozen=True):
     """A link of a document, or a way in to a hub."""
 
     rel: str
     uri: str
 
 
-class Finding(Struct, omit_defaults=True, rename={"from_": "from"}):
+class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
     """A document of a Source and, below it, those that it leads to.
 
     Args:
@@ -76,11 +76,11 @@ class Finding(Struct, omit_defaults=True, rename={"from_": "from"}):
     granularity: Granularity | None = None
     reaches: tuple[Instant, Instant] | None = None
     unread: int = 0
-    links: tuple[Named, ...] = ()
-    parts: list[Finding] = []
+    links: tuple[NamedLink, ...] = ()
+    parts: list[InspectionFinding] = []
 
 
-class Tally:
+class DocumentTally:
     """Counts the entries of one document as they are read; memory stays flat."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Tally:
         """Count an entry."""
         self._entries += 1
         self._lengths += resource.length or 0
-        if len(self.kept) < KEPT:
+        if len(self.kept) < MOST_ENTRIES:
             self.kept.append(resource)
         if resource.change is not None:
             self._changes[resource.change] += 1
@@ -112,7 +112,7 @@ class Tally:
         if self._granularity is not Granularity.MICROSECONDS:
             self._granularity = _coarser_to_finer(self._granularity, granularity_of(instant))
 
-    def finding(self, uri: str, head: Document, size: int) -> Finding:
+    def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
         """Say what was counted.
 
         Args:
@@ -125,7 +125,7 @@ class Tally:
             facts["profile"] = "1.1" if self._with_datetime else "1.0"
         if self._earliest is not None and self._latest is not None:
             facts["reaches"] = (self._earliest, self._latest)
-        return Finding(
+        return InspectionFinding(
             uri,
             head.capability,
             index=head.index,
@@ -139,7 +139,7 @@ class Tally:
             until=head.until,
             granularity=self._granularity,
             links=tuple(
-                Named(link.rel, resolve(uri, link.href))
+                NamedLink(link.rel, resolve(uri, link.href))
                 for link in head.links
                 if link.rel not in _OF_THE_TREE
             ),

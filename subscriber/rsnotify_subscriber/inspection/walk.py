@@ -15,24 +15,24 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.reader import SitemapReader
 from rsnotify.format.vocabulary import Capability, Rel
-from rsnotify_subscriber.discovery.offers import find
+from rsnotify_subscriber.discovery.offers import find_offer
 from rsnotify_subscriber.discovery.search import ROBOTS_PATH
 from rsnotify_subscriber.fetching.credentials import (
     NO_CREDENTIALS,
     Credentials,
     without_login,
 )
-from rsnotify_subscriber.fetching.downloading import receive
+from rsnotify_subscriber.fetching.downloading import stream_document
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.responses import check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.inspection.findings import Finding, Named, Tally
+from rsnotify_subscriber.inspection.findings import DocumentTally, InspectionFinding, NamedLink
 
 #: Parts of one index, or manifests of one dump, that are read.
-PARTS = 20
+MOST_PARTS = 20
 #: Documents that are read in all, and their size in bytes beyond which no more are begun.
-DOCUMENTS = 400
-BYTES = 1_000_000_000
+MOST_DOCUMENTS = 400
+MOST_BYTES = 1_000_000_000
 _NOTIFICATIONS = frozenset({Capability.CHANGE_NOTIFICATION, Capability.FRAMEWORK_NOTIFICATION})
 _PARENTS = frozenset({Capability.DESCRIPTION, Capability.CAPABILITY_LIST})
 _DUMPS = frozenset({Capability.RESOURCE_DUMP, Capability.CHANGE_DUMP})
@@ -43,7 +43,7 @@ async def inspect(
     *,
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
-) -> Finding:
+) -> InspectionFinding:
     """Find out what a Source offers.
 
     Args:
@@ -65,7 +65,7 @@ async def inspect(
         async with sessions:
             walk = _Walk(sessions)
             try:
-                offer = await find(Fetcher(sessions, Path(temporary)), url)
+                offer = await find_offer(Fetcher(sessions, Path(temporary)), url)
             except SeveralSets as several:
                 return await _several(walk, several)
             below = offer.capability_list or offer.resource_list or offer.change_list or url
@@ -75,11 +75,11 @@ async def inspect(
             return root
 
 
-async def _several(walk: _Walk, several: SeveralSets) -> Finding:
+async def _several(walk: _Walk, several: SeveralSets) -> InspectionFinding:
     if not several.where.endswith(ROBOTS_PATH):
         return await walk.finding(several.where)
     sitemaps = [await walk.finding(uri) for uri in several.found]
-    return Finding(several.where, "robots.txt", entries=len(sitemaps), parts=sitemaps)
+    return InspectionFinding(several.where, "robots.txt", entries=len(sitemaps), parts=sitemaps)
 
 
 class _Walk:
@@ -94,9 +94,9 @@ class _Walk:
 
     @property
     def _is_enough(self) -> bool:
-        return len(self.read) >= DOCUMENTS or self._bytes > BYTES
+        return len(self.read) >= MOST_DOCUMENTS or self._bytes > MOST_BYTES
 
-    async def finding(self, uri: str, called: str | None = None) -> Finding:
+    async def finding(self, uri: str, called: str | None = None) -> InspectionFinding:
         """Read a document and all it leads to.
 
         Args:
@@ -104,18 +104,18 @@ class _Walk:
             called: The capability that the document above gives it.
         """
         self.read.add(uri)
-        tally = Tally()
+        tally = DocumentTally()
         try:
             head, size = await self._read(uri, tally)
         except (FetchError, DocumentError) as error:
-            return Finding(uri, called, problem=_reason(error))
+            return InspectionFinding(uri, called, problem=_reason(error))
         found = tally.finding(uri, head, size)
         if called not in (None, found.capability):
             found.warnings += (f"the document above calls it {called}",)
         await self._look_below(found, head, tally.kept)
         return found
 
-    async def _read(self, uri: str, tally: Tally) -> tuple[Document, int]:
+    async def _read(self, uri: str, tally: DocumentTally) -> tuple[Document, int]:
         reader, size = SitemapReader(), 0
 
         def take(piece: bytes) -> None:
@@ -127,12 +127,14 @@ class _Walk:
         async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
             check_status(uri, response)
             try:
-                await receive(uri, response, self._sessions.large, take)
+                await stream_document(uri, response, self._sessions.large, take)
             finally:
                 self._bytes += size
         return reader.close(), size
 
-    async def _look_below(self, found: Finding, head: Document, entries: list[Resource]) -> None:
+    async def _look_below(
+        self, found: InspectionFinding, head: Document, entries: list[Resource]
+    ) -> None:
         if found.index:
             await self._sample(found, [entry.uri for entry in entries], found.capability)
         elif found.capability in _PARENTS:
@@ -149,7 +151,7 @@ class _Walk:
         if head.link(Rel.NEXT) is not None:
             await self._look_at_pages(found, head)
 
-    async def _look_at_pages(self, found: Finding, head: Document) -> None:
+    async def _look_at_pages(self, found: InspectionFinding, head: Document) -> None:
         """Examine the other pages of a list that is split by `rel="next"`."""
         page = found
         while (link := head.link(Rel.NEXT)) is not None:
@@ -161,16 +163,16 @@ class _Walk:
                 found.unread += 1
                 return
             self.read.add(uri)
-            tally = Tally()
+            tally = DocumentTally()
             try:
                 head, size = await self._read(uri, tally)
             except (FetchError, DocumentError) as error:
-                found.parts.append(Finding(uri, found.capability, problem=_reason(error)))
+                found.parts.append(InspectionFinding(uri, found.capability, problem=_reason(error)))
                 return
             page = tally.finding(uri, head, size)
             found.parts.append(page)
 
-    async def _look_at(self, above: Finding, entry: Resource) -> None:
+    async def _look_at(self, above: InspectionFinding, entry: Resource) -> None:
         """Look at what a Source Description or Capability List names."""
         if entry.capability in _NOTIFICATIONS:
             uri = resolve(above.uri, entry.uri)
@@ -180,7 +182,7 @@ class _Walk:
             told = _targets(above.uri, entry.links, Rel.DESCRIBED_BY)
             found.links += tuple(link for link in told if link not in found.links)
 
-    async def _look_for_framework(self, above: Finding, links: tuple[Link, ...]) -> None:
+    async def _look_for_framework(self, above: InspectionFinding, links: tuple[Link, ...]) -> None:
         """Look at the channel on which is told of documents, where only a link names it."""
         for link in links:
             uri = resolve(above.uri, link.href)
@@ -188,10 +190,12 @@ class _Walk:
                 capability = Capability.FRAMEWORK_NOTIFICATION
                 above.parts.append(await self._channel(uri, capability, links))
 
-    async def _channel(self, uri: str, capability: str | None, links: tuple[Link, ...]) -> Finding:
+    async def _channel(
+        self, uri: str, capability: str | None, links: tuple[Link, ...]
+    ) -> InspectionFinding:
         """Look whether a channel answers; what it holds stands elsewhere once more."""
         self.read.add(uri)
-        found = Finding(uri, capability, links=_targets(uri, links, Rel.HUB))
+        found = InspectionFinding(uri, capability, links=_targets(uri, links, Rel.HUB))
         try:
             async with self._sessions.get(uri, {}) as response:
                 check_status(uri, response)
@@ -199,14 +203,16 @@ class _Walk:
             found.problem = _reason(error)
         return found
 
-    async def _sample(self, found: Finding, uris: list[str], called: str | None) -> None:
+    async def _sample(self, found: InspectionFinding, uris: list[str], called: str | None) -> None:
         """Look at the first parts of an index, or manifests of a dump."""
         if uris:
-            found.unread += max(0, (found.entries or 0) - PARTS)
-        for uri in uris[:PARTS]:
+            found.unread += max(0, (found.entries or 0) - MOST_PARTS)
+        for uri in uris[:MOST_PARTS]:
             await self._add(found, uri, called)
 
-    async def _add(self, above: Finding, uri: str, called: str | None = None) -> Finding | None:
+    async def _add(
+        self, above: InspectionFinding, uri: str, called: str | None = None
+    ) -> InspectionFinding | None:
         """Read a document below another, unless it was read already or enough is read."""
         uri = resolve(above.uri, uri)
         if uri in self.read:
@@ -224,8 +230,8 @@ def _manifests(packages: list[Resource]) -> list[str]:
     return [link.href for package in packages for link in package.links if link.rel == Rel.CONTENTS]
 
 
-def _targets(base: str, links: tuple[Link, ...], rel: str) -> tuple[Named, ...]:
-    return tuple(Named(rel, resolve(base, link.href)) for link in links if link.rel == rel)
+def _targets(base: str, links: tuple[Link, ...], rel: str) -> tuple[NamedLink, ...]:
+    return tuple(NamedLink(rel, resolve(base, link.href)) for link in links if link.rel == rel)
 
 
 def _reason(error: FetchError | DocumentError) -> str:

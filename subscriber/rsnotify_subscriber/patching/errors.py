@@ -28,7 +28,7 @@ class PatchError(InvalidDocument):
         self.condition = condition
 
 
-class Budget:
+class PatchBudget:
     """What a patch may cost.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 from jsonpatch import JsonPatch
 from jsonpointer import resolve_pointer
 
-from rsnotify_subscriber.patching.errors import Budget, PatchError
+from rsnotify_subscriber.patching.errors import PatchBudget, PatchError
 
 _INDENT = re.compile(r"[\[{]\n([ \t]*)")
 
@@ -30,7 +30,7 @@ def json_patch(before: bytes, patch: bytes) -> bytes:
         jsonpatch.JsonPatchException: The patch is none, or a test of it fails.
     """
     value, layout = _load(before), _Layout(before)
-    budget = Budget()
+    budget = PatchBudget()
     for operation in _load(patch):
         # One by one, since copies of copies double with each operation.
         _charge(budget, value, operation)
@@ -67,14 +67,14 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def _charge(budget: Budget, value: Any, operation: Any) -> None:
+def _charge(budget: PatchBudget, value: Any, operation: Any) -> None:
     budget.begin()
     if isinstance(operation, dict) and operation.get("op") in ("copy", "test"):
         place = "from" if operation["op"] == "copy" else "path"
         _weigh(budget, resolve_pointer(value, str(operation.get(place))))
 
 
-def _weigh(budget: Budget, value: Any) -> None:
+def _weigh(budget: PatchBudget, value: Any) -> None:
     waiting = [value]
     while waiting:
         one = waiting.pop()

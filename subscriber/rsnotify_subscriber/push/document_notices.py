@@ -11,13 +11,13 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
-from rsnotify_subscriber.push.endpoints import Ways
+from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.push.push import Push
 
 logger = logging.getLogger("rsnotify.subscriber")
 
 
-class NoticePush:
+class NoticeSubscription:
     """A lasting subscription to what is told of documents; the `Events` of its own `Push`.
 
     Nothing depends on it: whoever does not hear of a document finds it by polling.
@@ -31,7 +31,7 @@ class NoticePush:
 
     def __init__(
         self,
-        ways: Ways,
+        ways: Transports,
         *,
         told: Callable[[Document], None],
         since: Callable[[], Instant | None],

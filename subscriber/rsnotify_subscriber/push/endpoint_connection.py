@@ -9,22 +9,22 @@ from urllib.parse import urlsplit
 
 from rsnotify.errors import FetchError
 from rsnotify.format.datetimes import Instant
-from rsnotify_subscriber.push.endpoints import Way
+from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.tasks import Tasks
 
 _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
-class Exchange(Protocol):
+class ConnectionObserver(Protocol):
     """Who is told what becomes of a line, and what arrives by it."""
 
-    def line_up(self, line: Line) -> None:
+    def line_up(self, line: EndpointConnection) -> None:
         """Hear that its hub has accepted the subscription."""
 
-    def line_told(self, line: Line) -> None:
+    def line_told(self, line: EndpointConnection) -> None:
         """Hear that it told something that it had not told before."""
 
-    def line_lost(self, line: Line, error: FetchError) -> None:
+    def line_lost(self, line: EndpointConnection, error: FetchError) -> None:
         """Hear that nothing arrives by it any more, and why."""
 
     def audience(self, listeners: int) -> None:
@@ -37,7 +37,7 @@ class Exchange(Protocol):
         """Take a fragment; return up to which instant it tells, if it tells something."""
 
 
-class Line:
+class EndpointConnection:
     """A way that is open, until it is lost or closed; a `Listener`.
 
     Args:
@@ -52,12 +52,12 @@ class Line:
         is_due: Whether it should have told what the lists have from now on.
     """
 
-    def __init__(self, way: Way, exchange: Exchange) -> None:
+    def __init__(self, way: Endpoint, exchange: ConnectionObserver) -> None:
         self.way = way
         self.hub = way.hub
         self.is_up = self.is_mute = self.is_due = False
         self.up_at = self.heard_at = 0.0
-        self._exchange: Exchange | None = exchange
+        self._exchange: ConnectionObserver | None = exchange
         self._told: Instant | None = None
         self._task: asyncio.Task[None] | None = None
 

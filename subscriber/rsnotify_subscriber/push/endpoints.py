@@ -13,7 +13,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.runtime.mqtt.names import SCHEMES, parse_broker
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.mqtt import Brokered, MqttTransport
+from rsnotify_subscriber.push.mqtt import MqttOptions, MqttTransport
 from rsnotify_subscriber.push.transport import Transport
 from rsnotify_subscriber.push.websocket import WebSocketTransport
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
@@ -25,7 +25,7 @@ MOST = 16
 _AS_A_URI = re.compile(r"[\x21-\x7e]+")
 
 
-class Way(Struct, frozen=True):
+class Endpoint(Struct, frozen=True):
     """One way to hear of the changes of a topic. Two that are the same are equal.
 
     Args:
@@ -39,7 +39,7 @@ class Way(Struct, frozen=True):
     kind: Via
     topic: str
     hubs: tuple[str, ...]
-    make: Callable[[Way], Transport]
+    make: Callable[[Endpoint], Transport]
     select: PushSelection = EVERYTHING
 
     @property
@@ -52,7 +52,7 @@ class Way(Struct, frozen=True):
         return self.make(self)
 
 
-class Ways:
+class Transports:
     """What one Destination can use, for any of a Source's topics.
 
     Args:
@@ -68,7 +68,7 @@ class Ways:
         via: Via,
         sessions: Sessions,
         callbacks: Callbacks | None,
-        brokered: Brokered,
+        brokered: MqttOptions,
         select: PushSelection = EVERYTHING,
     ) -> None:
         self._select = select
@@ -78,14 +78,14 @@ class Ways:
         self._callbacks = callbacks
         self._brokered = brokered
 
-    def to_changes(self, offer: Offer) -> list[Way]:
+    def to_changes(self, offer: Offer) -> list[Endpoint]:
         """Return the ways to the changes of a set; none where only polling tells of them."""
         if offer.channel is not None:
             return self.of(offer.channel, offer.hubs, self._select)
         # Where no document names a hub, the topic may; this is looked for only when it is asked.
         return self._to_websub(offer.change_list, ()) if offer.change_list is not None else []
 
-    def to_notices(self, offer: Offer) -> list[Way]:
+    def to_notices(self, offer: Offer) -> list[Endpoint]:
         """Return the ways to what is told of the documents of a set, beside those to its changes.
 
         A broker may have one name for all: then what comes under it is changes. And it keeps one
@@ -102,7 +102,9 @@ class Ways:
                 ways.append(replace(way, make=self._mqtt_beside))
         return ways
 
-    def of(self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING) -> list[Way]:
+    def of(
+        self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING
+    ) -> list[Endpoint]:
         """Return the ways to a topic, the best first.
 
         Args:
@@ -126,28 +128,30 @@ class Ways:
 
     # Each kind
 
-    def _to_websockets(self, topic: str, hubs: Sequence[str], select: PushSelection) -> list[Way]:
+    def _to_websockets(
+        self, topic: str, hubs: Sequence[str], select: PushSelection
+    ) -> list[Endpoint]:
         if not self._wants(Via.WEBSOCKET):
             return []
         named = _by(hubs, "wss", "ws")
-        return [Way(Via.WEBSOCKET, topic, (hub,), self._websocket, select) for hub in named]
+        return [Endpoint(Via.WEBSOCKET, topic, (hub,), self._websocket, select) for hub in named]
 
-    def _to_brokers(self, topic: str, hubs: Sequence[str], select: PushSelection) -> list[Way]:
+    def _to_brokers(self, topic: str, hubs: Sequence[str], select: PushSelection) -> list[Endpoint]:
         if not self._wants(Via.MQTT):
             return []
         brokers = self._brokered.brokers(_by(hubs, *SCHEMES))
-        return [Way(Via.MQTT, topic, (url,), self._mqtt, select) for url in brokers]
+        return [Endpoint(Via.MQTT, topic, (url,), self._mqtt, select) for url in brokers]
 
-    def _to_websub(self, topic: str, hubs: Sequence[str]) -> list[Way]:
+    def _to_websub(self, topic: str, hubs: Sequence[str]) -> list[Endpoint]:
         """Return the one way by WebSub, as it is the topic that says who its hubs are."""
         if not self._wants(Via.WEBSUB) or self._callbacks is None:
             return []
         named = _by(hubs, "https") + _by(hubs, "http")  # WebSub §8.2
         if not _by([topic], "https", "http") or not (named or self._via is Via.WEBSUB):
             return []
-        return [Way(Via.WEBSUB, topic, named, self._websub)]
+        return [Endpoint(Via.WEBSUB, topic, named, self._websub)]
 
-    def _websocket(self, way: Way) -> Transport:
+    def _websocket(self, way: Endpoint) -> Transport:
         return WebSocketTransport(
             way.hub,
             way.topic,
@@ -156,13 +160,13 @@ class Ways:
             credentials=self._sessions.credentials_for(way.hub),
         )
 
-    def _mqtt(self, way: Way) -> Transport:
+    def _mqtt(self, way: Endpoint) -> Transport:
         return self._by_broker(way, self._brokered)
 
-    def _mqtt_beside(self, way: Way) -> Transport:
+    def _mqtt_beside(self, way: Endpoint) -> Transport:
         return self._by_broker(way, replace(self._brokered, session=""))
 
-    def _by_broker(self, way: Way, brokered: Brokered) -> Transport:
+    def _by_broker(self, way: Endpoint, brokered: MqttOptions) -> Transport:
         return MqttTransport(
             parse_broker(way.hub),
             way.topic,
@@ -172,14 +176,14 @@ class Ways:
             unasked=self._unasked,
         )
 
-    def _websub(self, way: Way) -> Transport:
+    def _websub(self, way: Endpoint) -> Transport:
         assert self._callbacks is not None
         return WebSubTransport(
             way.topic, way.hubs, sessions=self._sessions, callbacks=self._callbacks
         )
 
 
-def _name(way: Way) -> tuple[str, str]:
+def _name(way: Endpoint) -> tuple[str, str]:
     """Return where a way leads, among the topics of a broker."""
     broker = parse_broker(way.hub)
     return broker.url, broker.topic(way.topic)

@@ -27,17 +27,17 @@ from rsnotify.runtime.mqtt.selection_requests import CONTENT_TYPE, LEASE, Select
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.connecting import dial
-from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.transport import TransportListener
 
 logger = logging.getLogger("rsnotify.subscriber")
 
 #: How long the broker may take to send what it retained, and a hub what was asked for.
-PROOF = 2.0
+RETAINED_WAIT = 2.0
 #: How long a broker keeps the session of one that is away, in seconds.
 _EXPIRY = 7 * 86_400
 
 
-class Brokered(Struct, frozen=True, kw_only=True):
+class MqttOptions(Struct, frozen=True, kw_only=True):
     """How one hears of changes through MQTT brokers.
 
     Args:
@@ -78,7 +78,7 @@ class Brokered(Struct, frozen=True, kw_only=True):
 
 
 #: Whatever broker the Source names, as nobody in particular.
-BROKERED = Brokered()
+DEFAULT_MQTT = MqttOptions()
 
 
 class MqttTransport:
@@ -103,7 +103,7 @@ class MqttTransport:
         self,
         broker: Broker,
         topic: str,
-        options: Brokered,
+        options: MqttOptions,
         *,
         trusts: Callable[[str | None], Awaitable[bool]],
         select: PushSelection = EVERYTHING,
@@ -116,14 +116,14 @@ class MqttTransport:
         self._select = select
         self._unasked = unasked if unasked is not None else set()
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         """Subscribe, and tell the listener what arrives until the connection is lost."""
         try:
             await self._receive(listener)
         except ConfigurationError as error:  # a certificate may just be replaced by another
             raise Unavailable(self._broker.url, str(error)) from None
 
-    async def _receive(self, listener: Listener) -> None:
+    async def _receive(self, listener: TransportListener) -> None:
         arriving = _Arriving(self._broker.topic(self._topic), self._part(), listener)
         session = BrokerSession(self._options.session, _EXPIRY) if self._options.session else CLEAN
         async with connect(
@@ -142,7 +142,7 @@ class MqttTransport:
                     subscribing.result()
                 await lost
             except Unavailable:
-                if arriving.unheard_since(PROOF):
+                if arriving.unheard_since(RETAINED_WAIT):
                     self._unasked.add(self._broker.url)
                 raise
             finally:
@@ -156,7 +156,7 @@ class MqttTransport:
         return self._broker.part(self._topic, self._select)
 
     async def _subscribe(
-        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
+        self, connection: BrokerConnection, arriving: _Arriving, listener: TransportListener
     ) -> None:
         if arriving.part is not None:
             try:
@@ -168,22 +168,22 @@ class MqttTransport:
         await self._whole(connection, arriving, listener)
 
     async def _whole(
-        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
+        self, connection: BrokerConnection, arriving: _Arriving, listener: TransportListener
     ) -> None:
         await connection.subscribe(arriving.whole)
         listener.up()
-        if not await _within(PROOF, arriving.heard):
+        if not await _within(RETAINED_WAIT, arriving.heard):
             listener.gap()
 
     async def _keep_asking(
-        self, connection: BrokerConnection, arriving: _Arriving, listener: Listener
+        self, connection: BrokerConnection, arriving: _Arriving, listener: TransportListener
     ) -> None:
         """Ask now and before each lease ends; and hear of everything while there is no part."""
         random = Random()
         while True:
             await self._ask(connection, arriving)
             listener.up()
-            if not await _within(PROOF, arriving.part_heard):
+            if not await _within(RETAINED_WAIT, arriving.part_heard):
                 await self._whole(connection, arriving, listener)
             with suppress(TimeoutError):
                 async with asyncio.timeout(LEASE * random.uniform(0.25, 0.5)):
@@ -220,7 +220,7 @@ class _Arriving:
         part_heard: Whether something of the part has, and it was not ended since.
     """
 
-    def __init__(self, whole: str, part: str | None, listener: Listener) -> None:
+    def __init__(self, whole: str, part: str | None, listener: TransportListener) -> None:
         self.whole = whole
         self.part = part
         self.heard = asyncio.Event()

@@ -51,7 +51,7 @@ _RETRY = Retry(first=0.25, most=15.0)
 W = TypeVar("W", bound=Hashable)
 
 
-class _Line(Generic[W]):
+class _EndpointState(Generic[W]):
     """What is known of one way."""
 
     def __init__(self, way: W) -> None:
@@ -115,7 +115,7 @@ class _Line(Generic[W]):
     def is_near(self, now: float) -> bool:
         return (self.is_up and not self.is_mute) or now < self.hopeful
 
-    def replaces(self, worse: _Line[W], now: float) -> bool:
+    def replaces(self, worse: _EndpointState[W], now: float) -> bool:
         has_held = self.held <= now and not self.is_mute
         is_proven = self.proven <= now or (self.place is not None and self.place == worse.place)
         is_as_good = worse.heard <= self.heard + SLACK or worse.heard + QUIET <= now
@@ -126,7 +126,7 @@ class _Line(Generic[W]):
         return self.hopeful, self.held, self.proven, self.heard + QUIET, again
 
 
-class Preference(Generic[W]):
+class EndpointPreference(Generic[W]):
     """Says which ways are to be open. What is kept open elsewhere is told to it.
 
     Args:
@@ -136,14 +136,14 @@ class Preference(Generic[W]):
     """
 
     def __init__(self, ways: Iterable[W], random: Random, *, most: int = 1) -> None:
-        self._lines = [_Line(way) for way in ways]
+        self._lines = [_EndpointState(way) for way in ways]
         self._random = random
         self._most = most
 
     def change(self, ways: Iterable[W]) -> None:
         """Take other ways; what is known of those that stay is kept."""
         known = {line.way: line for line in self._lines}
-        self._lines = [known.get(way) or _Line(way) for way in ways]
+        self._lines = [known.get(way) or _EndpointState(way) for way in ways]
 
     def up(self, way: W, now: float, place: Hashable = None) -> None:
         """Record that a way is up.
@@ -177,7 +177,7 @@ class Preference(Generic[W]):
 
     def tick(self, now: float) -> list[W]:
         """Return the ways that are to be open from now on, the best first."""
-        better: list[_Line[W]] = []
+        better: list[_EndpointState[W]] = []
         for line in self._lines:
             if line.is_open:
                 if self._has_most(one.replaces(line, now) for one in better):
@@ -195,5 +195,5 @@ class Preference(Generic[W]):
         times = (time for line in self._lines for time in line.times())
         return min((time for time in times if now < time < inf), default=None)
 
-    def _line(self, way: W) -> _Line[W]:
+    def _line(self, way: W) -> _EndpointState[W]:
         return next(line for line in self._lines if line.way == way)

@@ -11,19 +11,19 @@ from typing import Protocol
 from rsnotify.errors import FetchError
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
-from rsnotify_subscriber.push.endpoint_connection import Line
-from rsnotify_subscriber.push.endpoints import Way
-from rsnotify_subscriber.push.preference import Preference
+from rsnotify_subscriber.push.endpoint_connection import EndpointConnection
+from rsnotify_subscriber.push.endpoints import Endpoint
+from rsnotify_subscriber.push.preference import EndpointPreference
 from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")
 
 
 #: How many seconds after the lists a way may tell the same.
-MUTE = 15.0
+SILENCE_GRACE = 15.0
 
 
-class Events(Protocol):
+class PushEvents(Protocol):
     """Who is told what arrives by any way, when it begins to, and when nothing does any more."""
 
     def up(self) -> None:
@@ -57,8 +57,8 @@ class Push:
 
     def __init__(
         self,
-        ways: Sequence[Way],
-        events: Events,
+        ways: Sequence[Endpoint],
+        events: PushEvents,
         since: Callable[[], Instant | None],
         random: Random,
         *,
@@ -68,23 +68,23 @@ class Push:
     ) -> None:
         self._needed = needed
         self._ways = tuple(ways)
-        self._preference = Preference(ways, random, most=most)
+        self._preference = EndpointPreference(ways, random, most=most)
         self._events = events
         self._since = since
         self._announce = announce
-        self._open: dict[Way, Line] = {}
-        self._failed: dict[Way, str] = {}  # since they were up last, and why
+        self._open: dict[Endpoint, EndpointConnection] = {}
+        self._failed: dict[Endpoint, str] = {}  # since they were up last, and why
         self._tasks = Tasks(self._end)
         self._ended: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[Endpoint, ...]:
         """The ways that there are, the best first."""
         return self._ways
 
     @property
-    def up(self) -> list[Way]:
+    def up(self) -> list[Endpoint]:
         """The ways by which changes arrive now, the best first."""
         return [line.way for line in self._lines()]
 
@@ -99,11 +99,11 @@ class Push:
         reasons = (self._failed.get(way) for way in self._ways)
         return None if self._lines() else next(filter(None, reasons), None)
 
-    def _lines(self) -> list[Line]:
+    def _lines(self) -> list[EndpointConnection]:
         lines = (self._open.get(way) for way in self._ways)
         return [line for line in lines if line is not None and line.counts]
 
-    def take(self, ways: Sequence[Way]) -> None:
+    def take(self, ways: Sequence[Endpoint]) -> None:
         """Use these ways from now on; those that were there before stay as they are."""
         self._ways = tuple(ways)
         self._preference.change(ways)
@@ -146,11 +146,11 @@ class Push:
         due = self._preference.due(now)
         self._timer = None if due is None else loop.call_at(due, self._arrange)
 
-    def _begin(self, way: Way) -> None:
-        self._open[way] = line = Line(way, self)
+    def _begin(self, way: Endpoint) -> None:
+        self._open[way] = line = EndpointConnection(way, self)
         line.open(self._tasks, self._since)
 
-    def _close(self, way: Way) -> None:
+    def _close(self, way: Endpoint) -> None:
         """Do without a way. To take leave of a hub may take a while, and nothing waits for it."""
         line = self._open.pop(way)
         line.close()
@@ -159,14 +159,14 @@ class Push:
 
     # What becomes of those that are open: the `Exchange` of lines
 
-    def line_up(self, line: Line) -> None:
+    def line_up(self, line: EndpointConnection) -> None:
         """Record that a hub has accepted the subscription."""
         self._failed.pop(line.way, None)
         self._preference.up(line.way, line.up_at, line.place)
         self._tell_up(line)
         self._arrange()
 
-    def line_told(self, line: Line) -> None:
+    def line_told(self, line: EndpointConnection) -> None:
         """Hear that a way told something new."""
         self._preference.heard(line.way, line.heard_at)
         if line.is_mute:
@@ -175,7 +175,7 @@ class Push:
         if len(self._open) > 1:
             self._arrange()
 
-    def line_lost(self, line: Line, error: FetchError) -> None:
+    def line_lost(self, line: EndpointConnection, error: FetchError) -> None:
         """Hear that nothing arrives by a way any more."""
         del self._open[line.way]
         wish = error.retry_after or 0.0
@@ -216,10 +216,10 @@ class Push:
         for line in self._open.values():
             if line.counts and line.up_at <= began:
                 if news and line.is_due:
-                    loop.call_later(MUTE, self._doubt, line, loop.time())
+                    loop.call_later(SILENCE_GRACE, self._doubt, line, loop.time())
                 line.is_due = True
 
-    def _doubt(self, line: Line, since: float) -> None:
+    def _doubt(self, line: EndpointConnection, since: float) -> None:
         """Count no more on a way that has told nothing since some time."""
         if self._open.get(line.way) is not line or not line.counts or line.heard_at > since:
             return
@@ -242,7 +242,7 @@ class Push:
         level = logging.WARNING if is_news and self._needed else logging.INFO
         logger.log(level, "%s: %s", state, reason)
 
-    def _tell_up(self, line: Line) -> None:
+    def _tell_up(self, line: EndpointConnection) -> None:
         way = line.way
         logger.log(
             logging.INFO if self._needed else logging.DEBUG, "changes arrive by %s", line.hub
@@ -251,7 +251,7 @@ class Push:
         if self.up == [way]:
             self._events.up()
 
-    def _tell_down(self, line: Line, reason: str, *, counted: bool) -> None:
+    def _tell_down(self, line: EndpointConnection, reason: str, *, counted: bool) -> None:
         way, left = line.way, len(self.up)
         self._announce(PushDown(way.kind, line.hub, way.topic, reason, left))
         if counted and not left:

@@ -7,7 +7,7 @@ from typing import Protocol
 from rsnotify.format.datetimes import Instant
 
 
-class Listener(Protocol):
+class TransportListener(Protocol):
     """Who is told what arrives."""
 
     def up(self, hub: str | None = None) -> None:
@@ -30,7 +30,7 @@ class Listener(Protocol):
 class Transport(Protocol):
     """One way to one hub."""
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         """Connect, and tell the listener what arrives until the connection is lost.
 
         Args:

@@ -19,7 +19,7 @@ from rsnotify.format.vocabulary import MAX_BYTES
 from rsnotify.selection.push_selection import EVERYTHING, PushSelection
 from rsnotify_subscriber.fetching.connections import NotPublic
 from rsnotify_subscriber.push.connecting import TIMEOUT, dial
-from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.transport import TransportListener
 
 #: Seconds between pings, and until a hub that does not answer one counts as dead.
 _PING, _PONG = 5.0, 10.0
@@ -60,7 +60,7 @@ class WebSocketTransport:
         self._trusts = trusts
         self._credentials = credentials or {}
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         """Subscribe, and tell the listener what arrives until the connection is lost."""
         try:
             sock = await self._dial()
@@ -104,7 +104,7 @@ class WebSocketTransport:
             frame["select"] = self._select
         return msgspec.json.encode(frame).decode()
 
-    def _take(self, message: str | bytes, listener: Listener) -> bool:
+    def _take(self, message: str | bytes, listener: TransportListener) -> bool:
         """Take a frame; return whether it says that the subscription is there."""
         data = message.encode() if isinstance(message, str) else message
         if not data.startswith(b"{"):

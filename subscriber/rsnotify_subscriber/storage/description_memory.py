@@ -8,7 +8,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
 
 
-class Remembered(Struct, frozen=True):
+class StoredDescription(Struct, frozen=True):
     """A document as it was last received.
 
     Args:
@@ -24,7 +24,7 @@ class Remembered(Struct, frozen=True):
     sent: Instant | None = None
 
 
-class Memory(Struct, frozen=True):
+class DescriptionMemory(Struct, frozen=True):
     """What is stored between runs.
 
     Args:
@@ -32,5 +32,5 @@ class Memory(Struct, frozen=True):
         moved: By URI, where permanent redirects led from it.
     """
 
-    documents: tuple[Remembered, ...] = ()
+    documents: tuple[StoredDescription, ...] = ()
     moved: dict[str, str] = {}

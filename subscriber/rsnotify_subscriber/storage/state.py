@@ -37,7 +37,7 @@ from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
 from rsnotify.sync.fallback_order import resource_ways
 from rsnotify_subscriber.storage.database import StateLocation
-from rsnotify_subscriber.storage.description_memory import Memory
+from rsnotify_subscriber.storage.description_memory import DescriptionMemory
 from rsnotify_subscriber.storage.handler_intent import decode_intent, encode_intent
 from rsnotify_subscriber.storage.lookups import look_up, look_up_equivalent
 from rsnotify_subscriber.storage.resource_state import ResourceState
@@ -95,7 +95,7 @@ class Identity(Struct, frozen=True):
     selection: Selection = Selection()
     prefer: tuple[str, ...] = ()
     place: str = ""
-    memory: Memory = Memory()
+    memory: DescriptionMemory = DescriptionMemory()
 
 
 def has_moved(before: Offer, now: Offer) -> bool:

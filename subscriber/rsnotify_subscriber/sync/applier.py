@@ -17,7 +17,7 @@ from rsnotify.errors import RsnotifyError, StorageError
 from rsnotify.format.coverage import Change
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber.content.resolver import Bringer
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.handlers import BlockingHandler, Handler, Received, TransactionalHandler
 from rsnotify_subscriber.storage.resource_state import ResourceState
 from rsnotify_subscriber.storage.state import DestinationState
@@ -62,7 +62,7 @@ class Applier:
 
     def __init__(
         self,
-        bringer: Bringer,
+        bringer: ContentResolver,
         state: DestinationState,
         handler: Handler | TransactionalHandler,
         outcome: ApplyOutcome,

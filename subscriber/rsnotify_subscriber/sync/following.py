@@ -38,9 +38,9 @@ from rsnotify.sync.actions import (
 from rsnotify.sync.fallback_order import resource_ways
 from rsnotify.sync.follower import Follower
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.content.dump_packages import Packages
-from rsnotify_subscriber.content.resolver import NO_WISHES, Bringer, Wishes
-from rsnotify_subscriber.discovery.offers import Offers
+from rsnotify_subscriber.content.dump_packages import DumpPackages
+from rsnotify_subscriber.content.resolver import NO_PREFERENCES, ContentPreferences, ContentResolver
+from rsnotify_subscriber.discovery.offers import OfferDiscovery
 from rsnotify_subscriber.events import (
     SILENT,
     Announcer,
@@ -50,8 +50,8 @@ from rsnotify_subscriber.events import (
 )
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.handlers import Handler, ReadableHandler, TransactionalHandler
-from rsnotify_subscriber.push.document_notices import NoticePush
-from rsnotify_subscriber.push.endpoints import Ways
+from rsnotify_subscriber.push.document_notices import NoticeSubscription
+from rsnotify_subscriber.push.endpoints import Transports
 from rsnotify_subscriber.push.push import Push
 from rsnotify_subscriber.status import PushState, Status, StatusCounters
 from rsnotify_subscriber.storage.state import DestinationState, Identity, incomparable
@@ -104,10 +104,10 @@ class Following:
         identity: Identity,
         state: DestinationState,
         fetcher: Fetcher,
-        offers: Offers,
+        offers: OfferDiscovery,
         handler: Handler | TransactionalHandler,
         pace: Pace,
-        ways: Ways,
+        ways: Transports,
         worker: Executor,
         moved: Callable[[], None],
         *,
@@ -116,7 +116,7 @@ class Following:
         checked: bool,
         once: bool,
         on_committed: Callable[[Sequence[Change]], None] | None = None,
-        wishes: Wishes = NO_WISHES,
+        wishes: ContentPreferences = NO_PREFERENCES,
     ) -> None:
         self._identity = identity
         self._state = state
@@ -148,8 +148,8 @@ class Following:
         self._compared_at = self._follower.compared
         self._noted_nothing = False
         holding = handler if isinstance(handler, ReadableHandler) else None
-        self._packages = Packages(fetcher)
-        bringer = Bringer(fetcher, wishes, packages=self._packages, holding=holding)
+        self._packages = DumpPackages(fetcher)
+        bringer = ContentResolver(fetcher, wishes, packages=self._packages, holding=holding)
         self._applier = Applier(
             bringer, state, handler, self, self._worker, self._tasks, identity.selection
         )
@@ -164,7 +164,7 @@ class Following:
             announce=self._way_changed,
         )
         self._pulls = PullMonitor(self._follower, self._push, announce)
-        self._notices = NoticePush(
+        self._notices = NoticeSubscription(
             ways,
             told=self._told,
             since=self._told_through,

@@ -12,7 +12,7 @@ from rsnotify.format.coverage import Change, CheckMethod
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.representations import WantedRepresentation
 from rsnotify.selection.selection import Selection
-from rsnotify_subscriber.content.resolver import Bringer
+from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.storage.resource_state import Novelty, ResourceState
 from rsnotify_subscriber.storage.state import DestinationState
@@ -35,7 +35,7 @@ class Preparation:
 
     def __init__(
         self,
-        bringer: Bringer,
+        bringer: ContentResolver,
         state: DestinationState,
         tasks: Tasks,
         selection: Selection,

@@ -16,15 +16,15 @@ from rsnotify.validation import Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
 from rsnotify.validation.tree import Located, TreePosition
-from rsnotify_subscriber.content.zip_package import MANIFEST, Package
+from rsnotify_subscriber.content.zip_package import MANIFEST, ZipPackage
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
 from rsnotify_subscriber.fetching.responses import body, check_status
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.validation.package import PackageCheck, compare
-from rsnotify_subscriber.validation.result import Checked, Validation
+from rsnotify_subscriber.validation.package import PackageChecker, compare
+from rsnotify_subscriber.validation.result import CheckedDocument, ValidationResult
 
 #: Bytes of one package that are downloaded.
 _MOST_PACKAGE_BYTES = 4 * 2**30
@@ -32,11 +32,11 @@ _PIECE = 131_072
 _ZIP = b"PK\x03\x04"
 
 
-class IsPackage(Exception):
+class PackageReceived(Exception):
     """What looked like a document to be is a ZIP."""
 
 
-class Examiner:
+class DocumentChecker:
     """Examines what one validation looks at, and notes what it finds.
 
     Args:
@@ -51,7 +51,7 @@ class Examiner:
         self,
         sessions: Sessions,
         folder: Path,
-        result: Validation,
+        result: ValidationResult,
         spec: Profile,
         progress: Callable[[str], None],
     ) -> None:
@@ -61,7 +61,7 @@ class Examiner:
         self._result = result
         self._spec = spec
         self._progress = progress
-        self._checked: dict[str, Checked] = {}
+        self._checked: dict[str, CheckedDocument] = {}
 
     def note(self, found: Iterable[Located]) -> None:
         """Note findings that concern documents examined before."""
@@ -79,7 +79,7 @@ class Examiner:
             is_package = file.read(len(_ZIP)) == _ZIP
         if not is_package:
             return await self._document(name, "", inflated_if_gzip(_pieces(path)))
-        self._begin(Checked(name))
+        self._begin(CheckedDocument(name))
         return await self._package(_linked(path, self._folder), name, "")
 
     async def fetch(self, uri: str) -> TreePosition:
@@ -92,7 +92,7 @@ class Examiner:
             async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
                 check_status(uri, response)
                 return await self._document(uri, uri, _text(uri, response))
-        except IsPackage:
+        except PackageReceived:
             return await self.fetch_package(Reference(uri, 1))
 
     async def peek(self, uri: str) -> TreePosition | None:
@@ -101,7 +101,7 @@ class Examiner:
             async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
                 check_status(uri, response)
                 outline, _ = await self._read(uri, _text(uri, response))
-        except (FetchError, IsPackage):
+        except (FetchError, PackageReceived):
             return None
         return TreePosition(uri, uri, outline)
 
@@ -119,12 +119,12 @@ class Examiner:
         """
         uri = reference.uri
         content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
-        checked = self._begin(Checked(uri))
+        checked = self._begin(CheckedDocument(uri))
         digester = await asyncio.to_thread(_digested, content, reference.hash)
         checked.add(compare(reference, digester, "the package", None))
         return await self._package(content.path, uri, uri)
 
-    def _begin(self, checked: Checked) -> Checked:
+    def _begin(self, checked: CheckedDocument) -> CheckedDocument:
         self._checked[checked.name] = checked
         self._result.documents.append(checked)
         self._progress(checked.name)
@@ -135,14 +135,16 @@ class Examiner:
         self._begin(checked)
         return _placed(uri, name, outline)
 
-    async def _read(self, name: str, chunks: AsyncIterator[bytes]) -> tuple[Outline, Checked]:
+    async def _read(
+        self, name: str, chunks: AsyncIterator[bytes]
+    ) -> tuple[Outline, CheckedDocument]:
         validator = Validator(self._spec)
-        checked = Checked(name)
+        checked = CheckedDocument(name)
         begun = False
         try:
             async for chunk in chunks:
                 if not begun and chunk.startswith(_ZIP):
-                    raise IsPackage
+                    raise PackageReceived
                 begun = True
                 checked.add(validator.feed(chunk))
                 await asyncio.sleep(0)
@@ -157,15 +159,15 @@ class Examiner:
 
     async def _package(self, path: Path, name: str, uri: str) -> TreePosition:
         try:
-            package = await asyncio.to_thread(Package, path, name)
+            package = await asyncio.to_thread(ZipPackage, path, name)
         except MalformedDocument as error:
             return self._unusable(uri, name, "package-format", error.reason)
-        check = PackageCheck(package, self._spec)
+        check = PackageChecker(package, self._spec)
         try:
             if not check.has_manifest:
                 return self._unusable(uri, name, "package-manifest-missing")
             outline, found = await asyncio.to_thread(check.manifest)
-            manifest = self._begin(Checked(f"{name}!{MANIFEST}"))
+            manifest = self._begin(CheckedDocument(f"{name}!{MANIFEST}"))
             manifest.capability, manifest.entries = outline.capability, outline.entries
             manifest.add(found)
             for finding in await asyncio.to_thread(list, check.bitstreams(outline)):

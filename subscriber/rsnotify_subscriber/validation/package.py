@@ -9,14 +9,14 @@ from rsnotify.format.writer import Profile
 from rsnotify.validation import Finding, Validator
 from rsnotify.validation.outline import Outline, Reference
 from rsnotify.validation.rules import broken
-from rsnotify_subscriber.content.zip_package import MANIFEST, Package
+from rsnotify_subscriber.content.zip_package import MANIFEST, ZipPackage
 from rsnotify_subscriber.fetching.digests import Digester, agree
 
 #: Bytes that members inflate to, beyond which they are not compared any more.
 _MOST_INFLATED = 16 * 2**30
 
 
-class PackageCheck:
+class PackageChecker:
     """Checks one open package; its methods block on the disk.
 
     Args:
@@ -24,7 +24,7 @@ class PackageCheck:
         spec: The version of the specification to hold its Manifest against.
     """
 
-    def __init__(self, package: Package, spec: Profile) -> None:
+    def __init__(self, package: ZipPackage, spec: Profile) -> None:
         self._package = package
         self._spec = spec
         self._inflated = 0

@@ -12,7 +12,7 @@ from rsnotify.validation import RULES, Finding, Severity
 _MOST_PLACES = 100
 
 
-class Checked(Struct):
+class CheckedDocument(Struct):
     """What was found in one document or package.
 
     Args:
@@ -48,7 +48,7 @@ class Checked(Struct):
         return shown + more
 
 
-class Validation(Struct):
+class ValidationResult(Struct):
     """The outcome of a validation.
 
     Args:
@@ -59,7 +59,7 @@ class Validation(Struct):
 
     target: str
     spec: str
-    documents: list[Checked] = []
+    documents: list[CheckedDocument] = []
 
     def count(self, severity: Severity) -> int:
         """Count the errors, or the warnings, in all documents."""

@@ -40,8 +40,8 @@ from rsnotify_subscriber.fetching.credentials import (
     without_login,
 )
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.validation.document_check import Examiner
-from rsnotify_subscriber.validation.result import Validation
+from rsnotify_subscriber.validation.document_check import DocumentChecker
+from rsnotify_subscriber.validation.result import ValidationResult
 
 #: Documents and packages that are fetched in all.
 _MOST_FETCHED = 1_000
@@ -55,7 +55,7 @@ async def validate(
     allow_private_addresses: bool = False,
     credentials: Credentials = NO_CREDENTIALS,
     progress: Callable[[str], None] = lambda name: None,
-) -> Validation:
+) -> ValidationResult:
     """Validate a document, or with it the tree that it leads to.
 
     Args:
@@ -75,10 +75,10 @@ async def validate(
     sessions = Sessions(
         named, allow_private_addresses=allow_private_addresses, credentials=credentials
     )
-    result = Validation(uri or target, str(spec))
+    result = ValidationResult(uri or target, str(spec))
     with TemporaryDirectory(prefix="rsnotify-validate-") as temporary:
         async with sessions:
-            examiner = Examiner(sessions, Path(temporary), result, spec, progress)
+            examiner = DocumentChecker(sessions, Path(temporary), result, spec, progress)
             root = await (examiner.fetch(uri) if uri else examiner.file(Path(target)))
             if deep:
                 await _Walk(examiner, root).down()
@@ -94,7 +94,7 @@ def _is_uri(target: str) -> bool:
 class _Walk:
     """One walk from a document down, breadth first."""
 
-    def __init__(self, examiner: Examiner, root: TreePosition) -> None:
+    def __init__(self, examiner: DocumentChecker, root: TreePosition) -> None:
         self._examiner = examiner
         self._root = root
         self._places: dict[str, TreePosition | None] = {root.uri: root} if root.uri else {}

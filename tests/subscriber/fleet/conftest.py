@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rsnotify_subscriber import FolderMirror, Received, Subscriber
-from rsnotify_subscriber.fleet import Fleet, SourceStatus
+from rsnotify_subscriber.fleet import Fleet, FollowedSourceStatus
 from tests.subscriber.conftest import PACE, PATIENCE, files_of
 from tests.subscriber.source import SmallSource
 
@@ -84,6 +84,8 @@ async def many(tmp_path: Path) -> AsyncIterator[Many]:
     await many.stop()
 
 
-async def until(fleet: Fleet, condition: Callable[[Mapping[str, SourceStatus]], bool]) -> None:
+async def until(
+    fleet: Fleet, condition: Callable[[Mapping[str, FollowedSourceStatus]], bool]
+) -> None:
     async with asyncio.timeout(PATIENCE):
         await fleet.until(condition)

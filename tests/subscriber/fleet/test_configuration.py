@@ -13,19 +13,19 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.config.files import decode_settings
 from rsnotify_subscriber import Via
-from rsnotify_subscriber.fleet.configuration import Configuration, Source
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
 from rsnotify_subscriber.fleet.loading import load
 from rsnotify_subscriber.fleet.parsing import parse
-from rsnotify_subscriber.fleet.reloading import difference
+from rsnotify_subscriber.fleet.reloading import configuration_change
 
 PATH = "/etc/rsnotify/fleet.toml"
 
 
-def configuration(text: str, **options: object) -> Configuration:
+def configuration(text: str, **options: object) -> FleetConfiguration:
     return parse(PATH, text, decode_settings(PATH, text), options)
 
 
-def source(text: str) -> Source:
+def source(text: str) -> FollowedSource:
     """Return the one Source of a file, with an URL and a name, but for what the text says."""
     head, _, rest = text.partition("[[source]]")
     named = f'{head}[[source]]\nname = "one"\nurl = "https://one.example/"\n{rest}'
@@ -331,9 +331,9 @@ _TERMS = st.fixed_dictionaries(
 _FLEETS = st.dictionaries(st.sampled_from("abcdef"), _TERMS)
 
 
-def made(fleet: dict[str, dict[str, object]]) -> tuple[Source, ...]:
+def made(fleet: dict[str, dict[str, object]]) -> tuple[FollowedSource, ...]:
     return tuple(
-        msgspec.convert({"name": name, "url": f"https://{name}.example/", **terms}, Source)
+        msgspec.convert({"name": name, "url": f"https://{name}.example/", **terms}, FollowedSource)
         for name, terms in fleet.items()
     )
 
@@ -342,7 +342,7 @@ def made(fleet: dict[str, dict[str, object]]) -> tuple[Source, ...]:
 def test_only_what_differs_is_touched(
     before: dict[str, dict[str, object]], now: dict[str, dict[str, object]]
 ) -> None:
-    changed = difference(made(before), made(now))
+    changed = configuration_change(made(before), made(now))
     left = {name: one for name, one in before.items() if name not in changed.gone}
     assert all(now[name] == one for name, one in left.items())
     assert {**left, **{one.title: now[one.title] for one in changed.new}} == now
@@ -357,4 +357,4 @@ def test_every_setting_of_the_command_is_one_of_the_file() -> None:
     assert {name.removeprefix("callback_") for name in websub} == set(
         msgspec.structs.asdict(configuration(f'{SOURCE}dest = "x"').websub)
     )
-    assert options - websub <= set(Source.__struct_fields__)
+    assert options - websub <= set(FollowedSource.__struct_fields__)

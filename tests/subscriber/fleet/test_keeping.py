@@ -17,9 +17,9 @@ from rsnotify_subscriber import Received
 from rsnotify_subscriber.fleet import Fleet, Phase, totals
 from rsnotify_subscriber.fleet import reloading as keeping
 from rsnotify_subscriber.fleet.building import build
-from rsnotify_subscriber.fleet.configuration import Configuration
+from rsnotify_subscriber.fleet.configuration import FleetConfiguration
 from rsnotify_subscriber.fleet.loading import load
-from rsnotify_subscriber.fleet.reloading import Keeper, Reloading
+from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
 from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 
 
@@ -31,21 +31,25 @@ class Counting:
             connection.execute("INSERT INTO effects VALUES (%s)", (change.uri,))
 
 
-def described(many: Many, defaults: str, *names: str) -> Configuration:
+def described(many: Many, defaults: str, *names: str) -> FleetConfiguration:
     sources = [f'[[source]]\nname = "{name}"\nurl = "{many.sources[name].url}"' for name in names]
     file = many.folder / "fleet.toml"
     file.write_text("\n".join([f"[defaults]\n{defaults}", *sources]))
     return load(file)
 
 
-def kept(configuration: Configuration) -> tuple[Fleet, Keeper]:
+def kept(configuration: FleetConfiguration) -> tuple[Fleet, FleetReloader]:
     fleet = Fleet(configuration.limits)
-    return fleet, Keeper(fleet, partial(build, shared=fleet.shared, callbacks=None), configuration)
+    return fleet, FleetReloader(
+        fleet, partial(build, shared=fleet.shared, callbacks=None), configuration
+    )
 
 
 @asynccontextmanager
-async def reloading(keeper: Keeper, load: Callable[[], Configuration]) -> AsyncIterator[Reloading]:
-    one = Reloading(keeper, load)
+async def reloading(
+    keeper: FleetReloader, load: Callable[[], FleetConfiguration]
+) -> AsyncIterator[ConfigurationWatcher]:
+    one = ConfigurationWatcher(keeper, load)
     running = asyncio.create_task(one.run())
     yield one
     running.cancel()
@@ -134,7 +138,7 @@ async def test_a_file_is_read_again_when_that_is_asked_for(many: Many) -> None:
     loads: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
-    def note() -> Configuration:
+    def note() -> FleetConfiguration:
         loop.call_soon_threadsafe(loads.put_nowait, None)
         return configuration
 
@@ -152,7 +156,7 @@ async def test_what_breaks_while_a_file_is_read_is_told_and_got_over(
     _, keeper = kept(configuration)
     loop, told = asyncio.get_running_loop(), asyncio.Event()
 
-    def load_badly() -> Configuration:
+    def load_badly() -> FleetConfiguration:
         loop.call_soon_threadsafe(told.set)
         raise RuntimeError("a fault of our own")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.vocabulary import Capability
-from rsnotify_subscriber.fetching.cache import Kept
+from rsnotify_subscriber.fetching.cache import DocumentCache
 
 CONDITION = ("If-None-Match", '"1"')
 
@@ -21,7 +21,7 @@ def document(entries: int) -> Document:
 def test_what_was_had_last_is_kept_and_all_together_within_bounds(
     puts: list[tuple[int, int]],
 ) -> None:
-    kept = Kept(documents=3, entries=10)
+    kept = DocumentCache(documents=3, entries=10)
     last: dict[str, Document] = {}
     for number, entries in puts:
         uri = str(number)
@@ -35,7 +35,7 @@ def test_what_was_had_last_is_kept_and_all_together_within_bounds(
 
 
 def test_what_is_asked_for_stays_longer_than_what_is_not() -> None:
-    kept = Kept(documents=2, entries=100)
+    kept = DocumentCache(documents=2, entries=100)
     kept.put("a", document(1), CONDITION)
     kept.put("b", document(1), CONDITION)
     assert kept.get("a") is not None
@@ -45,14 +45,14 @@ def test_what_is_asked_for_stays_longer_than_what_is_not() -> None:
 
 
 def test_a_document_without_a_validator_takes_the_place_of_the_one_before() -> None:
-    kept = Kept()
+    kept = DocumentCache()
     kept.put("a", document(1), CONDITION)
     kept.put("a", document(2), None)
     assert kept.get("a") is None
 
 
 def test_inline_content_counts_as_the_memory_that_it_takes() -> None:
-    kept = Kept(documents=100, entries=1_000)
+    kept = DocumentCache(documents=100, entries=1_000)
     content = Link("alternate", "data:," + "x" * 1_000_000)
     inline = Document(Capability.CHANGE_LIST, (Resource("https://a.example/", links=(content,)),))
     for number in range(50):

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 import pytest
 
 from rsnotify_subscriber.commands.follow_fleet import name_sources
-from rsnotify_subscriber.fleet.member import NAME
+from rsnotify_subscriber.fleet.member import SOURCE_NAME
 
 
 @pytest.fixture
 def of_a_source() -> Iterator[None]:
-    token = NAME.set("https://a.example/100%d")
+    token = SOURCE_NAME.set("https://a.example/100%d")
     with name_sources():
         yield
-    NAME.reset(token)
+    SOURCE_NAME.reset(token)
 
 
 @pytest.mark.usefixtures("of_a_source")

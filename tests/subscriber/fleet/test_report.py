@@ -12,13 +12,13 @@ from rich.console import Console
 
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
 from rsnotify_subscriber.commands.fleet_report import JsonReport, LineReport, table_of
-from rsnotify_subscriber.fleet import Phase, SourceStatus
+from rsnotify_subscriber.fleet import FollowedSourceStatus, Phase
 
 #: What stands for a control character.
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
-WELL = SourceStatus(Phase.FOLLOWED, Status(resources=3, push=PushState.UP, level=True))
-BEHIND = SourceStatus(Phase.FOLLOWED, Status(resources=3, pending=2))
-WRONG = SourceStatus(Phase.FAILED, Status(), "https://a.example/: no answer\x1b[2J in time")
+WELL = FollowedSourceStatus(Phase.FOLLOWED, Status(resources=3, push=PushState.UP, level=True))
+BEHIND = FollowedSourceStatus(Phase.FOLLOWED, Status(resources=3, pending=2))
+WRONG = FollowedSourceStatus(Phase.FAILED, Status(), "https://a.example/: no answer\x1b[2J in time")
 
 
 def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:

@@ -12,13 +12,13 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber.push.endpoints import Way
+from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD
 from rsnotify_subscriber.push.push import Push
-from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.via import Via
 from tests.core.mixed import HISTORIES, Mixed, by_one_way, through
-from tests.core.mixed import Way as Line
+from tests.core.mixed import Endpoint as Line
 from tests.core.world import OFFER, PATIENT, Destination, Source
 from tests.subscriber.push.virtual import run
 
@@ -30,10 +30,10 @@ class Transport:
         self._line = line
         self._destination = destination
         self._lost = asyncio.Event()
-        self._listener: Listener | None = None
+        self._listener: TransportListener | None = None
         self.can = True
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         assert since == self._destination.follower.since
         self._lost.clear()
         if self.can:
@@ -72,7 +72,7 @@ class Kept(Mixed):
         self.transports = [Transport(line, destination) for line in self.ways]
         kinds = (Via.WEBSOCKET, Via.MQTT, Via.WEBSUB)
         self.kept = [
-            Way(kind, "topic", (kind.value,), lambda _, one=one: one)
+            Endpoint(kind, "topic", (kind.value,), lambda _, one=one: one)
             for kind, one in zip(kinds, self.transports, strict=True)
         ]
         self.is_up = False

@@ -12,7 +12,7 @@ from rsnotify_subscriber.push.preference import (
     PATIENCE,
     QUIET,
     SLACK,
-    Preference,
+    EndpointPreference,
 )
 from tests.subscriber.push.world import World
 
@@ -142,7 +142,7 @@ def test_what_told_something_that_the_better_one_did_not_is_closed_when_it_is_si
 
 
 def test_what_tells_the_same_a_little_later_closes_what_was_first() -> None:
-    preference = Preference("ab", Random(0))
+    preference = EndpointPreference("ab", Random(0))
     preference.tick(0.0)
     preference.tick(PATIENCE)
     preference.up("b", 3.0)
@@ -231,7 +231,7 @@ def test_other_ways_do_not_touch_those_that_stay() -> None:
 
 
 def test_without_ways_there_is_nothing_to_wait_for() -> None:
-    preference = Preference[str]((), Random())
+    preference = EndpointPreference[str]((), Random())
     assert preference.tick(0.0) == []
     assert preference.due(0.0) is None
 

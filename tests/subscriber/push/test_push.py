@@ -9,10 +9,10 @@ from random import Random
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
-from rsnotify_subscriber.push.endpoints import Way
+from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.preference import HOLD, PATIENCE, SLACK
-from rsnotify_subscriber.push.push import MUTE, Push
-from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.push import SILENCE_GRACE, Push
+from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import run
 
@@ -24,13 +24,13 @@ class Hub:
     """A way that is up when it is told to be; a `Transport`."""
 
     def __init__(self, name: str) -> None:
-        self.way = Way(Via.WEBSOCKET, "topic", (name,), lambda _: self)
+        self.way = Endpoint(Via.WEBSOCKET, "topic", (name,), lambda _: self)
         self.joins = 0
         self._can = asyncio.Event()
         self._lost = asyncio.Event()
-        self._listener: Listener | None = None
+        self._listener: TransportListener | None = None
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         self.joins += 1
         await self._can.wait()
         self._lost.clear()
@@ -55,7 +55,7 @@ class Hub:
 class Refusing(Hub):
     """One that lets nobody in."""
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         self.joins += 1
         raise Unavailable(self.way.hub, "it lets nobody in")
 
@@ -121,11 +121,11 @@ def test_a_way_that_tells_nothing_of_what_two_pulls_had_is_taken_for_lost() -> N
         kept.better.be_there()
         await asyncio.sleep(60)
         kept.pull(news=True)  # of before it was joined, for all one knows
-        await asyncio.sleep(MUTE + 1)
+        await asyncio.sleep(SILENCE_GRACE + 1)
         assert kept.names() == ["better"]
         kept.pull(news=True)
         kept.worse.be_there()
-        await asyncio.sleep(MUTE - 1)
+        await asyncio.sleep(SILENCE_GRACE - 1)
         assert kept.names() == ["better"]
         assert kept.worse.joins == 0
         await asyncio.sleep(2)
@@ -146,7 +146,7 @@ def test_a_way_that_tells_it_soon_is_not_taken_for_lost() -> None:
         await asyncio.sleep(60)
         kept.pull(news=False)
         kept.pull(news=True)
-        await asyncio.sleep(MUTE - 1)
+        await asyncio.sleep(SILENCE_GRACE - 1)
         kept.better.tell(1)
         await asyncio.sleep(60)
         assert kept.names() == ["better"]
@@ -175,7 +175,7 @@ def test_the_only_way_that_tells_nothing_is_down_and_up_again_when_it_tells() ->
         await asyncio.sleep(1)
         kept.pull(news=False)
         kept.pull(news=True)
-        await asyncio.sleep(MUTE + 1)
+        await asyncio.sleep(SILENCE_GRACE + 1)
         assert not kept.is_up
         kept.better.tell(1)
         assert kept.is_up

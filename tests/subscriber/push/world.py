@@ -1,11 +1,11 @@
-"""Ways that can be had or not, around the real `Preference`, on a clock of the test's own."""
+"""Ways that can be had or not, around the real `EndpointPreference`, on a clock of the test's own."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from random import Random
 
-from rsnotify_subscriber.push.preference import Preference
+from rsnotify_subscriber.push.preference import EndpointPreference
 
 
 class World:
@@ -21,7 +21,7 @@ class World:
     """
 
     def __init__(self, ways: str = "abc", *, can: str = "abc", most: int = 1) -> None:
-        self.preference = Preference(ways, Random(0), most=most)
+        self.preference = EndpointPreference(ways, Random(0), most=most)
         self.now = 1000.0
         self._beat = 1000.5
         self.can = set(can)

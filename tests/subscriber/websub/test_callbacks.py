@@ -19,8 +19,8 @@ from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.signatures import signature
 from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, WebSubTerms, listening
 from rsnotify_subscriber.push.websub import callbacks, listener
-from rsnotify_subscriber.push.websub.inbox import Inbox, Silence
-from rsnotify_subscriber.push.websub.subscription import Mode
+from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
+from rsnotify_subscriber.push.websub.subscription import SubscriptionMode
 from tests.subscriber.websub.blog import Blog
 from tests.subscriber.websub.desk import PATIENCE, TERMS, Desk, open_desk
 
@@ -215,7 +215,7 @@ async def _status(post: object) -> int:
 
 
 async def test_an_inbox_is_bounded_in_bytes_but_takes_what_is_alone() -> None:
-    inbox = Inbox(Silence(0, 1), most=10)
+    inbox = DeliveryInbox(HubSilence(0, 1), most=10)
     assert inbox.put(b"x" * 11)
     assert not inbox.put(b"")  # the first is over the bound as it is
     assert await inbox.get() == b"x" * 11
@@ -226,10 +226,10 @@ async def test_an_inbox_is_bounded_in_bytes_but_takes_what_is_alone() -> None:
 
 
 async def test_a_hub_is_told_to_come_again_where_there_is_no_room(desk: Desk) -> None:
-    inbox = Inbox(Silence(0, 1), most=1)
+    inbox = DeliveryInbox(HubSilence(0, 1), most=1)
     callback = desk.callbacks.open("https://a.example/", inbox)
     url = desk.callbacks.url + next(iter(desk.callbacks._open))
-    form = callback.subscription.want(Mode.SUBSCRIBE, until=2**40)
+    form = callback.subscription.want(SubscriptionMode.SUBSCRIBE, until=2**40)
     assert form["hub.callback"] == url
     asked = {"mode": "subscribe", "topic": "https://a.example/", "challenge": "c"}
     assert await desk.ask(url, **asked) == (200, "c")

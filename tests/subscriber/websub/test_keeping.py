@@ -17,8 +17,8 @@ from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.websub.inbox import Silence
-from rsnotify_subscriber.push.websub.subscription import Subscription
+from rsnotify_subscriber.push.websub.inbox import HubSilence
+from rsnotify_subscriber.push.websub.subscription import CallbackSubscription
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from tests.certificates import Authority
 from tests.subscriber.source import Server
@@ -77,13 +77,13 @@ async def test_a_lease_is_renewed_early_with_another_callback_and_secret(
 async def test_leases_are_renewed_at_the_hub_without_a_hole(
     blog: Blog, desk: Desk, run_hub: RunHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    confirm = Subscription.question
+    confirm = CallbackSubscription.question
 
-    def hasty(one: Subscription, asked: Mapping[str, str], now: float) -> str | None:
+    def hasty(one: CallbackSubscription, asked: Mapping[str, str], now: float) -> str | None:
         """Take every lease for a short one: it is renewed soon, and cannot end before."""
         return confirm(one, {**asked, "hub.lease_seconds": "1"}, now)
 
-    monkeypatch.setattr(Subscription, "question", hasty)
+    monkeypatch.setattr(CallbackSubscription, "question", hasty)
     async with run_hub() as hub:
 
         async def ids() -> list[str]:
@@ -144,7 +144,7 @@ def test_a_hub_is_asked_only_after_more_than_its_usual_silence(
     waits: list[float], least: float
 ) -> None:
     now = 0.0
-    silence = Silence(now, least)
+    silence = HubSilence(now, least)
     for wait in waits:
         now += wait
         silence.heard(now)

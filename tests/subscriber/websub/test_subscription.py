@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify.format.signatures import METHODS, signature
-from rsnotify_subscriber.push.websub.subscription import Mode, State, Subscription, Verdict
+from rsnotify_subscriber.push.websub.subscription import (
+    CallbackDecision,
+    CallbackSubscription,
+    SubscriptionMode,
+    SubscriptionState,
+)
 
 TOPIC = "https://source.example/channel.xml"
 SECRET = "canary"
@@ -16,8 +21,8 @@ BODY = b"<urlset/>"
 
 def subscription(
     secret: str | None = SECRET, signatures: tuple[str, ...] = METHODS[1:]
-) -> Subscription:
-    return Subscription(
+) -> CallbackSubscription:
+    return CallbackSubscription(
         TOPIC, "https://a.example/canary", secret=secret, signatures=signatures, lease=100
     )
 
@@ -27,15 +32,15 @@ def question(mode: str = "subscribe", **others: str) -> dict[str, str]:
     return {"hub." + name: value for name, value in named.items()}
 
 
-def active() -> Subscription:
+def active() -> CallbackSubscription:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
+    made.want(SubscriptionMode.SUBSCRIBE, until=10)
     assert made.question(question(), now=1) == "?"
     return made
 
 
 def test_a_request_asks_for_the_lease_and_brings_the_secret() -> None:
-    assert subscription().want(Mode.SUBSCRIBE, until=10) == {
+    assert subscription().want(SubscriptionMode.SUBSCRIBE, until=10) == {
         "hub.mode": "subscribe",
         "hub.topic": TOPIC,
         "hub.callback": "https://a.example/canary",
@@ -69,9 +74,9 @@ def test_a_question_about_something_else_or_too_late_is_not_confirmed(
     asked: dict[str, str], now: float
 ) -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
+    made.want(SubscriptionMode.SUBSCRIBE, until=10)
     assert made.question(asked, now) is None
-    assert made.state is State.ASKED
+    assert made.state is SubscriptionState.ASKED
 
 
 @pytest.mark.parametrize(
@@ -86,7 +91,7 @@ def test_a_question_about_something_else_or_too_late_is_not_confirmed(
 )
 def test_what_was_wrong_with_a_question_is_remembered(asked: dict[str, str], what: str) -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
+    made.want(SubscriptionMode.SUBSCRIBE, until=10)
     assert made.question(asked, 1) is None
     assert made.refused == what
 
@@ -95,7 +100,7 @@ def test_nothing_is_confirmed_that_was_not_asked_for() -> None:
     made = subscription()
     assert made.question(question(), now=0) is None
     assert made.question(question(mode="denied"), now=0) is None
-    assert made.state is State.NEW
+    assert made.state is SubscriptionState.NEW
 
 
 def test_an_active_subscription_is_confirmed_again_for_a_while_only() -> None:
@@ -108,7 +113,7 @@ def test_an_active_subscription_is_confirmed_again_for_a_while_only() -> None:
 
 def test_a_lease_that_is_not_said_is_the_one_that_was_asked_for() -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
+    made.want(SubscriptionMode.SUBSCRIBE, until=10)
     asked = question()
     del asked["hub.lease_seconds"]
     assert made.question(asked, now=1) == "?"
@@ -117,27 +122,27 @@ def test_a_lease_that_is_not_said_is_the_one_that_was_asked_for() -> None:
 
 def test_leaving_takes_content_until_it_is_confirmed() -> None:
     made = active()
-    form = made.want(Mode.UNSUBSCRIBE, until=20)
+    form = made.want(SubscriptionMode.UNSUBSCRIBE, until=20)
     assert "hub.secret" not in form
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.TAKEN
+    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.TAKEN
     assert made.question(question(), now=12) is None
     assert made.question(question(mode="unsubscribe"), now=12) == "?"
     assert made.is_over
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.OVER
+    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.OVER
     assert made.question(question(mode="unsubscribe"), now=12) is None
 
 
 def test_what_was_never_active_is_over_when_it_is_left() -> None:
     made = subscription()
-    made.want(Mode.SUBSCRIBE, until=10)
-    made.want(Mode.UNSUBSCRIBE, until=20)
+    made.want(SubscriptionMode.SUBSCRIBE, until=10)
+    made.want(SubscriptionMode.UNSUBSCRIBE, until=20)
     assert made.is_over
 
 
 @pytest.mark.parametrize("made", [active(), subscription()], ids=["active", "asked"])
-def test_a_denial_ends_a_subscription(made: Subscription) -> None:
-    if made.state is State.NEW:
-        made.want(Mode.SUBSCRIBE, until=10)
+def test_a_denial_ends_a_subscription(made: CallbackSubscription) -> None:
+    if made.state is SubscriptionState.NEW:
+        made.want(SubscriptionMode.SUBSCRIBE, until=10)
     assert made.question(question(mode="denied", topic="another"), now=2) is None
     assert made.question(question(mode="denied", reason="no" * 500), now=2) == ""
     assert made.is_over
@@ -148,15 +153,15 @@ def test_a_denial_ends_a_subscription(made: Subscription) -> None:
 
 def test_content_before_the_hub_was_answered_is_too_early() -> None:
     made = subscription()
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.EARLY
-    made.want(Mode.SUBSCRIBE, until=10)
-    assert made.judge(signature(SECRET, BODY), BODY) is Verdict.EARLY
+    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
+    made.want(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_content_is_taken_with_a_signature_of_a_method_that_is_taken(method: str) -> None:
     made = active()
-    verdict = Verdict.WEAK if method == "sha1" else Verdict.TAKEN
+    verdict = CallbackDecision.WEAK if method == "sha1" else CallbackDecision.TAKEN
     assert made.judge(signature(SECRET, BODY, method), BODY) is verdict
     assert made.weak == ("sha1" if method == "sha1" else None)
 
@@ -164,15 +169,15 @@ def test_content_is_taken_with_a_signature_of_a_method_that_is_taken(method: str
 @pytest.mark.parametrize("header", [None, "", "sha256=00", signature("another", BODY)])
 def test_content_without_a_right_signature_is_forged(header: str | None) -> None:
     made = active()
-    assert made.judge(header, BODY) is Verdict.FORGED
+    assert made.judge(header, BODY) is CallbackDecision.FORGED
     assert made.weak is None
 
 
 def test_content_needs_no_signature_where_there_is_no_secret() -> None:
     made = subscription(secret=None)
-    assert "hub.secret" not in made.want(Mode.SUBSCRIBE, until=10)
+    assert "hub.secret" not in made.want(SubscriptionMode.SUBSCRIBE, until=10)
     made.question(question(), now=1)
-    assert made.judge(None, BODY) is Verdict.TAKEN
+    assert made.judge(None, BODY) is CallbackDecision.TAKEN
 
 
 def test_neither_secret_nor_callback_shows() -> None:
@@ -191,4 +196,4 @@ def test_nothing_that_is_sent_makes_a_subscription(
 ) -> None:
     made = subscription()
     assert [made.question(query, now=0) for query in asked] == [None] * len(asked)
-    assert made.judge(header, body) is Verdict.EARLY
+    assert made.judge(header, body) is CallbackDecision.EARLY

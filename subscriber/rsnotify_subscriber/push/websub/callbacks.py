@@ -19,8 +19,8 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.format.signatures import METHODS
 from rsnotify.format.vocabulary import MAX_BYTES
 from rsnotify.runtime.arguments import require, require_struct
-from rsnotify_subscriber.push.websub.inbox import Inbox
-from rsnotify_subscriber.push.websub.subscription import Subscription, Verdict
+from rsnotify_subscriber.push.websub.inbox import DeliveryInbox
+from rsnotify_subscriber.push.websub.subscription import CallbackDecision, CallbackSubscription
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
@@ -34,11 +34,16 @@ _SIGNATURE = "X-Hub-Signature"
 # A challenge is the hub's text, which no browser shall take for a page.
 _PLAIN = {"X-Content-Type-Options": "nosniff", hdrs.CACHE_CONTROL: "no-store"}
 _AGAIN = {hdrs.RETRY_AFTER: "1"}
-_STATUS = {Verdict.TAKEN: 204, Verdict.WEAK: 403, Verdict.EARLY: 404, Verdict.OVER: 410}
+_STATUS = {
+    CallbackDecision.TAKEN: 204,
+    CallbackDecision.WEAK: 403,
+    CallbackDecision.EARLY: 404,
+    CallbackDecision.OVER: 410,
+}
 _REFUSED, _IGNORED = 403, 204
 
 
-class Callback:
+class CallbackRoute:
     """One callback, as long as it is answered.
 
     Args:
@@ -46,7 +51,7 @@ class Callback:
         inbox: Where its content goes.
     """
 
-    def __init__(self, subscription: Subscription, inbox: Inbox) -> None:
+    def __init__(self, subscription: CallbackSubscription, inbox: DeliveryInbox) -> None:
         self.subscription = subscription
         self.inbox = inbox
         self.reading = 0
@@ -58,7 +63,7 @@ class Callback:
         self._changed.set()
         self._changed.clear()
 
-    async def until(self, condition: Callable[[Subscription], object]) -> None:
+    async def until(self, condition: Callable[[CallbackSubscription], object]) -> None:
         """Wait until the subscription is such."""
         while not condition(self.subscription):
             await self._changed.wait()
@@ -80,7 +85,7 @@ class Callbacks:
         require_struct("terms", terms, WebSubTerms)
         self.url = _checked(url)
         self.terms = terms
-        self._open: dict[str, Callback] = {}
+        self._open: dict[str, CallbackRoute] = {}
         unknown = set(terms.signatures) - set(METHODS)
         if unknown or not terms.signatures:
             raise ConfigurationError(f"signatures are made by {', '.join(METHODS)}, by no others")
@@ -98,7 +103,7 @@ class Callbacks:
         path = (urlsplit(self.url).path if path is None else path) + f"{{token:{_TOKEN}}}"
         return [web.get(path, self._question, allow_head=False), web.post(path, self._content)]
 
-    def open(self, topic: str, inbox: Inbox) -> Callback:
+    def open(self, topic: str, inbox: DeliveryInbox) -> CallbackRoute:
         """Begin to answer at a new callback.
 
         Args:
@@ -106,17 +111,17 @@ class Callbacks:
             inbox: Where its content goes.
         """
         token = secrets.token_urlsafe(_TOKEN_BYTES)
-        subscription = Subscription(
+        subscription = CallbackSubscription(
             topic,
             self.url + token,
             secret=secrets.token_urlsafe(_TOKEN_BYTES) if self.terms.secret else None,
             signatures=self.terms.signatures,
             lease=self.terms.lease,
         )
-        self._open[token] = callback = Callback(subscription, inbox)
+        self._open[token] = callback = CallbackRoute(subscription, inbox)
         return callback
 
-    def close(self, callback: Callback) -> None:
+    def close(self, callback: CallbackRoute) -> None:
         """Answer there that it is gone."""
         self._open = {token: one for token, one in self._open.items() if one is not callback}
 
@@ -134,7 +139,7 @@ class Callbacks:
     async def _content(self, request: web.Request) -> web.Response:
         callback = self._open.get(request.match_info["token"])
         if callback is None:  # of an earlier run, or ended
-            return web.Response(status=_STATUS[Verdict.OVER])
+            return web.Response(status=_STATUS[CallbackDecision.OVER])
         if callback.reading >= _AT_ONCE:
             return web.Response(status=503, headers=_AGAIN)
         callback.reading += 1
@@ -144,17 +149,17 @@ class Callbacks:
             callback.reading -= 1
         return self._take(callback, request.headers.get(_SIGNATURE), body)
 
-    def _take(self, callback: Callback, signature: str | None, body: bytes) -> web.Response:
+    def _take(self, callback: CallbackRoute, signature: str | None, body: bytes) -> web.Response:
         verdict = callback.subscription.judge(signature, body)
-        if verdict is Verdict.TAKEN and not callback.inbox.put(body):
+        if verdict is CallbackDecision.TAKEN and not callback.inbox.put(body):
             return web.Response(status=503, headers=_AGAIN)
-        if verdict is Verdict.FORGED:
+        if verdict is CallbackDecision.FORGED:
             self._note_forged(callback, signature)
             return web.Response(status=_REFUSED if self.terms.refuse else _IGNORED)
         callback.tell()
         return web.Response(status=_STATUS[verdict])
 
-    def _note_forged(self, callback: Callback, signature: str | None) -> None:
+    def _note_forged(self, callback: CallbackRoute, signature: str | None) -> None:
         what = "without a signature" if signature is None else "with a wrong signature"
         level = logging.DEBUG if callback.was_forged else logging.WARNING
         callback.was_forged = True

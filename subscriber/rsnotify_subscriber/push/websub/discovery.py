@@ -19,7 +19,7 @@ _HTML = ("text/html", "application/xhtml+xml")
 Links = Sequence[tuple[str, str]]
 
 
-class Found(Struct, frozen=True):
+class DiscoveredTopic(Struct, frozen=True):
     """What a topic says of itself.
 
     Args:
@@ -31,7 +31,7 @@ class Found(Struct, frozen=True):
     hubs: tuple[str, ...]
 
 
-async def discover(sessions: Sessions, uri: str) -> Found:
+async def discover_topic(sessions: Sessions, uri: str) -> DiscoveredTopic:
     """GET a topic, and find its hubs: by Link headers, else by links in its body.
 
     Args:
@@ -68,10 +68,12 @@ def embedded(beginning: bytes, content_type: str) -> Links:
     return xml_links(beginning) if "xml" in content_type else []
 
 
-def _found(place: str, links: Links, embedded: Links = ()) -> Found:
+def _found(place: str, links: Links, embedded: Links = ()) -> DiscoveredTopic:
     topics = _targets(place, links, Rel.SELF) or _targets(place, embedded, Rel.SELF) or [place]
     hubs = _hubs(place, links) or _hubs(place, embedded)
-    return Found(topics[0], tuple(sorted(hubs, key=lambda hub: not hub.startswith("https:"))))
+    return DiscoveredTopic(
+        topics[0], tuple(sorted(hubs, key=lambda hub: not hub.startswith("https:")))
+    )
 
 
 def _hubs(place: str, links: Links) -> list[str]:

@@ -11,10 +11,10 @@ import aiohttp
 from rsnotify.errors import FetchError, Unavailable
 from rsnotify_subscriber.fetching.responses import retry_after
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.websub.callbacks import Callback, Callbacks
-from rsnotify_subscriber.push.websub.discovery import Found, discover
-from rsnotify_subscriber.push.websub.inbox import Inbox
-from rsnotify_subscriber.push.websub.subscription import Mode
+from rsnotify_subscriber.push.websub.callbacks import CallbackRoute, Callbacks
+from rsnotify_subscriber.push.websub.discovery import DiscoveredTopic, discover_topic
+from rsnotify_subscriber.push.websub.inbox import DeliveryInbox
+from rsnotify_subscriber.push.websub.subscription import SubscriptionMode
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
 
@@ -24,7 +24,7 @@ _REASON = 200
 _DENIED = 300.0
 
 
-class Member:
+class HubMember:
     """A subscription that a hub has confirmed.
 
     Args:
@@ -32,7 +32,7 @@ class Member:
         callback: Where it delivers.
     """
 
-    def __init__(self, hub: str, callback: Callback) -> None:
+    def __init__(self, hub: str, callback: CallbackRoute) -> None:
         self.hub = hub
         self.callback = callback
 
@@ -65,7 +65,7 @@ class Member:
             raise Unavailable(self.hub, f"it signs with {subscription.weak}, {how}", _DENIED)
 
 
-class Membership:
+class HubMembership:
     """Subscribes to one topic, again and again.
 
     Args:
@@ -82,7 +82,7 @@ class Membership:
         hubs: tuple[str, ...],
         sessions: Sessions,
         callbacks: Callbacks,
-        inbox: Inbox,
+        inbox: DeliveryInbox,
     ) -> None:
         self._channel = channel
         self._hubs = hubs
@@ -90,9 +90,9 @@ class Membership:
         self._callbacks = callbacks
         self._inbox = inbox
         self._patience = callbacks.terms.patience
-        self._members: list[Member] = []
+        self._members: list[HubMember] = []
 
-    async def join(self) -> Member:
+    async def join(self) -> HubMember:
         """Subscribe at the first hub that lets us, to what the topic is now (WebSub §6.1).
 
         Raises:
@@ -107,21 +107,21 @@ class Membership:
                 failure = error
         raise failure
 
-    async def _find(self) -> Found:
+    async def _find(self) -> DiscoveredTopic:
         try:
-            found = await discover(self._sessions, self._channel)
+            found = await discover_topic(self._sessions, self._channel)
         except FetchError as error:
             if not self._hubs:
                 raise
             logger.info("the hubs are those that the Source's documents name: %s", error)
-            return Found(self._channel, self._hubs)
-        return found if found.hubs else Found(found.topic, self._hubs)
+            return DiscoveredTopic(self._channel, self._hubs)
+        return found if found.hubs else DiscoveredTopic(found.topic, self._hubs)
 
-    async def _join(self, hub: str, topic: str) -> Member:
-        member = Member(hub, self._callbacks.open(topic, self._inbox))
+    async def _join(self, hub: str, topic: str) -> HubMember:
+        member = HubMember(hub, self._callbacks.open(topic, self._inbox))
         self._members.append(member)  # also one that is given up halfway has to be left
         try:
-            await self._ask(member, Mode.SUBSCRIBE)
+            await self._ask(member, SubscriptionMode.SUBSCRIBE)
             async with asyncio.timeout(self._patience):
                 await member.callback.until(lambda one: one.is_active or one.is_over)
             member.check()
@@ -133,17 +133,17 @@ class Membership:
             raise
         return member
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: HubMember) -> None:
         self._callbacks.close(member.callback)
         self._members.remove(member)
 
-    def _unconfirmed(self, member: Member) -> str:
+    def _unconfirmed(self, member: HubMember) -> str:
         where, refused = self._callbacks.url, member.callback.subscription.refused
         if refused is not None:
             return f"it asked back {refused}, which cannot be confirmed (WebSub §5.3)"
         return f"it did not ask back within {self._patience:g} s; can it reach {where}?"
 
-    async def _ask(self, member: Member, mode: Mode) -> None:
+    async def _ask(self, member: HubMember, mode: SubscriptionMode) -> None:
         until = asyncio.get_running_loop().time() + self._patience
         form = member.callback.subscription.want(mode, until)
         async with self._sessions.post(member.hub, form) as response:
@@ -151,7 +151,7 @@ class Membership:
                 reason = f"it answers {response.status} to {mode}{await _said(response)}"
                 raise Unavailable(member.hub, reason, retry_after(response))
 
-    async def leave(self, member: Member, seconds: float) -> None:
+    async def leave(self, member: HubMember, seconds: float) -> None:
         """Unsubscribe, as far as that can be done in some seconds.
 
         A hub that does not hear of it hears of it when it delivers next.
@@ -159,7 +159,7 @@ class Membership:
         with suppress(FetchError, TimeoutError):
             if member.callback.subscription.is_active:
                 async with asyncio.timeout(seconds):
-                    await self._ask(member, Mode.UNSUBSCRIBE)
+                    await self._ask(member, SubscriptionMode.UNSUBSCRIBE)
                     await member.callback.until(lambda one: one.is_over)
         self._forget(member)
 

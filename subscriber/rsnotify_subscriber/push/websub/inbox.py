@@ -8,7 +8,7 @@ from collections import deque
 from rsnotify.format.vocabulary import MAX_BYTES
 
 
-class Silence:
+class HubSilence:
     """Tells when it is time to ask whether a hub is still there. Times are in seconds.
 
     A hub that has nothing to deliver is as silent as one that is gone. So it is asked when it
@@ -35,7 +35,7 @@ class Silence:
         return self._heard + max(self._least, 2 * self._longest)
 
 
-class Inbox:
+class DeliveryInbox:
     """Content in the order in which it came, bounded in bytes.
 
     Args:
@@ -43,7 +43,7 @@ class Inbox:
         most: Bytes that may wait; one that is larger may wait alone.
     """
 
-    def __init__(self, silence: Silence, most: int = MAX_BYTES) -> None:
+    def __init__(self, silence: HubSilence, most: int = MAX_BYTES) -> None:
         self.silence = silence
         self._most = most
         self._bytes = 0

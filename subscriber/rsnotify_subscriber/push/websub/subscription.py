@@ -31,14 +31,14 @@ _LONGEST_REASON = 200
 _LONGEST_SHOWN = 100
 
 
-class Mode(StrEnum):
+class SubscriptionMode(StrEnum):
     """What is wanted of a hub."""
 
     SUBSCRIBE = "subscribe"
     UNSUBSCRIBE = "unsubscribe"
 
 
-class State(Enum):
+class SubscriptionState(Enum):
     """Where a subscription stands."""
 
     NEW = auto()
@@ -48,7 +48,7 @@ class State(Enum):
     OVER = auto()
 
 
-class Verdict(Enum):
+class CallbackDecision(Enum):
     """What becomes of content."""
 
     TAKEN = auto()
@@ -58,7 +58,7 @@ class Verdict(Enum):
     OVER = auto()
 
 
-class Subscription:
+class CallbackSubscription:
     """A subscription that is wanted, and what became of it.
 
     Args:
@@ -86,7 +86,7 @@ class Subscription:
         lease: int,
     ) -> None:
         self.topic = topic
-        self.state = State.NEW
+        self.state = SubscriptionState.NEW
         self.expires = 0.0
         self.denial: str | None = None
         self.weak: str | None = None
@@ -95,7 +95,7 @@ class Subscription:
         self._secret = secret
         self._signatures = signatures
         self._lease = lease
-        self._wanted: tuple[Mode, float] | None = None
+        self._wanted: tuple[SubscriptionMode, float] | None = None
 
     def __repr__(self) -> str:
         """Return what may be logged: neither the secret nor the callback."""
@@ -104,14 +104,14 @@ class Subscription:
     @property
     def is_active(self) -> bool:
         """Whether the hub delivers."""
-        return self.state is State.ACTIVE
+        return self.state is SubscriptionState.ACTIVE
 
     @property
     def is_over(self) -> bool:
         """Whether it has ended."""
-        return self.state is State.OVER
+        return self.state is SubscriptionState.OVER
 
-    def want(self, mode: Mode, until: float) -> dict[str, str]:
+    def want(self, mode: SubscriptionMode, until: float) -> dict[str, str]:
         """Begin to want something of the hub.
 
         Args:
@@ -123,10 +123,10 @@ class Subscription:
         """
         self._wanted = (mode, until)
         form = {"hub.mode": mode, "hub.topic": self.topic, "hub.callback": self._callback}
-        if mode is Mode.UNSUBSCRIBE:
-            self.state = State.LEAVING if self.is_active else State.OVER
+        if mode is SubscriptionMode.UNSUBSCRIBE:
+            self.state = SubscriptionState.LEAVING if self.is_active else SubscriptionState.OVER
             return form
-        self.state = State.ASKED
+        self.state = SubscriptionState.ASKED
         form["hub.lease_seconds"] = str(self._lease)
         return form if self._secret is None else form | {"hub.secret": self._secret}
 
@@ -166,20 +166,20 @@ class Subscription:
         return self._wanted is not None and self._wanted[0] == mode and now <= self._wanted[1]
 
     def _deny(self, reason: str) -> str | None:
-        if self.state is State.NEW:
+        if self.state is SubscriptionState.NEW:
             return None
         self.denial = reason[:_LONGEST_REASON]
-        self.state = State.OVER
+        self.state = SubscriptionState.OVER
         return ""
 
     def _confirm(self, granted: str, now: float) -> str | None:
-        if self.state is State.LEAVING:
-            self.state = State.OVER
+        if self.state is SubscriptionState.LEAVING:
+            self.state = SubscriptionState.OVER
             return "confirmed"
         lease = self._seconds(granted)
         if lease is None:
             return None
-        self.state = State.ACTIVE
+        self.state = SubscriptionState.ACTIVE
         self.expires = now + lease
         return "confirmed"
 
@@ -191,7 +191,7 @@ class Subscription:
             return None
         return min(int(granted), _LONGEST_LEASE) or None
 
-    def judge(self, signature: str | None, body: bytes) -> Verdict:
+    def judge(self, signature: str | None, body: bytes) -> CallbackDecision:
         """Decide about content.
 
         Args:
@@ -199,15 +199,15 @@ class Subscription:
             body: The content.
         """
         if self.is_over:
-            return Verdict.OVER
-        if self.state not in (State.ACTIVE, State.LEAVING):
-            return Verdict.EARLY
+            return CallbackDecision.OVER
+        if self.state not in (SubscriptionState.ACTIVE, SubscriptionState.LEAVING):
+            return CallbackDecision.EARLY
         if self._secret is None:
-            return Verdict.TAKEN
+            return CallbackDecision.TAKEN
         method = signed_by(signature or "", self._secret, body)
         if method is None:
-            return Verdict.FORGED
+            return CallbackDecision.FORGED
         if method not in self._signatures:
             self.weak = method
-            return Verdict.WEAK
-        return Verdict.TAKEN
+            return CallbackDecision.WEAK
+        return CallbackDecision.TAKEN

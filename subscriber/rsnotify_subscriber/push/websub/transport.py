@@ -15,10 +15,10 @@ from random import Random
 from rsnotify.errors import FetchError
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.push.transport import Listener
+from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
-from rsnotify_subscriber.push.websub.hub_membership import Member, Membership
-from rsnotify_subscriber.push.websub.inbox import Inbox, Silence
+from rsnotify_subscriber.push.websub.hub_membership import HubMember, HubMembership
+from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
 from rsnotify_subscriber.tasks import Tasks
 
 #: Seconds in which a hub may answer to an unsubscription when we stop.
@@ -51,12 +51,14 @@ class WebSubTransport:
         self._callbacks = callbacks
         self._random = random or Random()
 
-    async def receive(self, since: Instant | None, listener: Listener) -> None:
+    async def receive(self, since: Instant | None, listener: TransportListener) -> None:
         """Subscribe, and tell the listener what is delivered until the hub is lost."""
         loop = asyncio.get_running_loop()
         terms = self._callbacks.terms
-        inbox = Inbox(Silence(loop.time(), terms.quiet))
-        membership = Membership(self._channel, self._hubs, self._sessions, self._callbacks, inbox)
+        inbox = DeliveryInbox(HubSilence(loop.time(), terms.quiet))
+        membership = HubMembership(
+            self._channel, self._hubs, self._sessions, self._callbacks, inbox
+        )
         ended: asyncio.Future[None] = loop.create_future()
         tasks = Tasks(partial(_end, ended))
         try:
@@ -73,11 +75,11 @@ class WebSubTransport:
 
     async def _keep(
         self,
-        member: Member,
-        membership: Membership,
-        silence: Silence,
+        member: HubMember,
+        membership: HubMembership,
+        silence: HubSilence,
         tasks: Tasks,
-        listener: Listener,
+        listener: TransportListener,
     ) -> None:
         """Subscribe anew whenever it is time, and end what was before."""
         while True:
@@ -87,7 +89,7 @@ class WebSubTransport:
                 listener.up(member.hub)
             tasks.spawn(self._retire(before, membership))
 
-    async def _until_due(self, member: Member, silence: Silence) -> None:
+    async def _until_due(self, member: HubMember, silence: HubSilence) -> None:
         """Wait for half of the lease or more, or for too long a silence."""
         loop = asyncio.get_running_loop()
         left = member.expires - loop.time()
@@ -99,7 +101,9 @@ class WebSubTransport:
             except TimeoutError:
                 continue
 
-    async def _renewed(self, member: Member, membership: Membership, silence: Silence) -> Member:
+    async def _renewed(
+        self, member: HubMember, membership: HubMembership, silence: HubSilence
+    ) -> HubMember:
         """Subscribe anew; a hub that goes on delivering has until the end of the lease."""
         loop = asyncio.get_running_loop()
         attempts = 0
@@ -117,7 +121,7 @@ class WebSubTransport:
                 silence.heard(loop.time())
                 return renewed
 
-    async def _retire(self, member: Member, membership: Membership) -> None:
+    async def _retire(self, member: HubMember, membership: HubMembership) -> None:
         await asyncio.sleep(self._callbacks.terms.settle)
         await membership.leave(member, self._callbacks.terms.patience)
 
@@ -127,13 +131,13 @@ def _end(ended: asyncio.Future[None], error: BaseException) -> None:
         ended.set_exception(error)
 
 
-async def _hand_on(inbox: Inbox, listener: Listener) -> None:
+async def _hand_on(inbox: DeliveryInbox, listener: TransportListener) -> None:
     while True:
         listener.fragment(await inbox.get())
         await asyncio.sleep(0)  # others have their turn, however much there is
 
 
-async def _catch_up(listener: Listener, settle: float) -> None:
+async def _catch_up(listener: TransportListener, settle: float) -> None:
     listener.gap()
     await asyncio.sleep(settle)
     listener.gap()
