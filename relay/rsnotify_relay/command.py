@@ -13,7 +13,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
-from rsnotify_subscriber.command_how import How, with_how
+from rsnotify_subscriber.command_how import FollowArguments, with_how
 from rsnotify_subscriber.command_options import Hearing, Url
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def relay(
         ),
     ] = None,
     *,
-    how: How,
+    how: FollowArguments,
 ) -> None:
     """Follow a Source into DIR, and publish DIR as a Source.
 
@@ -120,10 +120,7 @@ def relay(
             hubs=settings.known_hubs(),
             options=settings.options_of(),
             described_by=settings.described_by,
-            callbacks=hearing.callbacks,
-            terms=how.terms(),
-            most_ways=how.hubs,
-            **how.settings(),
+            follow=how.options(hearing.callbacks),
         )
         leaving = ForcedShutdown(lambda: left_behind(relaying.subscriber.in_handler))
         run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)

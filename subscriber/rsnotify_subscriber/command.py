@@ -8,7 +8,7 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.command_how import How, with_how
+from rsnotify_subscriber.command_how import FollowArguments, with_how
 from rsnotify_subscriber.command_options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def follow(
     state: State = None,
     json: Json = False,
     *,
-    how: How,
+    how: FollowArguments,
 ) -> None:
     """Keep DEST a copy of the Source at URL.
 
@@ -50,9 +50,7 @@ def follow(
             url,
             FolderMirror(dest),
             state=state or default_state(dest),
-            hubs=how.hubs,
-            callbacks=hearing.callbacks,
-            **how.settings(),
+            options=how.options(hearing.callbacks),
         )
         _run(subscriber, hearing, once=once, json=json)
 

@@ -1,4 +1,4 @@
-"""How a Source is followed, as options say it: the same of every command that follows."""
+"""The options of every command that follows a Source."""
 
 from __future__ import annotations
 
@@ -56,11 +56,13 @@ from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.via import Via
 
 if TYPE_CHECKING:
+    from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.push.mqtt import Brokered
+    from rsnotify_subscriber.push.websub.callbacks import Callbacks
 
 
-class How(Struct, frozen=True, kw_only=True):
-    """The options that say how a Source is followed; each field is one."""
+class FollowArguments(Struct, frozen=True, kw_only=True):
+    """The command-line options that become `FollowOptions`; each field is one."""
 
     via: ViaOption = Via.AUTO
     hubs: Hubs = 1
@@ -98,20 +100,30 @@ class How(Struct, frozen=True, kw_only=True):
     mqtt_session: MqttSession = ""
     mqtt_version: MqttVersion = "5"
 
-    def settings(self) -> dict[str, Any]:
-        """Return what a `Subscriber` and a `Relay` take of it by the same names."""
-        return {
-            "via": self.via,
-            "pace": Pace(poll=self.poll, compare=self.compare, spread=self.spread, rate=self.rate),
-            "selection": selection(
-                self.only, self.excluded, self.type, self.change, self.collection
-            ),
-            "prefer": self.prefer or (),
-            "exact": self.exact,
-            "allow_private_addresses": self.allow_private_addresses,
-            "credentials": credentials_of(self.login, self.bearer, self.header),
-            "mqtt": self._brokered(),
-        }
+    def options(self, callbacks: Callbacks | None) -> FollowOptions:
+        """Return them as the options of a `Subscriber` or a `Relay`.
+
+        Args:
+            callbacks: Where hubs reach this process.
+
+        Raises:
+            ConfigurationError: A value can never work.
+        """
+        from rsnotify_subscriber.options import FollowOptions
+
+        return FollowOptions(
+            via=self.via,
+            hubs=self.hubs,
+            pace=Pace(poll=self.poll, compare=self.compare, spread=self.spread, rate=self.rate),
+            selection=selection(self.only, self.excluded, self.type, self.change, self.collection),
+            prefer=self.prefer or (),
+            exact=self.exact,
+            allow_private_addresses=self.allow_private_addresses,
+            credentials=credentials_of(self.login, self.bearer, self.header),
+            callbacks=callbacks,
+            terms=self.terms(),
+            mqtt=self._brokered(),
+        )
 
     def terms(self) -> WebSubTerms:
         """Return what is asked of hubs, and what is taken from them."""
@@ -145,13 +157,13 @@ class How(Struct, frozen=True, kw_only=True):
 def with_how(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command with a parameter `how` take each option of it as a parameter instead."""
     hints = get_type_hints(command, include_extras=True)
-    options = get_type_hints(How, include_extras=True)
+    options = get_type_hints(FollowArguments, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
     own = [one for one in inspect.signature(command).parameters.values() if one.name != "how"]
     parameters = [one.replace(annotation=hints[one.name]) for one in own]
     parameters += [
         inspect.Parameter(one.name, keyword, default=one.default, annotation=options[one.name])
-        for one in fields(How)
+        for one in fields(FollowArguments)
     ]
     signature = inspect.Signature(parameters)
 
@@ -159,7 +171,7 @@ def with_how(command: Callable[..., None]) -> Callable[..., None]:
     def called(*arguments: Any, **named: Any) -> None:
         bound = signature.bind(*arguments, **named)
         given = bound.arguments
-        how = How(**{name: given.pop(name) for name in options if name in given})
+        how = FollowArguments(**{name: given.pop(name) for name in options if name in given})
         command(*bound.args, **bound.kwargs, how=how)
 
     called.__signature__ = signature  # type: ignore[attr-defined]

@@ -25,7 +25,14 @@ from rsnotify.format.datetimes import to_microseconds
 from rsnotify.runtime.cli.running import run
 from rsnotify.runtime.processes import free_port
 from rsnotify.sync.pace import Pace
-from rsnotify_subscriber import FolderMirror, Received, Subscriber, Via, default_state
+from rsnotify_subscriber import (
+    FolderMirror,
+    FollowOptions,
+    Received,
+    Subscriber,
+    Via,
+    default_state,
+)
 from rsnotify_subscriber.command_options import Hearing
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 
@@ -74,9 +81,9 @@ class Diary:
 
     def heard(self, event: Event) -> None:
         if isinstance(event, PushUp | PushDown) and event.topic.endswith("/channel.xml"):
-            up = set(self._up) - {event.way}
+            up = set(self._up) - {event.transport}
             if isinstance(event, PushUp):
-                up.add(event.way)
+                up.add(event.transport)
             self._up = [way for way in Via if way in up]
             print(msgspec.json.encode({"hears_by": self._up or [POLL]}).decode(), flush=True)
 
@@ -100,13 +107,15 @@ async def follow(arguments: argparse.Namespace, hearing: Hearing, stop: asyncio.
         arguments.url,
         Counting(arguments.folder),
         state=state,
-        via=Via(arguments.via),
-        pace=Pace(poll=arguments.poll),
-        hubs=arguments.hubs,
-        callbacks=hearing.callbacks,
+        options=FollowOptions(
+            via=Via(arguments.via),
+            pace=Pace(poll=arguments.poll),
+            hubs=arguments.hubs,
+            callbacks=hearing.callbacks,
+            allow_private_addresses=True,
+        ),
         on_committed=diary.committed,
         on_event=diary.heard,
-        allow_private_addresses=True,
     )
     async with hearing.answering(), subscriber:
         await stop.wait()

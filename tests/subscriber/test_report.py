@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from rsnotify_subscriber import PushState, Status
-from rsnotify_subscriber.command_how import How
+from rsnotify_subscriber.command_how import FollowArguments
 from rsnotify_subscriber.command_report import LineReport, outcome, sentence
 from rsnotify_subscriber.fleet.parsing import parse
 from tests.subscriber.conftest import Destination
@@ -31,8 +31,8 @@ def test_only_a_copy_without_doubts_is_in_step() -> None:
 
 
 def test_how_often_everything_is_compared_is_an_option_and_a_setting(tmp_path: Path) -> None:
-    assert How().settings()["pace"].compare == 86_400
-    assert How(compare=60).settings()["pace"].compare == 60
+    assert FollowArguments().options(None).pace.compare == 86_400
+    assert FollowArguments(compare=60).options(None).pace.compare == 60
     source = {"url": "http://source.example/", "dest": "copy"}
     given = {"compare": 30}  # on the command line
     found = parse(str(tmp_path / "fleet.toml"), "", {"source": [source]}, given)

@@ -11,6 +11,7 @@ from rsnotify_subscriber.command_options import credentials_of
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
+from rsnotify_subscriber.options import FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
@@ -48,10 +49,7 @@ def build(
 def _subscriber(
     source: Source, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
 ) -> Subscriber:
-    return Subscriber(
-        source.url,
-        _handler(source, folder),
-        state=_place(source),
+    options = FollowOptions(
         via=source.via,
         hubs=source.hubs,
         pace=Pace(
@@ -82,6 +80,12 @@ def _subscriber(
             source.mqtt_session,
             source.mqtt_version,
         ),
+    )
+    return Subscriber(
+        source.url,
+        _handler(source, folder),
+        state=_location(source),
+        options=options,
         shared=shared,
     )
 
@@ -93,7 +97,7 @@ def _handler(source: Source, folder: Path) -> AnyHandler:
     return FolderMirror(Path(source.dest))
 
 
-def _place(source: Source) -> Path | StateLocation:
+def _location(source: Source) -> Path | StateLocation:
     if source.postgresql is not None:
         return _postgresql(source.postgresql, source.schema or _SCHEMA)
     if source.state is not None:
