@@ -14,7 +14,7 @@ from pathlib import Path
 
 from destination import in_step, told
 
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 
 #: How many begin at once.
 _AT_ONCE = 25
@@ -25,7 +25,13 @@ async def take(change: Received) -> None:
 
 
 def subscriber(url: str, folder: Path) -> Subscriber:
-    return Subscriber(url, take, state=folder, on_committed=told, allow_private_addresses=True)
+    return Subscriber(
+        url,
+        take,
+        state=folder,
+        on_committed=told,
+        options=FollowOptions(allow_private_addresses=True),
+    )
 
 
 async def main(url: str, count: int, folder: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import to_microseconds
-from rsnotify_subscriber import FolderMirror, Subscriber
+from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
 
 
 def told(changes: Sequence[Change]) -> None:
@@ -39,7 +39,7 @@ async def main(url: str, folder: Path) -> None:
         FolderMirror(folder),
         state=folder.with_suffix(".state"),
         on_committed=told,
-        allow_private_addresses=True,
+        options=FollowOptions(allow_private_addresses=True),
     )
     async with subscriber:
         await in_step(subscriber)

@@ -13,8 +13,9 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
-from rsnotify_subscriber.commands.follow_options import FollowCommandOptions, with_follow_options
-from rsnotify_subscriber.commands.options import CallbackServer, Url
+from rsnotify_subscriber.commands.callback_server import CallbackServer
+from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
+from rsnotify_subscriber.commands.options import Url
 
 if TYPE_CHECKING:
     from rsnotify_relay.relay import Relay
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _COPY = "Publishing the copy"
 
 
-@with_follow_options
+@with_follow_arguments
 def relay(
     url: Url,
     folder: Annotated[
@@ -84,7 +85,7 @@ def relay(
         ),
     ] = None,
     *,
-    how: FollowCommandOptions,
+    arguments: FollowArguments,
 ) -> None:
     """Follow a Source into DIR, and publish DIR as a Source.
 
@@ -110,7 +111,7 @@ def relay(
     )
     if settings.sets:
         raise ConfigurationError(f"a relay has one set of resources; {config} names several")
-    with listen(settings.host, settings.port) as listening, how.hearing() as hearing:
+    with listen(settings.host, settings.port) as listening, arguments.callback_server() as server:
         at = address(settings.host, listening)
         relaying = Relay(
             url,
@@ -120,17 +121,14 @@ def relay(
             hubs=settings.known_hubs(),
             options=settings.options_of(),
             described_by=settings.described_by,
-            callbacks=hearing.callbacks,
-            terms=how.terms(),
-            most_ways=how.hubs,
-            **how.settings(),
+            follow=arguments.options(server.callbacks),
         )
         leaving = ForcedShutdown(lambda: unfinished_work(relaying.subscriber.in_handler))
-        run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)
+        run(lambda stop: _relay(relaying, listening, at, server, stop), leaving)
 
 
 async def _relay(
-    relaying: Relay, listening: socket.socket, at: str, hearing: CallbackServer, stop: asyncio.Event
+    relaying: Relay, listening: socket.socket, at: str, server: CallbackServer, stop: asyncio.Event
 ) -> None:
     from aiohttp import web
 
@@ -145,7 +143,7 @@ async def _relay(
     work = asyncio.create_task(relaying.run(serve))
     stopped = asyncio.create_task(stop.wait())
     try:
-        async with hearing.answering():
+        async with server.serving():
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
             relaying.stop()
             await work

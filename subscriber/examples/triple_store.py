@@ -27,7 +27,7 @@ from pyoxigraph import (
     parse,
 )
 
-from rsnotify_subscriber import FolderMirror, Received, Subscriber
+from rsnotify_subscriber import FolderMirror, FollowOptions, Received, Subscriber
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,9 @@ async def follow(arguments: argparse.Namespace) -> None:
         await web.TCPSite(runner, "127.0.0.1", arguments.port).start()
         print(f"queries are answered at http://127.0.0.1:{arguments.port}/sparql", flush=True)
         state = arguments.folder / "state"
-        await Subscriber(arguments.url, triples, state=state, patches=PATCHES).run()
+        await Subscriber(
+            arguments.url, triples, state=state, options=FollowOptions(patches=PATCHES)
+        ).run()
     finally:
         await runner.cleanup()
 

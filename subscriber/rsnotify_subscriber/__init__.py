@@ -1,4 +1,4 @@
-"""The Destination's library: keep copies of a Source's resources in step with it."""
+"""The Destination's library: keeps a copy of a Source's resources synchronized."""
 
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         TransactionalHandler,
     )
     from rsnotify_subscriber.mirror import FolderMirror, default_state
+    from rsnotify_subscriber.options import FollowOptions
     from rsnotify_subscriber.patching import Patch, PatchError
     from rsnotify_subscriber.push.mqtt import MqttOptions
     from rsnotify_subscriber.push.websub.callbacks import Callbacks
@@ -33,6 +34,7 @@ else:
             "rsnotify_subscriber.fetching.credentials": ("Credentials",),
             "rsnotify_subscriber.fleet": ("Fleet", "Limits"),
             "rsnotify_subscriber.mirror": ("FolderMirror", "default_state"),
+            "rsnotify_subscriber.options": ("FollowOptions",),
             "rsnotify_subscriber.patching": ("Patch", "PatchError"),
             "rsnotify_subscriber.via": ("Via",),
             "rsnotify_subscriber.push.mqtt": ("MqttOptions",),
@@ -59,6 +61,7 @@ __all__ = [
     "Credentials",
     "Fleet",
     "FolderMirror",
+    "FollowOptions",
     "Handler",
     "Limits",
     "MqttOptions",

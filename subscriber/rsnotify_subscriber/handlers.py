@@ -1,4 +1,4 @@
-"""What a handler receives, and what it is."""
+"""Handlers, which apply changes to the copy, and the changes that they receive."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ class Received(Struct, frozen=True):
     """A change, ready to be applied.
 
     Args:
-        change: What happened. In a baseline, what is new or differs is `updated`.
+        change: The type of change. In a baseline, a resource that is new or differs is `updated`.
+        uri: The URI of the resource.
         at: The datetime of the change, or of the Resource List.
         resource: The entry as the Source wrote it.
         content: A temporary file with the verified content, None for a deletion. It is
             removed after `apply`; a handler that wants to keep it renames it.
-        alternate: The link of `resource` whose content this is, if not that of `uri` itself
-            but an alternate of a preferred media type was fetched.
+        alternate: The link of `resource` from which the content was fetched, if it is an
+            alternate of a preferred media type and not the resource itself.
         hash: The digests of the content, as a `hash` attribute: SHA-256 and those announced.
-        length: Bytes of the content.
+        length: The length of the content in bytes.
     """
 
     change: ChangeType
@@ -48,24 +49,29 @@ class Handler(Protocol):
     async def apply(self, changes: Sequence[Received]) -> None:
         """Apply changes, at most one of each resource, durably.
 
-        Changes come at least once: after a crash the last ones come again. If it raises,
-        each of them is handed over alone, and what still fails is tried again later.
+        Changes come at least once: after a crash the last ones come again. If this raises, it is
+        called with each change alone, and a change that still fails is retried later.
         """
 
 
 @runtime_checkable
 class PreparedHandler(Protocol):
-    """A handler that wants to know what it is about to handle."""
+    """A handler that is prepared for the set of resources before the first change."""
 
     def prepare(self, base: str, temporary: Path) -> None:
-        """Hear where the set of resources begins, once, before the first `apply`."""
+        """Prepare for the set of resources; called once, before the first `apply`.
+
+        Args:
+            base: The URI below which the Source describes its resources.
+            temporary: The folder of the state, on whose file system content is received.
+        """
 
 
 @runtime_checkable
 class BlockingHandler(Protocol):
-    """A handler that does nothing but wait for the disk, and can do so in the thread of the state.
+    """A handler that only waits for the disk, and can do so in the thread of the state.
 
-    Then a change is handed to one thread less on its way, which takes a part of a millisecond.
+    This saves a hand-over between threads for each change, which takes part of a millisecond.
     """
 
     def apply_blocking(self, changes: Sequence[Received]) -> None:
@@ -76,31 +82,40 @@ class BlockingHandler(Protocol):
 class TransactionalHandler(Protocol):
     """A handler whose effect is committed in one transaction with T, and so comes exactly once.
 
-    It needs no `apply`. What it does outside of the database may still come again.
+    It needs no `apply`. Effects outside of the database may still come again.
     """
 
     def apply_within(self, connection: Any, changes: Sequence[Received]) -> None:
         """Apply changes, at most one of each resource, without committing.
 
-        If it raises, what it did is undone; each change is then handed over alone, and what
-        still fails is tried again later.
+        If this raises, its effect is rolled back; it is then called with each change alone, and a
+        change that still fails is retried later.
 
         Args:
             connection: To the database in which the state is kept, a `psycopg.Connection` with
-                `PostgreSQLState`. It belongs to the transaction, and is not to be kept.
-            changes: What happened.
+                `PostgreSQLState`. It belongs to the transaction, and must not be kept.
+            changes: The changes.
         """
 
 
 @runtime_checkable
 class ReadableHandler(Protocol):
-    """A handler that can give back what it holds, so that patches can be applied to it."""
+    """A handler that can return the content it holds, so that patches can be applied to it."""
 
     def held_content(self, uri: str) -> Path | None:
         """Return a file with the content of a resource as it was last applied, if there is one.
 
-        It is read and not changed; whether it is the right content is checked by its hash.
+        The file is only read. Its hash is compared before a patch is applied to it.
         """
+
+
+@runtime_checkable
+class LocatedHandler(ReadableHandler, Protocol):
+    """A handler that holds resources in a place that may be lost, such as a mounted folder."""
+
+    @property
+    def place(self) -> str:
+        """An identifier of the place; empty while it does not exist."""
 
 
 class PerChangeHandler:
@@ -125,11 +140,11 @@ class PerChangeHandler:
 def as_handler(
     handler: Handler | TransactionalHandler | Callable[[Received], Awaitable[None]],
 ) -> Handler | TransactionalHandler:
-    """Return what applies changes, as an object with `apply` or `apply_within`.
+    """Return an object with `apply` or `apply_within` for any kind of handler.
 
     Raises:
-        ConfigurationError: It is no handler, or mixes up async methods and others: a call that
-            nobody awaits would apply nothing.
+        ConfigurationError: It is no handler, or an async method is not async or the other way
+            round: a call that is never awaited would apply nothing.
     """
     name = getattr(handler, "__name__", None) or type(handler).__name__
     if isinstance(handler, type):

@@ -1,4 +1,4 @@
-"""What the subscribers of one process have in common, so that all of it is bounded."""
+"""The connections, threads and memory that the subscribers of one process share."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rsnotify_subscriber.fetching.connections import PER_HOST, Connections
 
 #: Entries of documents that are kept in memory, of all Sources together.
 _ENTRIES = 100_000
-#: Documents, of which those that change hardly at all have few entries.
+#: Documents that are kept; those of Sources that hardly ever change have few entries.
 _DOCUMENTS = 10_000
 _Count = Annotated[int, Meta(ge=1, le=10**6)]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much of the machine all subscribers may use together.
+    """The resources of the machine that all subscribers of a process may use together.
 
     Args:
         requests: HTTP requests at a time.
@@ -39,7 +39,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     starting: _Count = 16
 
     def check(self) -> None:
-        """Refuse what would let nobody do anything.
+        """Refuse limits that would stop all work.
 
         Raises:
             ConfigurationError: A limit is less than one.
@@ -53,12 +53,12 @@ class SubscriberPool:
     """Connections, threads and memory for any number of subscribers; an async context manager.
 
     Args:
-        limits: How much there is of it.
+        limits: How much of each there is.
 
     Attributes:
-        connections: For HTTP.
-        kept: The documents that are kept.
-        moved: Wakes who waits for something to change.
+        connections: The HTTP connections.
+        kept: The cache of documents.
+        moved: Set for a moment whenever the status of a subscriber may have changed.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -76,11 +76,11 @@ class SubscriberPool:
         await self.connections.__aexit__(*exception)
         self._threads.shutdown()
 
-    def tell(self) -> None:
-        """Wake who waits; who comes later waits for the next time."""
+    def wake(self) -> None:
+        """Wake all who wait on `moved` now; later waiters wait for the next call."""
         self.moved.set()
         self.moved.clear()
 
     def worker(self) -> Executor:
-        """Return what does the work of one subscriber, one thing after another."""
+        """Return an executor for one subscriber, which runs its calls one after another."""
         return Lane(self._threads)

@@ -1,4 +1,4 @@
-"""How changes may be heard of."""
+"""The transports by which changes may arrive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Via(StrEnum):
-    """How changes are heard of: by push where there is some, by one kind of it, or by polling."""
+    """How changes arrive: by any push that is offered, by one transport of it, or by polling."""
 
     AUTO = "auto"
     WEBSOCKET = "websocket"
@@ -15,5 +15,5 @@ class Via(StrEnum):
     POLL = "poll"
 
 
-#: What a hub has to speak.
+#: The protocol that a hub must speak, as it is written.
 NAMES = {Via.WEBSOCKET: "WebSocket", Via.MQTT: "MQTT", Via.WEBSUB: "WebSub"}

@@ -19,9 +19,10 @@ from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
 from rsnotify_publisher import Options
 from rsnotify_relay import Relay
-from rsnotify_subscriber import FolderMirror, Subscriber, default_state
+from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber, default_state
 from tests.interop.clients import contents
 from tests.ports import port_for
+from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
 
 #: As in life, but in a hurry.
@@ -49,7 +50,9 @@ class Running:
         self._socket = socket.create_server(("127.0.0.1", self.port))
         self.url = f"http://127.0.0.1:{self.port}{path}"
         self.folder = folder
-        self.relay = Relay(url, folder, self.url, **{"pace": PACE, "options": OPTIONS, **given})
+        self.relay = Relay(
+            url, folder, self.url, **gathered({"pace": PACE, "options": OPTIONS, **given}, "follow")
+        )
 
     async def start(self) -> None:
         self._runner = web.AppRunner(self.relay.application(), shutdown_timeout=0.1)
@@ -125,4 +128,6 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 async def catch_up(url: str, folder: Path) -> None:
     async with asyncio.timeout(PATIENCE):
         mirror = FolderMirror(folder)
-        await Subscriber(url, mirror, state=default_state(folder), pace=PACE).catch_up()
+        await Subscriber(
+            url, mirror, state=default_state(folder), options=FollowOptions(pace=PACE)
+        ).catch_up()

@@ -16,7 +16,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.selection import Selection
 from rsnotify_publisher import Publisher
 from rsnotify_relay import Relay
-from rsnotify_subscriber import audit
+from rsnotify_subscriber import FollowOptions, audit
 from tests.publisher.helpers import FakeHub
 from tests.relay.conftest import OPTIONS, PATIENCE, Running, catch_up, files
 from tests.subscriber.source import SmallSource, body, path_of, sha256, status
@@ -288,4 +288,9 @@ async def test_a_relay_does_not_follow_itself(source: SmallSource, tmp_path: Pat
 async def test_a_slip_in_a_selection_does_not_empty_the_copy(tmp_path: Path) -> None:
     slip = Selection(types=("turtle",))
     with pytest.raises(ConfigurationError, match="'turtle' is no media type"):
-        Relay("http://s.example/", tmp_path / "copy", "http://r.example/", selection=slip)
+        Relay(
+            "http://s.example/",
+            tmp_path / "copy",
+            "http://r.example/",
+            follow=FollowOptions(selection=slip),
+        )

@@ -17,7 +17,7 @@ import psycopg
 
 from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 
 PACE = Pace(poll=0.05, retry=Retry(first=0.01, most=0.2))
@@ -55,7 +55,9 @@ def prepare(conninfo: str) -> None:
 
 async def main(url: str, conninfo: str, dies_after: int | None) -> None:
     state = PostgreSQLState(conninfo)
-    await Subscriber(url, Aggregator(dies_after), state=state, pace=PACE).run()
+    await Subscriber(
+        url, Aggregator(dies_after), state=state, options=FollowOptions(pace=PACE)
+    ).run()
 
 
 if __name__ == "__main__":

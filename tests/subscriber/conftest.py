@@ -14,6 +14,7 @@ from rsnotify.sync.pace import Pace
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber import FolderMirror, PushState, Subscriber, default_state
 from tests.subscriber.hub import SmallHub
+from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
 
 #: As in life, but in a hurry.
@@ -65,7 +66,7 @@ class Destination:
         options.setdefault("pace", PACE)
         options.setdefault("state", default_state(self.folder))
         mirror = FolderMirror(self.folder)
-        self.current = Subscriber(url or self.source.url, mirror, **options)
+        self.current = Subscriber(url or self.source.url, mirror, **gathered(options))
         return self.current
 
     async def catch_up(self, url: str | None = None, **options: Any) -> None:

@@ -70,7 +70,7 @@ async def test_an_older_change_does_not_overtake_a_newer_one_that_has_just_been_
         mirror.prepare(BASE, tmp_path)
         async with Sessions("") as sessions:
             tasks = Tasks(lambda error: None)
-            bringer = ContentResolver(Fetcher(sessions, state.incoming()))
+            bringer = ContentResolver(Fetcher(sessions, state.make_incoming()))
             applier = Applier(bringer, state, mirror, outcome, worker, tasks, Selection())
             outcome.applier = applier
             tasks.spawn(applier.run())

@@ -15,6 +15,7 @@ from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import (
     Callbacks,
     FolderMirror,
+    FollowOptions,
     Received,
     Subscriber,
     Via,
@@ -22,6 +23,7 @@ from rsnotify_subscriber import (
     default_state,
 )
 from rsnotify_subscriber.handlers import as_handler
+from tests.subscriber.options import gathered
 
 SOURCE = "http://source.example/"
 
@@ -55,7 +57,7 @@ class AsyncBlocking(Indexer):
 def refused(**given: Any) -> str:
     arguments = {"url": SOURCE, "handler": ignore, "state": "state"} | given
     with pytest.raises(ConfigurationError) as caught:
-        Subscriber(arguments.pop("url"), arguments.pop("handler"), **arguments)
+        Subscriber(arguments.pop("url"), arguments.pop("handler"), **gathered(arguments))
     return str(caught.value)
 
 
@@ -121,8 +123,8 @@ def test_an_argument_of_a_wrong_type_is_refused(given: dict[str, Any], said: str
 
 def test_folders_may_be_texts_and_ways_too(tmp_path: Path) -> None:
     mirror = FolderMirror(str(tmp_path / "copy"))
-    Subscriber(SOURCE, mirror, state=str(tmp_path / "state"), via="poll")  # type: ignore[arg-type]
-    Subscriber(SOURCE, mirror, state=tmp_path / "state", via=Via.POLL)
+    Subscriber(SOURCE, mirror, state=str(tmp_path / "state"), options=FollowOptions(via="poll"))  # type: ignore[arg-type]
+    Subscriber(SOURCE, mirror, state=tmp_path / "state", options=FollowOptions(via=Via.POLL))
     assert default_state(str(tmp_path / "copy")) == tmp_path / "copy.rsnotify"
 
 

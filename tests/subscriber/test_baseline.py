@@ -7,7 +7,7 @@ from aiohttp import web
 
 from rsnotify.errors import Unavailable
 from rsnotify.format.writer import write_document
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.handlers import PerChangeHandler
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.source import SmallSource, body, held_back, path_of, status
@@ -160,8 +160,10 @@ async def test_a_handler_of_ones_own_gets_each_resource_with_its_content(
         seen[received.uri] = received.content.read_bytes() if received.content else None
 
     state = destination.folder / "state"
-    await Subscriber(source.url, take, state=state, pace=PACE).catch_up()
+    await Subscriber(source.url, take, state=state, options=FollowOptions(pace=PACE)).catch_up()
     source.delete("a")
-    await Subscriber(source.url, PerChangeHandler(take), state=state, pace=PACE).catch_up()
+    await Subscriber(
+        source.url, PerChangeHandler(take), state=state, options=FollowOptions(pace=PACE)
+    ).catch_up()
     assert seen == {source.base + "a": None}
     assert list((state / "incoming").iterdir()) == []

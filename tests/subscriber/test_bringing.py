@@ -15,7 +15,7 @@ from rsnotify.errors import RsnotifyError, Unavailable
 from rsnotify.format.coverage import Change
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
@@ -87,7 +87,9 @@ async def test_a_handler_that_blocks_is_called_in_another_thread(
     for name in ("good", "bad"):
         source.put(name, name.encode())
     handler = Blocked()
-    await Subscriber(source.url, handler, state=tmp_path / "state", pace=PACE).catch_up()
+    await Subscriber(
+        source.url, handler, state=tmp_path / "state", options=FollowOptions(pace=PACE)
+    ).catch_up()
     assert handler.applied == {source.base + name: name.encode() for name in ("good", "bad")}
     assert handler.failures == 0
     assert threading.get_ident() not in handler.threads

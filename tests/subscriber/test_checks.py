@@ -116,7 +116,7 @@ def change(
 async def copy(source: WildSource, tmp_path: Path) -> AsyncIterator[Copy]:
     with closing(DestinationState(tmp_path / "state")) as state, ThreadPoolExecutor(1) as worker:
         async with Sessions(source.url) as sessions:
-            copy = Copy(source, state, Fetcher(sessions, state.incoming()), worker)
+            copy = Copy(source, state, Fetcher(sessions, state.make_incoming()), worker)
             yield copy
             await copy.tasks.cancel()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rsnotify.errors import StorageError
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.storage.sqlite import SQLiteDatabase, SQLiteFolder
 from tests.subscriber.conftest import PACE, PATIENCE
 from tests.subscriber.source import SmallSource
@@ -56,7 +56,7 @@ def follow(source: SmallSource, place: FailingFolder, held: dict[str, bytes]) ->
         assert received.content is not None
         held[received.uri.removeprefix(source.base)] = received.content.read_bytes()
 
-    return Subscriber(source.url, hold, state=place, pace=PACE)
+    return Subscriber(source.url, hold, state=place, options=FollowOptions(pace=PACE))
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ class Watched:
 
     def look(self, after: float = 0.0) -> None:
         self.now += after
-        self.watch.look(self.follower, self.now)
+        self.watch.check(self.follower, self.now)
 
     def push(self, number: int, *, from_: int | None = None) -> Change | None:
         """Push the change of a number, as what follows the number before it or another one.

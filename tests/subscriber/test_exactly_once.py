@@ -15,7 +15,7 @@ import pytest
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.format.datetimes import Instant
 from rsnotify.sync.actions import Progress
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.postgresql import PostgreSQL
 from tests.subscriber import aggregator
@@ -57,7 +57,7 @@ def database(postgresql: str) -> Database:
 def subscriber(source: SmallSource, database: Database, handler: object = None) -> Subscriber:
     handler = handler or Aggregator()
     state = PostgreSQLState(database.conninfo)
-    return Subscriber(source.url, handler, state=state, pace=PACE)  # type: ignore[arg-type]
+    return Subscriber(source.url, handler, state=state, options=FollowOptions(pace=PACE))  # type: ignore[arg-type]
 
 
 async def catch_up(source: SmallSource, database: Database, handler: object = None) -> None:

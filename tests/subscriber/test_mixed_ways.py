@@ -65,10 +65,10 @@ class Keeper(Destination):
     def _do(self, action: Action) -> None:
         match action:
             case Compare(resources=resources, at=at):
-                differing = self.state.compare(resources, at)
+                differing = self.state.baseline.compare(resources, at)
                 self._begin(self.follower.differing(differing, self.now))
             case Sweep(at=at):
-                self._begin(self.follower.missing(self.state.sweep(at), self.now))
+                self._begin(self.follower.missing(self.state.baseline.unlisted(at), self.now))
             case _:
                 super()._do(action)
 
@@ -102,7 +102,7 @@ class Keeper(Destination):
             if content is not None:
                 database.execute("INSERT INTO copy VALUES (?, ?)", (change.uri, content))
 
-        self.state.apply_within(write)
+        self.state.transactions.apply_within(write)
         if self.random.random() < self.broken / 2:
             self.restart()
             return

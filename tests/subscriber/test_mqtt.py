@@ -16,7 +16,7 @@ from rsnotify.errors import ConfigurationError, FetchError, RefusedAddress, Unav
 from rsnotify.runtime.mqtt.connect import connect
 from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import parse_broker
-from rsnotify_subscriber import PushState, Subscriber, Via
+from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
@@ -280,7 +280,9 @@ def test_what_cannot_work_is_refused_at_once(
     tmp_path: Path, options: MqttOptions, reason: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason) as error:
-        Subscriber("http://a.example/", lambda _: None, state=tmp_path, mqtt=options)  # type: ignore[arg-type,return-value]
+        Subscriber(
+            "http://a.example/", lambda _: None, state=tmp_path, options=FollowOptions(mqtt=options)
+        )  # type: ignore[arg-type,return-value]
     assert "canary" not in str(error.value) + repr(options)
 
 

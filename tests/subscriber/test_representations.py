@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import Rel
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from tests.subscriber.conftest import ANEW, Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256
 
@@ -50,7 +50,9 @@ async def test_the_handler_hears_which_alternate_it_gets_and_all_links(
     for prefer in (["text/turtle"], ["text/html", "text/turtle"]):
         state = tmp_path / prefer[0].replace("/", "-")
         source.list_only(entry)
-        await Subscriber(source.url, handle, state=state, prefer=prefer).catch_up()
+        await Subscriber(
+            source.url, handle, state=state, options=FollowOptions(prefer=prefer)
+        ).catch_up()
     assert [one.alternate for one in received] == [entry.links[0], None]
     assert all(one.resource.links == entry.links for one in received)
 

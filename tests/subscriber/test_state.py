@@ -109,7 +109,7 @@ def test_compare_returns_what_is_not_held_as_listed(state: DestinationState) -> 
         Resource("unhashed", lastmod=SECOND, length=5),
         Resource("touched", lastmod=PRECISE, length=5),
     ]
-    differing = {resource.uri for resource in state.compare(listed, PRECISE)}
+    differing = {resource.uri for resource in state.baseline.compare(listed, PRECISE)}
     assert differing == {"other", "deleted", "new", "touched"}
 
 
@@ -118,11 +118,11 @@ def test_sweep_returns_what_no_list_of_this_baseline_had(state: DestinationState
     old = [held(uri, SECOND) for uri in ("a", "b", "c")]
     state.commit([*old, held("later", later), held("gone", SECOND, ChangeType.DELETED)], None)
     state.begin_baseline()
-    state.compare([Resource("a"), Resource("b")], PRECISE)
-    assert state.sweep(PRECISE) == ["c"]
+    state.baseline.compare([Resource("a"), Resource("b")], PRECISE)
+    assert state.baseline.unlisted(PRECISE) == ["c"]
     state.begin_baseline()
-    state.compare([Resource("c")], PRECISE)
-    assert state.sweep(PRECISE) == ["a", "b"]
+    state.baseline.compare([Resource("c")], PRECISE)
+    assert state.baseline.unlisted(PRECISE) == ["a", "b"]
 
 
 def test_a_tombstone_is_kept_until_it_is_confirmed(state: DestinationState) -> None:
@@ -161,23 +161,29 @@ def test_two_do_not_share_a_state(state: DestinationState, place: Path | Postgre
 def test_what_a_handler_did_is_committed_with_the_progress_over_it(
     state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
-    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    state.transactions.apply_within(
+        lambda connection: connection.execute("CREATE TABLE effect (n integer)")
+    )
     with pytest.raises(ZeroDivisionError):
-        state.apply_within(_fail)
-    state.apply_within(lambda connection: connection.execute("INSERT INTO effect VALUES (2)"))
-    state.save(Progress(SECOND, SECOND))  # it must not end what the handler began
+        state.transactions.apply_within(_fail)
+    state.transactions.apply_within(
+        lambda connection: connection.execute("INSERT INTO effect VALUES (2)")
+    )
+    state.save_progress(Progress(SECOND, SECOND))  # it must not end what the handler began
     assert state.find("u") is None
     state.close()
     state = DestinationState(place)
     assert state.progress() is None
     for statement in ("CREATE TABLE effect (n integer)", "INSERT INTO effect VALUES (3)"):
-        state.apply_within(lambda connection, text=statement: connection.execute(text))
+        state.transactions.apply_within(lambda connection, text=statement: connection.execute(text))
     state.commit([held("u", PRECISE)], Progress(PRECISE, PRECISE))
     state.close()
     state = DestinationState(place)
     assert state.progress() == Progress(PRECISE, PRECISE)
     found: list[object] = []
-    state.apply_within(lambda connection: found.extend(connection.execute("SELECT n FROM effect")))
+    state.transactions.apply_within(
+        lambda connection: found.extend(connection.execute("SELECT n FROM effect"))
+    )
     assert found == [(3,)]
     state.close()
 
@@ -188,7 +194,7 @@ def _fail(connection: Any) -> None:
 
 
 def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgresql, "_ENTRY", 2)
+    monkeypatch.setattr(postgresql, "_CONNECT_TIMEOUT", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = PostgreSQLState(f"host=127.0.0.1 port={silent.getsockname()[1]}")
         with pytest.raises(StorageError, match="timeout"):
@@ -238,7 +244,7 @@ def test_the_sum_is_that_of_what_is_held_after_every_commit(
     gone = [held("b", PRECISE, ChangeType.DELETED), held("never", PRECISE, ChangeType.DELETED)]
     state.commit([*twice, *gone], Progress(PRECISE, SECOND))
     assert str(state.sum) == summed_up(("a", 4))
-    state.save(Progress(PRECISE, PRECISE))
+    state.save_progress(Progress(PRECISE, PRECISE))
     assert state.latest == PRECISE
     state.close()
     again = DestinationState(place)
@@ -273,7 +279,7 @@ def test_a_baseline_sums_up_anew(state: DestinationState) -> None:
 
 def test_of_what_is_distrusted_nothing_can_be_said(state: DestinationState) -> None:
     state.commit([held("a", SECOND, hash=sha(1))], None)
-    state.distrust()
+    state.invalidate()
     assert state.resources == 1
     assert state.sum.digest() is None
 
@@ -281,11 +287,15 @@ def test_of_what_is_distrusted_nothing_can_be_said(state: DestinationState) -> N
 def test_the_sum_goes_with_the_transaction_of_the_handler(
     state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
-    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    state.transactions.apply_within(
+        lambda connection: connection.execute("CREATE TABLE effect (n integer)")
+    )
     state.close()  # as if it died before the commit
     state = DestinationState(place)
     assert str(state.sum) == summed_up()
-    state.apply_within(lambda connection: connection.execute("CREATE TABLE effect (n integer)"))
+    state.transactions.apply_within(
+        lambda connection: connection.execute("CREATE TABLE effect (n integer)")
+    )
     state.commit([held("a", SECOND, hash=sha(1))], Progress(SECOND, SECOND))
     state.close()
     state = DestinationState(place)
@@ -298,14 +308,14 @@ def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(
 ) -> None:
     later = SECOND + timedelta(days=30_000)
     state.commit([held("a", SECOND, hash=A), held("b", later, hash=B)], Progress(later, later))
-    state.undate(later)
+    state.forget_datetimes(later)
     assert state.latest == later
-    state.undate(SECOND)
+    state.forget_datetimes(SECOND)
     assert state.latest == SECOND
     assert state.progress() == Progress(later, later)
     listed = [Resource("a", hash=A), Resource("b", hash=A)]
-    assert [one.uri for one in state.compare(listed, SECOND)] == ["b"]
-    state.undate(SECOND, entirely=True)
+    assert [one.uri for one in state.baseline.compare(listed, SECOND)] == ["b"]
+    state.forget_datetimes(SECOND, entirely=True)
     assert state.progress() is None
     assert state.resources == 2
 
@@ -313,46 +323,46 @@ def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(
 def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_content(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
-    state.intend(["a", "b"], ())
+    state.store_intent(["a", "b"], ())
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
-    state.intend(["b", "c"], ())
+    state.store_intent(["b", "c"], ())
     state.close()  # before the commit
     again = DestinationState(place)
-    assert again.unknown() == ["b", "c"]
+    assert again.unknown_uris() == ["b", "c"]
     assert again.resources == 3
     assert again.sum.digest() is None
     assert again.find("b") == held("b", datetime(1970, 1, 1, tzinfo=UTC))
     # Whatever is told of them is news.
     listed = [Resource("a", hash=sha(1)), Resource("b", hash=sha(2))]
     again.begin_baseline()
-    assert [one.uri for one in again.compare(listed, SECOND)] == ["b"]
-    assert again.sweep(SECOND) == ["c"]
+    assert [one.uri for one in again.baseline.compare(listed, SECOND)] == ["b"]
+    assert again.baseline.unlisted(SECOND) == ["c"]
     again.commit([held("b", SECOND, hash=sha(2)), held("c", SECOND, ChangeType.DELETED)], None)
-    assert again.unknown() == []
+    assert again.unknown_uris() == []
     assert str(again.sum) == summed_up(("a", 1), ("b", 2))
     again.close()
     last = DestinationState(place)
-    assert last.unknown() == []
+    assert last.unknown_uris() == []
     last.close()
 
 
 def test_what_a_handler_refused_stays_in_doubt(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
-    state.intend(["a", "bad"], ())
-    state.intend(["a", "bad"], {"bad"})
+    state.store_intent(["a", "bad"], ())
+    state.store_intent(["a", "bad"], {"bad"})
     state.commit([held("a", SECOND, hash=sha(1))], None)
-    state.intend(["b"], {"bad"})
+    state.store_intent(["b"], {"bad"})
     state.commit([held("b", SECOND, hash=sha(2))], None)
     state.close()
     again = DestinationState(place)
-    assert again.unknown() == ["bad"]
+    assert again.unknown_uris() == ["bad"]
     again.close()
 
 
 def test_a_record_that_was_being_written_at_a_crash_says_nothing(tmp_path: Path) -> None:
     state = DestinationState(tmp_path)
-    state.intend(["a" * 100, "b"], ())
+    state.store_intent(["a" * 100, "b"], ())
     state.close()
     path = tmp_path / "applying"
     whole = path.read_bytes()
@@ -386,8 +396,8 @@ def test_a_resource_is_found_by_another_spelling_of_its_uri(state: DestinationSt
     state.commit([held(tilde, SECOND, hash=A)], None)
     assert state.find("HTTP://A.example/%7Eb") == held(tilde, SECOND, hash=A)
     state.begin_baseline()
-    assert state.compare([Resource(encoded, hash=A)], SECOND) == []
-    assert state.sweep(SECOND) == []
+    assert state.baseline.compare([Resource(encoded, hash=A)], SECOND) == []
+    assert state.baseline.unlisted(SECOND) == []
     state.commit([held(encoded, PRECISE, ChangeType.DELETED)], None)
     found = state.find(encoded)
     assert found is not None
@@ -406,12 +416,12 @@ def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
     state.commit([ResourceState("u", 0, "updated", A, 5, lastmod, None, fetched_at)], None)
     for listed in (Resource("u", lastmod=second), Resource("u", lastmod=second, hash=A)):
         # One that was fetched by this very process is not fetched again at each comparison.
-        assert state.compare([listed], PRECISE + DAY) == []
+        assert state.baseline.compare([listed], PRECISE + DAY) == []
     state.close()
     again = DestinationState(place)
     listed = Resource("u", lastmod=second)
-    assert bool(again.compare([listed], PRECISE + DAY)) is differs
-    assert again.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
+    assert bool(again.baseline.compare([listed], PRECISE + DAY)) is differs
+    assert again.baseline.compare([Resource("u", lastmod=second, hash=A)], PRECISE + DAY) == []
     again.close()
 
 

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from rsnotify.errors import ConfigurationError
-from rsnotify_subscriber import FolderMirror, Subscriber
+from rsnotify_subscriber import FolderMirror, FollowOptions, Subscriber
 from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from tests.subscriber import aggregator
 from tests.subscriber.aggregator import PACE, Aggregator
@@ -74,7 +74,12 @@ async def test_one_whose_database_session_ended_commits_nothing(
                 " WHERE application_name = 'suspended'"
             )
         source.put("a", b"new")
-        other = Subscriber(source.url, Aggregator(), state=PostgreSQLState(postgresql), pace=PACE)
+        other = Subscriber(
+            source.url,
+            Aggregator(),
+            state=PostgreSQLState(postgresql),
+            options=FollowOptions(pace=PACE),
+        )
         async with asyncio.timeout(PATIENCE):
             await other.catch_up()
         assert await resume(first) == 3
@@ -91,12 +96,16 @@ async def test_one_that_keeps_its_state_in_a_folder_keeps_others_out(
         copy, state = tmp_path / "copy", tmp_path / "state"
         first = await start(stack, INTO_A_FOLDER, source.url, copy, state)
         source.put("a", b"new")
-        other = Subscriber(source.url, FolderMirror(copy), state=state, pace=PACE)
+        other = Subscriber(
+            source.url, FolderMirror(copy), state=state, options=FollowOptions(pace=PACE)
+        )
         with pytest.raises(ConfigurationError, match="in use by another follower"):
             await other.catch_up()
         assert await resume(first) == 0
     async with asyncio.timeout(PATIENCE):
-        await Subscriber(source.url, FolderMirror(copy), state=state, pace=PACE).catch_up()
+        await Subscriber(
+            source.url, FolderMirror(copy), state=state, options=FollowOptions(pace=PACE)
+        ).catch_up()
     assert (copy / "a").read_bytes() == b"new"
 
 

@@ -184,7 +184,7 @@ async def test_what_no_list_tells_of_what_was_applied_is_found_out(
     assert (await follow_once(source, copy)).claims
     changed = "a" if there else "c"
     state = DestinationState(tmp_path)
-    state.intend([source.uri(changed)], ())
+    state.store_intent([source.uri(changed)], ())
     state.close()
     copy.held[changed] = b"invented"
     outcome = await follow_once(source, copy)

@@ -32,7 +32,7 @@ from rsnotify_subscriber.fetching.digests import Digester, agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.mirror import MirrorTree, default_state
-from rsnotify_subscriber.storage.state import Identity, read_identity
+from rsnotify_subscriber.storage.identity import Identity, read_identity
 
 #: How often what differs is looked at: the Source may be changing, the mirror a moment behind.
 _LOOKS = 5

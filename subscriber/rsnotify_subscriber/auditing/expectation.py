@@ -23,7 +23,7 @@ from rsnotify_subscriber.auditing.list_contradictions import contradiction_in
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.storage.resource_state import ends
+from rsnotify_subscriber.storage.resource_state import deletes
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 #: How many times that no document covers are passed over; a Source might have no end of them.
@@ -199,7 +199,7 @@ class ExpectationReader:
             return change.at < self._at
         resource, at = listed
         lastmod = to_microseconds(resource.lastmod) if resource.lastmod else None
-        return at > change.at and not ends(change, resource.hash, lastmod)
+        return at > change.at and not deletes(change, resource.hash, lastmod)
 
     def _apply(self, change: Change, *, ambiguous: bool) -> None:
         self._changed.add(change.uri)

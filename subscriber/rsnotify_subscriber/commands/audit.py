@@ -18,8 +18,8 @@ from rsnotify_subscriber.commands.options import (
     Private,
     State,
     Url,
+    credentials_of,
 )
-from rsnotify_subscriber.option_values import credentials_of
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.auditing.auditor import Audit

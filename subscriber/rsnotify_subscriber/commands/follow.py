@@ -8,21 +8,15 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.commands.follow_options import FollowCommandOptions, with_follow_options
-from rsnotify_subscriber.commands.options import (
-    CallbackServer,
-    Config,
-    Json,
-    MaybeDest,
-    MaybeUrl,
-    State,
-)
+from rsnotify_subscriber.commands.follow_options import FollowArguments, with_follow_arguments
+from rsnotify_subscriber.commands.options import Config, Json, MaybeDest, MaybeUrl, State
 
 if TYPE_CHECKING:
+    from rsnotify_subscriber.commands.callback_server import CallbackServer
     from rsnotify_subscriber.subscriber import Subscriber
 
 
-@with_follow_options
+@with_follow_arguments
 def follow(
     context: typer.Context,
     url: MaybeUrl = None,
@@ -32,11 +26,11 @@ def follow(
     state: State = None,
     json: Json = False,
     *,
-    how: FollowCommandOptions,
+    arguments: FollowArguments,
 ) -> None:
     """Keep DEST a copy of the Source at URL.
 
-    With --config: follow all Sources that a file names, in one process.
+    With --config: follow all Sources in a file, in one process.
 
     Examples:
         rsnotify follow https://source.example/ copy
@@ -52,32 +46,24 @@ def follow(
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
-    with how.hearing() as hearing:
+    with arguments.callback_server() as server:
         subscriber = Subscriber(
             url,
             FolderMirror(dest),
             state=state or default_state(dest),
-            hubs=how.hubs,
-            callbacks=hearing.callbacks,
-            **how.settings(),
+            options=arguments.options(server.callbacks),
         )
-        _run(subscriber, hearing, once=once, json=json)
+        _run(subscriber, server, once=once, json=json)
 
 
-def _run(subscriber: Subscriber, hearing: CallbackServer, *, once: bool, json: bool) -> None:
-    from rsnotify_subscriber.commands.report import (
-        JsonReport,
-        LineReport,
-        TerminalReport,
-        not_level,
-        outcome,
-    )
-    from rsnotify_subscriber.commands.running import follow_and_show, report_for
+def _run(subscriber: Subscriber, server: CallbackServer, *, once: bool, json: bool) -> None:
+    from rsnotify_subscriber.commands.report import SubscriberView, not_level, outcome, report_for
+    from rsnotify_subscriber.commands.running import follow_and_show
 
-    report = report_for(JsonReport, TerminalReport, LineReport, wants_json=json)
+    report = report_for(SubscriberView(), json=json)
     failure = None
     try:
-        follow_and_show(subscriber, hearing, report, once=once)
+        follow_and_show(subscriber, server, report, once=once)
     except ConfigurationError:
         raise
     except RsnotifyError as error:

@@ -1,4 +1,4 @@
-"""`rsnotify follow --config`: many Sources in one process, as a file says."""
+"""`rsnotify follow --config`: many Sources in one process, as a file describes them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.plural import counted
 from rsnotify.runtime.cli.running import complain
 from rsnotify.runtime.open_files import allow_files
-from rsnotify_subscriber.commands.fleet_report import JsonReport, LineReport, TerminalReport
-from rsnotify_subscriber.commands.options import CallbackServer
-from rsnotify_subscriber.commands.report import not_level
-from rsnotify_subscriber.commands.running import follow_and_show, report_for
-from rsnotify_subscriber.fleet.building import build, terms_of
+from rsnotify_subscriber.commands.callback_server import CallbackServer
+from rsnotify_subscriber.commands.fleet_report import FleetView
+from rsnotify_subscriber.commands.report import not_level, report_for
+from rsnotify_subscriber.commands.running import follow_and_show
+from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.fleet.loading import load
 from rsnotify_subscriber.fleet.member import SOURCE_NAME
 from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
 
-#: Files that one Source keeps open: those of its state, and a connection to a hub.
-_FILES_OF_A_SOURCE = 16
+#: The files that one Source keeps open: those of its state, and a connection to a hub.
+_FILES_PER_SOURCE = 16
 _OTHER_FILES = 256
 _FROM_THE_USER = ("COMMANDLINE", "ENVIRONMENT")
-#: Options that say how the command works, and not how a Source is followed.
+#: The options that describe how the command works, and not how a Source is followed.
 _OF_THE_COMMAND = ("config", "once", "json")
-#: What is said of each Source, and cannot be of all.
+#: The options that only one Source can have.
 _OF_ONE_SOURCE = ("url", "dest", "state", "login", "bearer", "header")
 _FILES = {"mqtt_ca", "mqtt_certificate", "mqtt_key"}
 
@@ -45,7 +45,7 @@ def given(context: typer.Context) -> dict[str, Any]:
     """Return the options that were given, as settings of a file.
 
     Raises:
-        ConfigurationError: One of them cannot be meant for all Sources.
+        ConfigurationError: One of them cannot apply to all Sources.
     """
     found = {
         name: value
@@ -58,7 +58,7 @@ def given(context: typer.Context) -> dict[str, Any]:
                 f"with --config, {name} is set in the file, in the [[source]] that it is for"
             )
     for name in _FILES & found.keys():
-        found[name] = os.path.abspath(found[name])  # and not from the folder of the file
+        found[name] = os.path.abspath(found[name])  # not relative to the folder of the file
     if "excluded" in found:
         found["except"] = found.pop("excluded")
     return dict(msgspec.to_builtins(found))
@@ -70,12 +70,12 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool) -> None:
-    """Follow all Sources that a file names.
+    """Follow all Sources in a file.
 
     Args:
         path: The file.
-        options: Settings that go over its `[defaults]` and `[websub]`.
-        once: Whether to end when all are level; exit code 1 says that some could not be.
+        options: Settings that override its `[defaults]` and `[websub]`.
+        once: Whether to end when all are level; the exit code is 1 if some are not.
         json: Whether to write JSON.
 
     Raises:
@@ -84,14 +84,14 @@ def follow_all(path: Path, options: Mapping[str, Any], *, once: bool, json: bool
     read = partial(_read, path, options)
     configuration = read()
     websub = configuration.websub
-    report = report_for(JsonReport, TerminalReport, LineReport, wants_json=json)
-    with CallbackServer(websub.url, websub.host, websub.port, terms_of(websub)) as hearing:
+    report = report_for(FleetView(), json=json)
+    with CallbackServer(websub.url, websub.host, websub.port, websub.terms) as server:
         fleet = Fleet(configuration.limits)
-        making = partial(build, shared=fleet.shared, callbacks=hearing.callbacks)
-        keeper = FleetReloader(fleet, making, configuration)
+        make = partial(build, shared=fleet.shared, callbacks=server.callbacks)
+        reloader = FleetReloader(fleet, make, configuration)
         with name_sources():
-            beside = None if once else _reloading(keeper, read)
-            follow_and_show(fleet, hearing, report, once=once, beside=beside)
+            beside = None if once else _watch_files(reloader, read)
+            follow_and_show(fleet, server, report, once=once, beside=beside)
     if once:
         report.show(fleet.status)
         _end(fleet)
@@ -105,26 +105,26 @@ def _read(path: Path, options: Mapping[str, Any]) -> FleetConfiguration:
 
 def _allow_files(configuration: FleetConfiguration) -> None:
     sources = len(configuration.sources)
-    wanted = sources * _FILES_OF_A_SOURCE + 2 * configuration.limits.requests + _OTHER_FILES
-    allowed = allow_files(wanted)
-    if allowed < wanted:
+    needed = sources * _FILES_PER_SOURCE + 2 * configuration.limits.requests + _OTHER_FILES
+    allowed = allow_files(needed)
+    if allowed < needed:
         complain(
-            f"{counted(sources, 'Source')} may need {wanted:,} files and connections at once, "
+            f"{counted(sources, 'Source')} may need {needed:,} files and connections at once, "
             f"and the system allows {allowed:,}; raise that (ulimit -n)",
             0,
         )
 
 
-def _reloading(
-    keeper: FleetReloader, read: Callable[[], FleetConfiguration]
+def _watch_files(
+    reloader: FleetReloader, read: Callable[[], FleetConfiguration]
 ) -> Callable[[], Coroutine[None, None, None]]:
-    async def reload() -> None:
-        reloading = ConfigurationWatcher(keeper, read)
+    async def watch() -> None:
+        watcher = ConfigurationWatcher(reloader, read)
         if hasattr(signal, "SIGHUP"):  # not on Windows
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
-        await reloading.run()
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, watcher.reload)
+        await watcher.run()
 
-    return reload
+    return watch
 
 
 def _end(fleet: Fleet) -> None:
@@ -140,21 +140,21 @@ def _end(fleet: Fleet) -> None:
 
 @contextmanager
 def name_sources() -> Iterator[None]:
-    """Let every line that is logged within the context say which Source it is about."""
+    """Begin each log line with the name of the Source that it is about, within the context."""
     handlers = logging.getLogger().handlers
     for handler in handlers:
-        handler.addFilter(_named)
+        handler.addFilter(_add_name)
     try:
         yield
     finally:
         for handler in handlers:
-            handler.removeFilter(_named)
+            handler.removeFilter(_add_name)
 
 
-def _named(record: logging.LogRecord) -> bool:
+def _add_name(record: logging.LogRecord) -> bool:
     name = SOURCE_NAME.get()
-    if name and not hasattr(record, "source"):  # another handler may have had it
+    if name and not hasattr(record, "source"):  # the filter of another handler may have added it
         record.source = name
-        # What is wrong with the arguments is told where they are put in.
+        # Wrong arguments are reported where logging formats them.
         record.msg = f"{name.replace('%', '%%') if record.args else name}: {record.msg}"
     return True

@@ -1,4 +1,4 @@
-"""How a Source is followed, as options say it: the same of every command that follows."""
+"""The options of every command that follows a Source."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import fields
 
 from rsnotify.errors import ConfigurationError, WrongOption
-from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify.sync.pace import Pace
+from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.commands.options import (
     Bearer,
     CallbackHost,
@@ -22,7 +22,6 @@ from rsnotify_subscriber.commands.options import (
     CallbackQuiet,
     CallbackRefuse,
     CallbackSecret,
-    CallbackServer,
     CallbackSettle,
     CallbackSignature,
     CallbackUrl,
@@ -50,17 +49,22 @@ from rsnotify_subscriber.commands.options import (
     Spread,
     Type,
     ViaOption,
+    credentials_of,
 )
-from rsnotify_subscriber.option_values import credentials_of, make_selection, mqtt_options
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
 from rsnotify_subscriber.via import Via
 
 if TYPE_CHECKING:
-    from rsnotify_subscriber.push.mqtt import MqttOptions
+    from rsnotify_subscriber.fleet.configuration import WebSubSettings
+    from rsnotify_subscriber.options import FollowOptions
+    from rsnotify_subscriber.push.websub.callbacks import Callbacks
+
+#: The prefix of the options that are settings of `[websub]` in a file.
+CALLBACK = "callback_"
 
 
-class FollowCommandOptions(Struct, frozen=True, kw_only=True):
-    """The options that say how a Source is followed; each field is one."""
+class FollowArguments(Struct, frozen=True, kw_only=True):
+    """The command-line options that become `FollowOptions`; each field is one."""
 
     via: ViaOption = Via.AUTO
     hubs: Hubs = 1
@@ -98,40 +102,52 @@ class FollowCommandOptions(Struct, frozen=True, kw_only=True):
     mqtt_session: MqttSession = ""
     mqtt_version: MqttVersion = "5"
 
-    def settings(self) -> dict[str, Any]:
-        """Return what a `Subscriber` and a `Relay` take of it by the same names."""
-        return {
-            "via": self.via,
-            "pace": Pace(poll=self.poll, compare=self.compare, spread=self.spread, rate=self.rate),
-            "selection": make_selection(
-                self.only, self.excluded, self.type, self.change, self.collection
-            ),
-            "prefer": self.prefer or (),
-            "exact": self.exact,
-            "allow_private_addresses": self.allow_private_addresses,
-            "credentials": credentials_of(self.login, self.bearer, self.header),
-            "mqtt": self._brokered(),
+    def options(self, callbacks: Callbacks | None) -> FollowOptions:
+        """Return them as the options of a `Subscriber` or a `Relay`.
+
+        Args:
+            callbacks: Where hubs reach this process.
+
+        Raises:
+            ConfigurationError: A value can never work.
+        """
+        from rsnotify_subscriber.fleet.building import follow_options
+        from rsnotify_subscriber.fleet.configuration import SourceSettings
+
+        self._check_mqtt()
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name in self.__struct_fields__
+            if name in SourceSettings.__struct_fields__
+            and (value := getattr(self, name)) is not None
         }
-
-    def terms(self) -> WebSubTerms:
-        """Return what is asked of hubs, and what is taken from them."""
-        return WebSubTerms(
-            lease=self.callback_lease,
-            secret=self.callback_secret,
-            signatures=tuple(self.callback_signature or DEFAULT_TERMS.signatures),
-            refuse=self.callback_refuse,
-            patience=self.callback_patience,
-            settle=self.callback_settle,
-            quiet=self.callback_quiet,
+        pace = Pace()  # one Source may use more memory than each of many
+        return follow_options(
+            SourceSettings(**given, in_flight=pace.in_flight, hold=pace.hold),
+            credentials_of(self.login, self.bearer, self.header),
+            callbacks,
+            terms=self._websub().terms,
         )
 
-    def hearing(self) -> CallbackServer:
-        """Take the port at which hubs reach this process, if there is to be one."""
-        return CallbackServer(
-            self.callback_url, self.callback_host, self.callback_port, self.terms()
-        )
+    def callback_server(self) -> CallbackServer:
+        """Return the listener for hubs, which listens if there is a callback URL."""
+        websub = self._websub()
+        return CallbackServer(websub.url, websub.host, websub.port, websub.terms)
 
-    def _brokered(self) -> MqttOptions:
+    def _websub(self) -> WebSubSettings:
+        from rsnotify_subscriber.fleet.configuration import WebSubSettings
+
+        given = {
+            name.removeprefix(CALLBACK): getattr(self, name)
+            for name in self.__struct_fields__
+            if name.startswith(CALLBACK)
+        }
+        given["signature"] = tuple(given["signature"] or DEFAULT_TERMS.signatures)
+        return WebSubSettings(**given)
+
+    def _check_mqtt(self) -> None:
+        from rsnotify.runtime.mqtt.names import parse_broker
+
         if self.mqtt_version not in ("5", "3.1.1"):
             raise WrongOption("mqtt_version", "it has to be 5 or 3.1.1")
         if self.mqtt_url is not None:
@@ -139,39 +155,34 @@ class FollowCommandOptions(Struct, frozen=True, kw_only=True):
                 parse_broker(self.mqtt_url)
             except ConfigurationError as error:
                 raise WrongOption("mqtt_url", str(error)) from None
-        return mqtt_options(
-            self.mqtt_url,
-            self.mqtt_user,
-            self.mqtt_password,
-            self.mqtt_ca,
-            self.mqtt_certificate,
-            self.mqtt_key,
-            self.mqtt_session,
-            self.mqtt_version,
-        )
 
 
-def with_follow_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command with a parameter `how` take each option of it as a parameter instead."""
+def with_follow_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `arguments` of a command by a parameter for each option."""
     hints = get_type_hints(command, include_extras=True)
-    options = get_type_hints(FollowCommandOptions, include_extras=True)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != "how"]
-    parameters = [one.replace(annotation=hints[one.name]) for one in own]
-    parameters += [
-        inspect.Parameter(one.name, keyword, default=one.default, annotation=options[one.name])
-        for one in fields(FollowCommandOptions)
+    options = get_type_hints(FollowArguments, include_extras=True)
+    parameters = [
+        parameter.replace(annotation=hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "arguments"
+    ] + [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=options[field.name],
+        )
+        for field in fields(FollowArguments)
     ]
     signature = inspect.Signature(parameters)
 
     @functools.wraps(command)
-    def called(*arguments: Any, **named: Any) -> None:
-        bound = signature.bind(*arguments, **named)
-        given = bound.arguments
-        how = FollowCommandOptions(**{name: given.pop(name) for name in options if name in given})
-        command(*bound.args, **bound.kwargs, how=how)
+    def wrapper(*positional: Any, **named: Any) -> None:
+        bound = signature.bind(*positional, **named)
+        given = {name: bound.arguments.pop(name) for name in options if name in bound.arguments}
+        command(*bound.args, **bound.kwargs, arguments=FollowArguments(**given))
 
-    called.__signature__ = signature  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
-    del called.__wrapped__  # or the options would be looked for there
-    return called
+    wrapper.__signature__ = signature  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    del wrapper.__wrapped__  # or typer would read the options there
+    return wrapper

@@ -23,8 +23,8 @@ from rsnotify_subscriber.commands.options import (
     Login,
     Private,
     Url,
+    credentials_of,
 )
-from rsnotify_subscriber.option_values import credentials_of
 
 if TYPE_CHECKING:
     from rich.tree import Tree

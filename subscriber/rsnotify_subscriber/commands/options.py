@@ -1,23 +1,20 @@
-"""Options that several commands share."""
+"""The options that several commands share, as annotated types for typer."""
 
 from __future__ import annotations
 
-import socket
-from contextlib import AbstractAsyncContextManager, nullcontext
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rsnotify.errors import ConfigurationError
 from rsnotify.format.vocabulary import ChangeType
-from rsnotify.runtime.cli.listening import listen
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
 from rsnotify_subscriber.via import Via
 
 if TYPE_CHECKING:
-    from rsnotify_subscriber.push.websub.callbacks import Callbacks
+    from rsnotify_subscriber.fetching.credentials import Credentials
 
 #: The groups of options in the help.
 _SELECTION = "What to follow"
@@ -26,353 +23,234 @@ _NETWORK = "Network"
 _CALLBACKS = "WebSub callbacks"
 _MQTT = "MQTT"
 
-Url = Annotated[
-    str, typer.Argument(metavar="URL", help="A site, a Capability List, a Change List, ...")
-]
-Dest = Annotated[
-    Path, typer.Argument(metavar="DEST", help="The folder of the mirror.", file_okay=False)
-]
-MaybeUrl = Annotated[
-    str | None, typer.Argument(metavar="URL", help="A site, a Capability List, a Change List, ...")
-]
-MaybeDest = Annotated[
-    Path | None, typer.Argument(metavar="DEST", help="The folder of the mirror.", file_okay=False)
-]
+
+def _option(panel: str | None, metavar: str | None, text: str, *flags: str, **settings: Any) -> Any:
+    return typer.Option(*flags, metavar=metavar, help=text, rich_help_panel=panel, **settings)
+
+
+_URL = typer.Argument(metavar="URL", help="A site, a Capability List, a Change List, ...")
+_DEST = typer.Argument(metavar="DEST", help="The folder of the mirror.", file_okay=False)
+
+Url = Annotated[str, _URL]
+Dest = Annotated[Path, _DEST]
+MaybeUrl = Annotated[str | None, _URL]
+MaybeDest = Annotated[Path | None, _DEST]
 Config = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Follow all Sources that this file names, .toml or .json; other options are then "
-        "over its [defaults].",
+    _option(
+        None,
+        "FILE",
+        "Follow all Sources in this file, .toml or .json; other options override its [defaults].",
         dir_okay=False,
     ),
 ]
 State = Annotated[
     Path | None,
-    typer.Option(
-        metavar="DIR",
-        help="The folder of the state.",
-        show_default="DEST.rsnotify",
-        file_okay=False,
-    ),
+    _option(None, "DIR", "The folder of the state.", show_default="DEST.rsnotify", file_okay=False),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+
 ViaOption = Annotated[
-    Via,
-    typer.Option(
-        metavar="auto|websocket|mqtt|websub|poll",
-        rich_help_panel=_PUSH,
-        help="How changes are heard of.",
-    ),
+    Via, _option(_PUSH, "auto|websocket|mqtt|websub|poll", "The transport by which changes arrive.")
 ]
 Hubs = Annotated[
-    int,
-    typer.Option(
-        metavar="N",
-        rich_help_panel=_PUSH,
-        help="Ways to hear of changes that are kept up at once.",
-        min=1,
-    ),
+    int, _option(_PUSH, "N", "Connections to hubs that are kept up at the same time.", min=1)
 ]
-Poll = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        rich_help_panel=_PUSH,
-        help="Seconds between polls without push.",
-        min=0.1,
-    ),
-]
+Poll = Annotated[float, _option(_PUSH, "SECONDS", "Seconds between polls without push.", min=0.1)]
 Compare = Annotated[
     float,
-    typer.Option(
-        metavar="SECONDS",
-        rich_help_panel=_PUSH,
-        help="Time between two comparisons of the whole copy with what the Source lists.",
+    _option(
+        _PUSH,
+        "SECONDS",
+        "Time between two comparisons of the whole copy with what the Source lists.",
         min=0,
     ),
 ]
 Spread = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        rich_help_panel=_PUSH,
-        help="Ask for what was pushed within this time, by chance, and not at once.",
-        show_default="by how many listen",
+    _option(
+        _PUSH,
+        "SECONDS",
+        "Request pushed changes after a random delay of up to this time, not at once.",
+        show_default="by the number of subscribers",
         min=0,
     ),
 ]
 Rate = Annotated[
     float | None,
-    typer.Option(
-        metavar="N",
-        rich_help_panel=_PUSH,
-        help="Ask for N resources a second at most.",
-        show_default="any number",
-        min=0.001,
+    _option(
+        _PUSH, "N", "Request at most N resources a second.", show_default="unlimited", min=0.001
     ),
 ]
+
 Only = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="PATTERN",
-        rich_help_panel=_SELECTION,
-        help="Follow only URIs like this, as *.ttl or maps/; may be repeated.",
-    ),
+    _option(_SELECTION, "PATTERN", "Follow only URIs like this, as *.ttl or maps/; repeatable."),
 ]
 Except = Annotated[
     list[str] | None,
-    typer.Option(
+    _option(
+        _SELECTION,
+        "PATTERN",
+        "Follow no URIs like this; repeatable.",
         "--except",
-        metavar="PATTERN",
         envvar="RSNOTIFY_EXCEPT",
-        rich_help_panel=_SELECTION,
-        help="Follow no URIs like this; may be repeated.",
     ),
 ]
 Type = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TYPE",
-        rich_help_panel=_SELECTION,
-        help="Follow only this media type, as text/turtle or text/*; may be repeated.",
+    _option(
+        _SELECTION, "TYPE", "Follow only this media type, as text/turtle or text/*; repeatable."
     ),
 ]
 Change = Annotated[
     list[ChangeType] | None,
-    typer.Option(
-        metavar="created|updated|deleted",
-        rich_help_panel=_SELECTION,
-        help="Follow only this type of change; may be repeated.",
-    ),
+    _option(_SELECTION, "created|updated|deleted", "Follow only this type of change; repeatable."),
 ]
 Collection = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="URI",
-        rich_help_panel=_SELECTION,
-        help="Follow only members of this collection; may be repeated.",
-    ),
+    _option(_SELECTION, "URI", "Follow only members of this collection; repeatable."),
 ]
 Prefer = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="TYPE",
-        rich_help_panel=_SELECTION,
-        help="Hold this media type of a resource where it is offered; may be repeated, best first.",
+    _option(
+        _SELECTION,
+        "TYPE",
+        "Copy this media type of a resource where it is offered; repeatable, best first.",
     ),
 ]
 Exact = Annotated[
     bool,
-    typer.Option(
+    _option(
+        _SELECTION,
+        None,
+        "Fetch the version of each change where the Source keeps versions.",
         "--exact",
-        rich_help_panel=_SELECTION,
-        help="Fetch the version of each change where the Source keeps versions.",
     ),
 ]
+
 Private = Annotated[
     bool,
-    typer.Option(
+    _option(
+        _NETWORK,
+        None,
+        "Let documents name hosts at loopback and private addresses.",
         "--allow-private-addresses",
-        rich_help_panel=_NETWORK,
-        help="Let documents name hosts at loopback and private addresses.",
     ),
 ]
 Login = Annotated[
     str | None,
-    typer.Option(
-        metavar="USER:PASSWORD",
+    _option(
+        _NETWORK,
+        "USER:PASSWORD",
+        "User and password for the Source.",
         envvar="RSNOTIFY_LOGIN",
         allow_from_autoenv=False,
-        rich_help_panel=_NETWORK,
-        help="User and password for the Source.",
     ),
 ]
 Bearer = Annotated[
     str | None,
-    typer.Option(
-        metavar="TOKEN",
+    _option(
+        _NETWORK,
+        "TOKEN",
+        "Bearer token for the Source.",
         envvar="RSNOTIFY_BEARER",
         allow_from_autoenv=False,
-        rich_help_panel=_NETWORK,
-        help="Bearer token for the Source.",
     ),
 ]
-#: Its environment variable has one header field on each line, so that typer does not split it.
+#: Its environment variable has one header field on each line, so typer must not split it.
 Header = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="'NAME: VALUE'",
-        rich_help_panel=_NETWORK,
-        help="Header field to send to the Source; may be repeated. RSNOTIFY_HEADER has one a line.",
+    _option(
+        _NETWORK,
+        "'NAME: VALUE'",
+        "Header field to send to the Source; repeatable. RSNOTIFY_HEADER has one a line.",
         allow_from_autoenv=False,
     ),
 ]
 
 CallbackUrl = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL",
-        rich_help_panel=_CALLBACKS,
-        help="Where hubs reach this process from outside, for WebSub.",
+    _option(
+        _CALLBACKS,
+        "URL",
+        "Where hubs reach this process from outside, for WebSub.",
         show_default=False,
     ),
 ]
-CallbackHost = Annotated[
-    str,
-    typer.Option(metavar="HOST", rich_help_panel=_CALLBACKS, help="Address to listen on for hubs."),
-]
+CallbackHost = Annotated[str, _option(_CALLBACKS, "HOST", "Address to listen on for hubs.")]
 CallbackPort = Annotated[
     int | None,
-    typer.Option(
-        metavar="PORT",
-        rich_help_panel=_CALLBACKS,
-        help="Port to listen on for hubs.",
-        show_default="that of --callback-url",
+    _option(
+        _CALLBACKS, "PORT", "Port to listen on for hubs.", show_default="that of --callback-url"
     ),
 ]
-
-CallbackLease = Annotated[
-    int,
-    typer.Option(
-        metavar="SECONDS", rich_help_panel=_CALLBACKS, help="Lease that hubs are asked for.", min=1
-    ),
-]
+CallbackLease = Annotated[int, _option(_CALLBACKS, "SECONDS", "Lease to request from hubs.", min=1)]
 CallbackSecret = Annotated[
-    bool, typer.Option(rich_help_panel=_CALLBACKS, help="Give hubs a secret, each another.")
+    bool, _option(_CALLBACKS, None, "Give each hub a secret for its signatures.")
 ]
 CallbackSignature = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="METHOD",
-        rich_help_panel=_CALLBACKS,
-        help="Take signatures made like this, as sha256; may be repeated.",
+    _option(
+        _CALLBACKS,
+        "METHOD",
+        "Accept signatures by this method, as sha256; repeatable.",
         show_default=", ".join(DEFAULT_TERMS.signatures),
     ),
 ]
 CallbackRefuse = Annotated[
-    bool,
-    typer.Option(
-        rich_help_panel=_CALLBACKS, help="Answer content whose signature is wrong with 403."
-    ),
+    bool, _option(_CALLBACKS, None, "Answer content whose signature is wrong with 403.")
 ]
 CallbackPatience = Annotated[
     float,
-    typer.Option(
-        metavar="SECONDS",
-        rich_help_panel=_CALLBACKS,
-        help="How long a hub may take to ask back.",
-        min=0.1,
-    ),
+    _option(_CALLBACKS, "SECONDS", "How long a hub may take to verify a subscription.", min=0.1),
 ]
 CallbackSettle = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        rich_help_panel=_CALLBACKS,
-        help="How long a hub may take to begin to deliver.",
-        min=0.1,
-    ),
+    float, _option(_CALLBACKS, "SECONDS", "How long a hub may take to begin to deliver.", min=0.1)
 ]
 CallbackQuiet = Annotated[
-    float,
-    typer.Option(
-        metavar="SECONDS",
-        rich_help_panel=_CALLBACKS,
-        help="Ask a hub anew after such a silence.",
-        min=0.1,
-    ),
+    float, _option(_CALLBACKS, "SECONDS", "Subscribe again after such a silence.", min=0.1)
 ]
 
 MqttUrl = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        rich_help_panel=_MQTT,
-        help="MQTT broker to use instead of the one the Source names.",
-    ),
+    str | None, _option(_MQTT, "URL", "MQTT broker to use instead of the one the Source names.")
 ]
-MqttUser = Annotated[
-    str | None, typer.Option(metavar="NAME", rich_help_panel=_MQTT, help="User at the MQTT broker.")
-]
-MqttPassword = Annotated[
-    str | None,
-    typer.Option(metavar="PASSWORD", rich_help_panel=_MQTT, help="Password of that user."),
-]
+MqttUser = Annotated[str | None, _option(_MQTT, "NAME", "User at the MQTT broker.")]
+MqttPassword = Annotated[str | None, _option(_MQTT, "PASSWORD", "Password of that user.")]
 MqttCa = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        rich_help_panel=_MQTT,
-        help="Certificates that the broker's has to come from.",
-    ),
+    str | None, _option(_MQTT, "FILE", "CA certificates that verify the certificate of the broker.")
 ]
 MqttCertificate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE", rich_help_panel=_MQTT, help="Certificate to show to the MQTT broker."
-    ),
+    str | None, _option(_MQTT, "FILE", "Client certificate for the MQTT broker.")
 ]
-MqttKey = Annotated[
-    str | None,
-    typer.Option(metavar="FILE", rich_help_panel=_MQTT, help="Private key of that certificate."),
-]
+MqttKey = Annotated[str | None, _option(_MQTT, "FILE", "Private key of that certificate.")]
 MqttSession = Annotated[
     str,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel=_MQTT,
-        help="Session that the MQTT broker keeps while this is away.",
+    _option(
+        _MQTT,
+        "NAME",
+        "Session that the MQTT broker keeps while this process is away.",
         show_default=False,
     ),
 ]
-MqttVersion = Annotated[
-    str, typer.Option(metavar="5|3.1.1", rich_help_panel=_MQTT, help="Version of MQTT.")
-]
+MqttVersion = Annotated[str, _option(_MQTT, "5|3.1.1", "Version of MQTT.")]
 
 
-class CallbackServer:
-    """How hubs reach this process; a context manager that takes the port at once.
+def credentials_of(
+    login: str | None, bearer: str | None, header: Sequence[str] | None
+) -> Credentials:
+    """Return the credentials for a Source.
 
     Args:
-        url: Where that is from outside; None where they need not.
-        host: The address to listen on.
-        port: The port to listen on; None for that of the URL.
-        terms: What is asked of hubs, and what is taken from them.
+        login: The option `--login`.
+        bearer: The option `--bearer`.
+        header: The options `--header`; None to read the environment variable.
 
     Raises:
-        ConfigurationError: The URL can be no callback, or no port is named or to be had.
+        ConfigurationError: A header field is not written as one.
     """
+    from rsnotify_subscriber.fetching.credentials import Credentials, parse_header_lines
 
-    def __init__(
-        self,
-        url: str | None,
-        host: str,
-        port: int | None,
-        terms: WebSubTerms = DEFAULT_TERMS,
-    ) -> None:
-        self.callbacks: Callbacks | None = None
-        self._socket: socket.socket | None = None
-        if url is not None:
-            from rsnotify_subscriber.push.websub.callbacks import Callbacks
-
-            self.callbacks = Callbacks(url, terms)
-            port = port or urlsplit(url).port
-            if port is None:
-                raise ConfigurationError("name the port to listen on with --callback-port")
-            self._socket = listen(host, port, "another --callback-host or --callback-port")
-
-    def __enter__(self) -> CallbackServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._socket is not None:
-            self._socket.close()
-
-    def answering(self) -> AbstractAsyncContextManager[None]:
-        """Answer hubs, within the context."""
-        if self.callbacks is None or self._socket is None:
-            return nullcontext()
-        from rsnotify_subscriber.push.websub.listener import listening
-
-        return listening(self.callbacks, self._socket)
+    lines = os.environ.get("RSNOTIFY_HEADER", "").splitlines() if header is None else header
+    headers = parse_header_lines(filter(str.strip, lines))
+    return Credentials(login=login, bearer=bearer, headers=headers)

@@ -1,31 +1,33 @@
-"""Following from the command line, one Source or many: until one is asked to stop, or once."""
+"""Following one Source or many from the command line, until stopped or until level."""
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.running import printable, run
-from rsnotify_subscriber.commands.options import CallbackServer
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from rsnotify_subscriber.commands.callback_server import CallbackServer
+    from rsnotify_subscriber.commands.report import FollowReport
 
 _REPORT_EVERY = 1.0
 #: How many Sources one sentence names.
 _NAMED = 10
 
 S = TypeVar("S", covariant=True)
-R = TypeVar("R", contravariant=True)
 T = TypeVar("T")
 
 
-class Follows(Protocol[S]):
-    """What follows: a `Subscriber` or a `Fleet`."""
+class StatusRunner(Protocol[S]):
+    """Follows: a `Subscriber` or a `Fleet`."""
 
     @property
     def status(self) -> S:
-        """How it is going."""
+        """The present status."""
 
     @property
     def in_handler(self) -> list[str]:
@@ -38,65 +40,39 @@ class Follows(Protocol[S]):
         """Follow until level."""
 
     def stop(self) -> None:
-        """Let `run` or `catch_up` end in order."""
-
-
-class Report(Protocol[R]):
-    """Shows a status about once a second; a context manager."""
-
-    def __enter__(self) -> object:
-        """Begin."""
-
-    def __exit__(self, *exception: object) -> None:
-        """End."""
-
-    def show(self, status: R) -> None:
-        """Show how it is going."""
-
-
-def report_for(
-    json: Callable[[], Report[T]],
-    terminal: Callable[[], Report[T]],
-    lines: Callable[[], Report[T]],
-    *,
-    wants_json: bool,
-) -> Report[T]:
-    """Make the report that suits whoever reads it."""
-    if wants_json:
-        return json()
-    return terminal() if sys.stdout.isatty() else lines()
+        """End `run` or `catch_up` in order."""
 
 
 def follow_and_show(
-    follower: Follows[T],
-    hearing: CallbackServer,
-    report: Report[T],
+    follower: StatusRunner[T],
+    server: CallbackServer,
+    report: FollowReport[T],
     *,
     once: bool,
     beside: Callable[[], Coroutine[None, None, None]] | None = None,
 ) -> None:
-    """Follow, and show how it goes.
+    """Follow, and show the status.
 
     Args:
         follower: Follows.
-        hearing: How hubs reach this process.
-        report: Shows.
+        server: Answers hubs meanwhile.
+        report: Shows the status.
         once: Whether to end when level.
-        beside: Is run meanwhile, if there is something.
+        beside: Makes a coroutine that runs meanwhile, if there is one.
 
     Raises:
         RsnotifyError: Following failed.
     """
-    leaving = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
+    shutdown = ForcedShutdown(lambda: unfinished_work(follower.in_handler))
     with report:
-        run(lambda stop: _follow(follower, hearing, report, stop, beside, once=once), leaving)
+        run(lambda stop: _follow(follower, server, report, stop, beside, once=once), shutdown)
 
 
 def unfinished_work(sources: Sequence[str]) -> str:
-    """Say what keeps a process from ending, as it ends without that.
+    """Return in a sentence what keeps a process from ending in order.
 
     Args:
-        sources: Whose handlers have not returned.
+        sources: The Sources whose handlers have not returned.
     """
     what = "what was being done has not ended"
     if sources:
@@ -106,35 +82,31 @@ def unfinished_work(sources: Sequence[str]) -> str:
 
 
 async def _follow(
-    follower: Follows[T],
-    hearing: CallbackServer,
-    report: Report[T],
+    follower: StatusRunner[T],
+    server: CallbackServer,
+    report: FollowReport[T],
     stop: asyncio.Event,
     beside: Callable[[], Coroutine[None, None, None]] | None,
     *,
     once: bool,
 ) -> None:
-    tasks = [
-        asyncio.create_task(_stop_when_asked(stop, follower)),
-        asyncio.create_task(_show(follower, report)),
-    ]
-    if beside is not None:
-        tasks.append(asyncio.create_task(beside()))
+    import asyncio
+
+    async def stop_on_signal() -> None:
+        await stop.wait()
+        follower.stop()
+
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(_REPORT_EVERY)
+            report.show(follower.status)
+
+    coroutines = [stop_on_signal(), show()] + ([] if beside is None else [beside()])
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
-        async with hearing.answering():
+        async with server.serving():
             await (follower.catch_up() if once else follower.run())
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _stop_when_asked(stop: asyncio.Event, follower: Follows[object]) -> None:
-    await stop.wait()
-    follower.stop()
-
-
-async def _show(follower: Follows[T], report: Report[T]) -> None:
-    while True:
-        await asyncio.sleep(_REPORT_EVERY)
-        report.show(follower.status)

@@ -20,8 +20,8 @@ from rsnotify_subscriber.commands.options import (
     Json,
     Login,
     Private,
+    credentials_of,
 )
-from rsnotify_subscriber.option_values import credentials_of
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.validation.result import CheckedDocument, ValidationResult

@@ -15,7 +15,7 @@ from rsnotify.format.offer import Offer
 from rsnotify.sync.retry import Retry
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of
 from rsnotify_subscriber.fetching.credentials import without_login
-from rsnotify_subscriber.storage.state import Identity
+from rsnotify_subscriber.storage.identity import Identity
 
 logger = logging.getLogger("rsnotify.subscriber")
 _RETRY = Retry(first=1.0, most=60.0)

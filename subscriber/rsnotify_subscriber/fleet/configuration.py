@@ -11,7 +11,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.fetching.fetcher import MOST_CONTENT_BYTES
 from rsnotify_subscriber.pool import Limits
-from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS
+from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 from rsnotify_subscriber.via import Via
 
 _Count = Annotated[int, Meta(ge=1, le=10**9)]
@@ -160,6 +160,19 @@ class WebSubSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     patience: _Seconds = DEFAULT_TERMS.patience
     settle: _Seconds = DEFAULT_TERMS.settle
     quiet: _Seconds = DEFAULT_TERMS.quiet
+
+    @property
+    def terms(self) -> WebSubTerms:
+        """The terms of subscriptions."""
+        return WebSubTerms(
+            lease=self.lease,
+            secret=self.secret,
+            signatures=self.signature,
+            refuse=self.refuse,
+            patience=self.patience,
+            settle=self.settle,
+            quiet=self.quiet,
+        )
 
 
 class LimitSettings(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):

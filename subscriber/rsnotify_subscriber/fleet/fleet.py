@@ -82,7 +82,7 @@ class Fleet:
         """
         if name in self._members:
             raise ConfigurationError(f"a Source named {name} is followed already")
-        member = self._members[name] = FleetMember(name, subscriber, self._turns, self.shared.tell)
+        member = self._members[name] = FleetMember(name, subscriber, self._turns, self.shared.wake)
         if self._run is not None:
             self._begin(member, self._run)
 

@@ -121,8 +121,8 @@ class ConfigurationWatcher:
         self._asked = asyncio.Event()
         self._looking = FileWatch(keeper.configuration.files)
 
-    def ask(self) -> None:
-        """Let it be read, whether or not a file has changed."""
+    def reload(self) -> None:
+        """Read the configuration soon, whether or not a file has changed."""
         self._asked.set()
 
     async def run(self) -> None:

@@ -1,1 +1,1 @@
-"""Where a state can stand: in a SQLite file of its own, or in the aggregator's PostgreSQL."""
+"""The state of a Destination, in a SQLite file of its own or in the aggregator's PostgreSQL."""

@@ -1,7 +1,7 @@
-"""What a state asks of the database it stands in: little, so that there can be several.
+"""The interface between a state and the database in which it is kept.
 
-SQL is written once, for all of them: parameters are `?`, tables `{facts}`, `{resources}` and
-`{seen}`, of which the last is temporary. Whatever it uses beyond that, all of them understand.
+SQL is written once, for all databases: parameters are `?`, tables `{facts}`, `{resources}` and
+`{seen}`, the last of them temporary. Everything else in it is common to all of them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Row = tuple[Any, ...]
 
 
 class Rows(Protocol):
-    """What a statement found."""
+    """The result of a statement."""
 
     def fetchone(self) -> Row | None:
         """Return the next row, if there is one."""
 
     def fetchall(self) -> list[Row]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
 
     def __iter__(self) -> Iterator[Row]:
         """Return the rows one by one."""
@@ -33,11 +33,11 @@ class StateDatabase(Protocol):
     One thread writes at a time, and `read` is called in another.
     """
 
-    #: What messages call it.
+    #: The name of the database in messages.
     name: str
-    #: What it raises when it cannot be read or written.
+    #: The exceptions that it raises when it cannot be read or written.
     errors: tuple[type[Exception], ...]
-    #: Whether `read` answers so quickly that an event loop may wait for it.
+    #: Whether `read` returns so quickly that an event loop may wait for it.
     is_local: bool
 
     @property
@@ -51,13 +51,13 @@ class StateDatabase(Protocol):
         """Run a statement for each row of parameters."""
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        """Run a query on the other connection, which sees what was committed."""
+        """Run a query on the other connection, which sees only committed changes."""
 
     def savepoint(self) -> AbstractContextManager[object]:
-        """Undo what is done inside, and nothing else, if an exception passes through."""
+        """Roll back the changes made inside, and no others, if an exception passes through."""
 
-    def intend(self, record: bytes, *, durably: bool) -> None:
-        """Keep a record, in place of the last, so that it outlives the process.
+    def store_intent(self, record: bytes, *, durably: bool) -> None:
+        """Store a record in place of the last one, so that it outlives the process.
 
         Args:
             record: The record.
@@ -68,17 +68,17 @@ class StateDatabase(Protocol):
             OSError: It cannot be written.
         """
 
-    def settle(self) -> None:
-        """Wait until the record is on the disk, where it was to be kept durably.
+    def flush_intent(self) -> None:
+        """Wait until a record that is to be durable is on the disk.
 
         Raises:
             OSError: It cannot be written.
         """
 
-    def intent(self) -> bytes | None:
-        """Return the record that was last kept, if there is one; it may be damaged."""
+    def read_intent(self) -> bytes | None:
+        """Return the record that was last stored, if there is one; it may be damaged."""
 
-    def incoming(self) -> Path:
+    def make_incoming(self) -> Path:
         """Make an empty folder for temporary content.
 
         Raises:
@@ -86,17 +86,17 @@ class StateDatabase(Protocol):
         """
 
     def close(self) -> None:
-        """Let others use the database."""
+        """Release the database, so that others may use it."""
 
 
 @runtime_checkable
 class StateLocation(Protocol):
-    """Where a state is kept."""
+    """A place where a state can be kept."""
 
     def open(self) -> StateDatabase:
-        """Open the database, and make the tables if they are not there.
+        """Open the database, and make the tables if they do not exist.
 
         Raises:
-            ConfigurationError: Another process is using it, or it cannot be used like that.
+            ConfigurationError: Another process is using it, or it is not set up for this.
             StorageError: It cannot be read or written.
         """

@@ -1,8 +1,8 @@
-"""Looking up how resources are held, many at a time."""
+"""Queries for the states of resources, many at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rsnotify_subscriber.storage.database import Row
 from rsnotify_subscriber.storage.resource_state import ResourceState
@@ -12,7 +12,11 @@ _FIND = """
 SELECT uri, changed_at, change, hash, length, lastmod, validator, fetched_at FROM {resources}
     WHERE uri IN
 """
-#: How many resources are looked up by one query.
+_HELD = """
+SELECT uri FROM {resources} WHERE change != 'deleted' AND hash IS NOT NULL AND uri > ?
+    ORDER BY uri LIMIT ?
+"""
+#: How many resources are read by one query.
 _PART = 500
 
 #: Runs a query with its parameters.
@@ -20,29 +24,40 @@ Query = Callable[[str, Sequence[object]], Iterable[Row]]
 
 
 def look_up(query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
-    """Return how resources are held, by URI, those that are."""
+    """Return the states of resources that have one, by URI."""
     found: dict[str, ResourceState] = {}
     for begin in range(0, len(uris), _PART):
         part = uris[begin : begin + _PART]
         marks = ", ".join("?" * len(part))
-        found.update((row[0], ResourceState(*row)) for row in query(f"{_FIND}({marks})", part))
+        rows = query(f"{_FIND}({marks})", part)
+        found.update((row[0], ResourceState(*row)) for row in rows)
     return found
 
 
 def look_up_equivalent(query: Query, uris: Sequence[str]) -> dict[str, ResourceState]:
-    """Return the same; of what is not held like this, another spelling of its URI counts."""
+    """Return the same; a resource not in the copy is also found by other spellings of its URI."""
     found = look_up(query, uris)
     spellings: dict[str, list[str]] = {}
     for uri in uris:
-        held = found.get(uri)
-        if (held is None or not held.is_there) and (others := other_spellings(uri)):
+        state = found.get(uri)
+        if (state is None or not state.is_there) and (others := other_spellings(uri)):
             spellings[uri] = others
     if spellings:
-        others_held = look_up(query, sorted({one for some in spellings.values() for one in some}))
+        by_spelling = look_up(query, sorted({uri for some in spellings.values() for uri in some}))
         for uri, others in spellings.items():
-            candidates = [others_held[one] for one in others if one in others_held]
+            candidates = [by_spelling[other] for other in others if other in by_spelling]
             if uri in found:
-                candidates = [one for one in candidates if one.is_there]
+                candidates = [state for state in candidates if state.is_there]
             if candidates:
-                found[uri] = max(candidates, key=lambda one: (one.is_there, one.changed_at))
+                found[uri] = max(candidates, key=lambda state: (state.is_there, state.changed_at))
     return found
+
+
+def held_uris(query: Query) -> Iterator[str]:
+    """Yield the resources of the copy whose content is known."""
+    after = ""
+    while rows := list(query(_HELD, (after, _PART))):
+        yield from (uri for (uri,) in rows)
+        if len(rows) < _PART:
+            return
+        after = rows[-1][0]

@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS {resources} (
 CREATE INDEX IF NOT EXISTS tombstones ON {resources} (changed_at) WHERE change = 'deleted';
 CREATE TEMPORARY TABLE rsnotify_seen (uri text COLLATE "C" PRIMARY KEY);
 """
-# Asked before, since to alter a table waits for everybody who is reading it.
+# Queried first, since altering a table waits for all transactions that read it.
 _HAS_FETCHED_AT = """
 SELECT FROM information_schema.columns
     WHERE table_schema = ? AND table_name = 'resources' AND column_name = 'fetched_at'
@@ -39,33 +39,33 @@ INSERT INTO {facts} SELECT 'intent', ?
     ON CONFLICT (name) DO UPDATE SET value = excluded.value
 """
 _LOCK = "SELECT pg_advisory_lock(hashtextextended('rsnotify ' || %s, 0))"
-# What was killed this moment holds its lock until the server has noticed.
+# A process that was just killed holds its lock until the server has noticed.
 _PATIENCE = "SET lock_timeout = '1s'"
-# A schema is quoted in statements; these are the names that need no more than that.
+# The longest identifier of PostgreSQL, in bytes.
 _NAME_LENGTH = 63
-#: Seconds that the server may take to let one in; meanwhile a thread waits.
-_ENTRY = 10
+#: Seconds that connecting may take; meanwhile a thread waits.
+_CONNECT_TIMEOUT = 10
 
 
 class PostgreSQLState:
-    """Where a state is kept: tables in a schema of their own.
+    """A state in tables of a schema of their own; a `StateLocation`.
 
-    Each followed set of resources needs a schema to itself.
+    Each followed set of resources needs its own schema.
 
     One follower at a time uses it, under an advisory lock of the session that commits T. If that
-    session ends while the process is suspended, another follower may go on; the first can then
-    commit nothing more. So give `apply_within` to the handler: effects of `apply`, outside of this
-    database, are not undone with the commit. A connection pooler must not share sessions between
-    clients (PgBouncer: `pool_mode = session`), or the lock protects nothing.
+    session ends while the process is suspended, another follower may continue; the first can then
+    commit nothing more. So the handler should have `apply_within`: effects of `apply`, outside of
+    this database, are not rolled back with the commit. A connection pooler must not share sessions
+    between clients (PgBouncer: `pool_mode = session`), or the lock protects nothing.
 
     Args:
-        conninfo: How to connect, as libpq has it: a URL, or `host=… dbname=…`. What it leaves
-            out comes from the environment (PGHOST, PGPASSWORD, …).
-        schema: The schema; made if it is not there, and locked while the state is open.
-        incoming: The folder in which temporary content is kept; the system's if left out.
+        conninfo: How to connect, in the form of libpq: a URL, or `host=… dbname=…`. Missing
+            parameters come from the environment (PGHOST, PGPASSWORD, …).
+        schema: The schema; made if it does not exist, and locked while the state is open.
+        incoming: The folder for temporary content; by default that of the system.
 
     Raises:
-        ConfigurationError: The schema can be none, or it cannot be understood how to connect.
+        ConfigurationError: The name of the schema or `conninfo` is not valid.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class PostgreSQLState:
         self._incoming = incoming
 
     def __str__(self) -> str:
-        """Return what messages call it."""
+        """Return the name for messages."""
         return f"the schema {self._schema}"
 
     def open(self) -> PostgreSQLDatabase:
-        """Connect, lock the schema and make the tables, as `Place.open`."""
+        """Connect, lock the schema and make the tables, as `StateLocation.open`."""
         try:
             writer = psycopg.connect(self._conninfo, autocommit=True)
             try:
@@ -99,7 +99,7 @@ class PostgreSQLState:
             raise StorageError(f"the state in PostgreSQL: {reason}") from error
 
     def _lock(self, writer: psycopg.Connection) -> None:
-        # It is held by the connection that commits: who has lost the lock cannot commit either.
+        # The connection that commits holds it, so that without the lock nothing can be committed.
         try:
             writer.execute(_PATIENCE)
             writer.execute(_LOCK, (self._schema,))
@@ -112,15 +112,15 @@ class PostgreSQLState:
 
 
 def _in_time(conninfo: str) -> str:
-    """Give up after a while where nobody answers, unless the user says when."""
+    """Add a timeout for connecting, unless the user gives one."""
     try:
         parameters = conninfo_to_dict(conninfo)
     except psycopg.Error:
-        # What is said of it repeats a part, which may be the password.
+        # The message of psycopg repeats a part, which may be the password.
         raise ConfigurationError(
-            "it cannot be understood how to connect to PostgreSQL; write host=… dbname=…, or a URL"
+            "the connection string for PostgreSQL is not valid; write host=… dbname=…, or a URL"
         ) from None
-    parameters.setdefault("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", _ENTRY))
+    parameters.setdefault("connect_timeout", os.environ.get("PGCONNECT_TIMEOUT", _CONNECT_TIMEOUT))
     return make_conninfo("", **parameters)
 
 
@@ -130,8 +130,8 @@ class PostgreSQLDatabase:
     Args:
         writer: The connection that holds the lock; in autocommit mode, as is the other.
         reader: The connection for `read`.
-        schema: Where the tables are.
-        incoming: Where the folder for temporary content is made.
+        schema: The schema of the tables.
+        incoming: The parent of the folder for temporary content.
     """
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
@@ -173,7 +173,7 @@ class PostgreSQLDatabase:
         return cast(Rows, self.connection.execute(self._sql(sql), parameters or None))
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        """Run a statement for each row of parameters, all on their way at once."""
+        """Run a statement for each row of parameters, in a pipeline."""
         with self.connection.cursor() as cursor:
             cursor.executemany(self._sql(sql), list(parameters))
 
@@ -182,22 +182,22 @@ class PostgreSQLDatabase:
         return self._reader.execute(self._sql(sql), parameters or None).fetchall()
 
     def savepoint(self) -> AbstractContextManager[Any]:
-        """Undo what is done inside if an exception passes through."""
+        """Roll back the changes made inside if an exception passes through."""
         return self.connection.transaction()
 
-    def intend(self, record: bytes, *, durably: bool) -> None:
-        """Keep a record; unless it is to be durable, without waiting for the server's disk."""
+    def store_intent(self, record: bytes, *, durably: bool) -> None:
+        """Store a record; unless it is to be durable, without waiting for the server's disk."""
         self.execute(_INTEND, (record, "on" if durably else "off"))
 
-    def settle(self) -> None:
-        """Do nothing: a record that is to be durable was committed so."""
+    def flush_intent(self) -> None:
+        """Do nothing: a durable record was committed as such."""
 
-    def intent(self) -> bytes | None:
-        """Return the record that was last kept, if there is one."""
+    def read_intent(self) -> bytes | None:
+        """Return the record that was last stored, if there is one."""
         row = self.execute("SELECT value FROM {facts} WHERE name = 'intent'").fetchone()
         return None if row is None else row[0]
 
-    def incoming(self) -> Path:
+    def make_incoming(self) -> Path:
         """Make a folder for temporary content, which `close` removes."""
         if self._parent is not None:
             self._parent.mkdir(parents=True, exist_ok=True)
@@ -205,7 +205,7 @@ class PostgreSQLDatabase:
         return Path(self._folder.name)
 
     def close(self) -> None:
-        """Close the connections, which frees the lock."""
+        """Close the connections, which releases the lock."""
         self._reader.close()
         with suppress(psycopg.Error):
             self.connection.rollback()

@@ -1,4 +1,4 @@
-"""How a resource is held, and whether something that a Source tells is news to it."""
+"""The state of a resource in the copy, and whether a change from the Source is new to it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,32 @@ _SECOND = timedelta(seconds=1)
 
 
 class Novelty(Enum):
-    """What has to be done about a change, by how its resource is held."""
+    """What has to be done about a change, by the state of its resource."""
 
     #: Nothing: this change or a later one was applied.
     COVERED = "covered"
-    #: Apply it, as it was announced.
+    #: Apply it as it was announced.
     APPLY = "apply"
-    #: Fetch the resource itself, and keep what it is now.
+    #: Fetch the resource itself, and store its current version.
     FETCH = "fetch"
 
 
 class ResourceState(Struct, frozen=True):
-    """How a resource is held; a deletion is kept as a tombstone until it is confirmed.
+    """The state of a resource in the copy; that of a deletion is kept until it is confirmed.
 
     Args:
+        uri: The URI of the resource.
         changed_at: The datetime of the change that led here, in microseconds since 1970.
+        change: The type of that change.
         hash: The digests of the content, as a `hash` attribute. None if the content is unknown,
-            as a crash came between its application and the commit.
+            because of a crash between its application and the commit.
+        length: The length of the content in bytes.
         lastmod: As the Source listed it, in microseconds since 1970.
-        validator: The header field that asks for the content only if it has changed. It is kept
-            only if no later version can have the same.
-        fetched_at: When the Source's own server last gave the content or said that it is still
-            that, by the clock of that server, in microseconds since 1970; 0 if it does not say,
-            None if the content came another way.
+        validator: The header field of a conditional request. It is stored only if no later
+            version can have the same.
+        fetched_at: When the Source's own server last sent or confirmed the content, by the clock
+            of that server, in microseconds since 1970; 0 if the server has no clock, None if the
+            content came by push or in a package.
     """
 
     uri: str
@@ -61,7 +64,7 @@ class ResourceState(Struct, frozen=True):
 
     def covers(self, change: Change) -> bool:
         """Return whether, by its datetime, this change or a later one was applied."""
-        if self.is_there and ends(change, self.hash, self.lastmod):
+        if self.is_there and deletes(change, self.hash, self.lastmod):
             return False
         at = to_microseconds(change.at)
         if self.changed_at != at or change.resource.change is None:
@@ -73,8 +76,8 @@ class ResourceState(Struct, frozen=True):
         # A datetime in whole seconds may stand for several changes.
         return same if same is not None else change.at.microsecond != 0
 
-    def verdict(self, change: Change) -> Novelty:
-        """Return what has to be done about a change, as its `check` asks for."""
+    def novelty(self, change: Change) -> Novelty:
+        """Return what has to be done about a change, by the method of its `check`."""
         if change.check is CheckMethod.FETCH:
             return Novelty.FETCH
         if change.check is CheckMethod.COMPARE and self.changed_at >= to_microseconds(change.at):
@@ -83,10 +86,10 @@ class ResourceState(Struct, frozen=True):
             return Novelty.FETCH if self.covers(change) else Novelty.APPLY
         if not self.covers(change):
             return Novelty.APPLY
-        return Novelty.FETCH if self._is_unproved(change) else Novelty.COVERED
+        return Novelty.FETCH if self._is_unconfirmed(change) else Novelty.COVERED
 
     def _agrees(self, change: Change) -> bool:
-        """Return whether the last entry of a resource describes what is held."""
+        """Return whether the last entry of a resource describes the copy of it."""
         if change.change is ChangeType.DELETED or not self.is_there:
             return change.change is ChangeType.DELETED and not self.is_there
         entry = change.resource
@@ -105,8 +108,8 @@ class ResourceState(Struct, frozen=True):
                 return True
         return self.fetched_at is None  # as in a state of an earlier version
 
-    def _is_unproved(self, change: Change) -> bool:
-        """Return whether a list confirms a change whose content only a hub has sent."""
+    def _is_unconfirmed(self, change: Change) -> bool:
+        """Return whether the content of a change that a list now repeats came only from a hub."""
         return (
             self.is_there
             and self.fetched_at is None
@@ -118,23 +121,23 @@ class ResourceState(Struct, frozen=True):
         )
 
     def _is_fetched_after(self, instant: Instant, *, by: timedelta = timedelta()) -> bool:
-        """Return whether the content was had after all that an instant may stand for."""
+        """Return whether the content was fetched after the unit of time of an instant."""
         return self.fetched_at is not None and (
             self.fetched_at >= to_microseconds(postponed(dating.ends(instant), by))
         )
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether it was fetched within the second, or day, that its `lastmod` tells.
+        """Whether it was fetched within the second, or day, of its `lastmod`.
 
-        Within that it may have changed again.
+        It may have changed again within that time.
         """
         if self.lastmod is None or not self.fetched_at or self.lastmod % 1_000_000:
             return False
         return not self._is_fetched_after(from_microseconds(self.lastmod))
 
     def is_as_listed(self, resource: Resource) -> bool:
-        """Return whether an entry of a Resource List says nothing new."""
+        """Return whether an entry of a Resource List describes this version."""
         if not self.is_there:
             return False
         same = agree(self.hash, resource.hash)
@@ -145,16 +148,16 @@ class ResourceState(Struct, frozen=True):
         )
 
 
-def ends(change: Change, hash: str | None, lastmod: int | None) -> bool:
-    """Return whether a change is the deletion of the very version that has this hash or lastmod.
+def deletes(change: Change, hash: str | None, lastmod: int | None) -> bool:
+    """Return whether a change is the deletion of the very version with this hash or lastmod.
 
     Then it came after that version, though its own datetime may lie before: some Sources date
-    a deletion with the last modification of what they deleted.
+    a deletion with the last modification of the deleted version.
 
     Args:
         change: The change.
         hash: The digests of the version.
-        lastmod: Its last modification, in microseconds since 1970.
+        lastmod: Its last modification in microseconds since 1970.
     """
     if not change.dated_by_lastmod:
         return False

@@ -1,4 +1,4 @@
-"""The sum over what a state holds (docs/audit.md): all of it, or what a change makes of it."""
+"""The sum over the resources of a state (docs/audit.md): of all of them, or after a change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rsnotify.format.digest import SetSum
 from rsnotify_subscriber.storage.database import Rows
 from rsnotify_subscriber.storage.resource_state import ResourceState
 
-#: How many resources are held, and the datetime (µs) of the latest change of any.
+#: The number of resources in the copy, and the datetime (µs) of the latest change of any.
 EXTENT = """
 SELECT count(CASE WHEN change != 'deleted' THEN 1 END), max(changed_at) FROM {resources}
 """
@@ -20,7 +20,7 @@ _PAGE = 10_000
 
 
 def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
-    """Sum up all that is held."""
+    """Return the sum over all resources of the copy."""
     total = SetSum()
     after = ""
     while rows := execute(_HASHES, (after, _PAGE)).fetchall():
@@ -29,15 +29,15 @@ def sum_up(execute: Callable[[str, Sequence[object]], Rows]) -> SetSum:
     return total
 
 
-def usable(kept: str | None, count: int) -> SetSum | None:
-    """Return a sum that was kept; None where it cannot be that of what is held.
+def usable(stored: str | None, count: int) -> SetSum | None:
+    """Return a stored sum; None if it cannot be that of the copy.
 
     Args:
-        kept: What was kept, if anything was. A version that knew no sums may have gone on since.
-        count: How many resources are held.
+        stored: The sum, if one was stored. A version that knew no sums may have run since.
+        count: The number of resources in the copy.
     """
     try:
-        total = SetSum.parse(kept or "0 0 0")
+        total = SetSum.parse(stored or "0 0 0")
     except ValueError:
         return None
     return total if total.count == count else None
@@ -46,15 +46,15 @@ def usable(kept: str | None, count: int) -> SetSum | None:
 def sum_after(
     total: SetSum, before: Mapping[str, ResourceState], after: Iterable[ResourceState]
 ) -> SetSum:
-    """Return what becomes of a sum.
+    """Return the sum after a change.
 
     Args:
-        total: The sum as it is.
-        before: How the resources were held, by URI, those that were.
-        after: How they are held from now on; of one resource the last counts.
+        total: The sum before.
+        before: The previous states of the resources that had one, by URI.
+        after: Their new states; of several of one resource the last counts.
     """
     changed = total.copy()
-    changed.remove((one.uri, one.hash) for one in before.values() if one.is_there)
-    last = {one.uri: one for one in after}
-    changed.add((one.uri, one.hash) for one in last.values() if one.is_there)
+    changed.remove((state.uri, state.hash) for state in before.values() if state.is_there)
+    last = {state.uri: state for state in after}
+    changed.add((state.uri, state.hash) for state in last.values() if state.is_there)
     return changed

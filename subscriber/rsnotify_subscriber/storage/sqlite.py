@@ -1,4 +1,4 @@
-"""A state in a folder of its own (SQLite): one connection that writes, and one that reads."""
+"""A state in a folder of its own, in SQLite: one connection that writes, and one that reads."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ CREATE TABLE IF NOT EXISTS resources (
     hash TEXT, length INTEGER, lastmod INTEGER, validator TEXT, fetched_at INTEGER) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tombstones ON resources (changed_at) WHERE change = 'deleted';
 """
-#: How long the record is that a file begins with; what follows is left of a longer one.
+#: The length of the record at the start of a file; the rest is left over from a longer one.
 _LENGTH = struct.Struct(">Q")
 _TABLES = {"facts": "facts", "resources": "resources", "seen": "temp.seen"}
 
 
 class SQLiteFolder:
-    """A folder that holds a state.
+    """The folder of a state; a `StateLocation`.
 
     Args:
-        path: Made if it is not there. Locked while the state is open.
+        path: The folder; made if it does not exist, and locked while the state is open.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def open(self) -> SQLiteDatabase:
-        """Lock the folder and open the file in it, as `Place.open`."""
+        """Lock the folder and open the file in it, as `StateLocation.open`."""
         check_role(self._path / "state.sqlite")
-        # Whoever closes the state may do so in another thread.
+        # The state may be closed in another thread.
         lock = FileLock(self._path / "lock", timeout=0, thread_local=False)
         try:
             make_durably(self._path)
@@ -70,7 +70,7 @@ class SQLiteDatabase:
 
     Args:
         path: The file.
-        lock: What keeps others away; released by `close`.
+        lock: The lock of the folder; released by `close`.
     """
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
@@ -98,11 +98,11 @@ class SQLiteDatabase:
         self.connection.execute("PRAGMA synchronous = FULL")
         self.connection.executescript(_SCHEMA)
         self._migrate()
-        # Of no use after a restart, since a baseline then begins anew.
+        # Temporary, since a baseline begins again after a restart.
         self.connection.execute("CREATE TEMP TABLE seen (uri TEXT PRIMARY KEY) WITHOUT ROWID")
 
     def _migrate(self) -> None:
-        """Add the columns that a state of an earlier version lacks, in the order they came."""
+        """Add the columns that a state of an earlier version lacks, oldest first."""
         columns = {row[1] for row in self.connection.execute("PRAGMA table_info(resources)")}
         for name, kind in (("validator", "TEXT"), ("fetched_at", "INTEGER")):
             if name not in columns:
@@ -122,7 +122,7 @@ class SQLiteDatabase:
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Undo what is done inside if an exception passes through."""
+        """Roll back the changes made inside if an exception passes through."""
         self.connection.execute("SAVEPOINT handler")
         try:
             yield
@@ -132,10 +132,10 @@ class SQLiteDatabase:
         finally:
             self.connection.execute("RELEASE handler")
 
-    def intend(self, record: bytes, *, durably: bool) -> None:
-        """Keep a record in a file of its own: a commit would wait for the disk.
+    def store_intent(self, record: bytes, *, durably: bool) -> None:
+        """Store a record in a file of its own: a commit would wait for the disk.
 
-        It is flushed while the handler flushes what it writes, so that both share the time.
+        It is flushed while the handler flushes its files, so that both happen at once.
         """
         if self._intent is None:
             self._intent = open(self._folder / "applying", "wb", buffering=0)  # noqa: SIM115
@@ -147,25 +147,25 @@ class SQLiteDatabase:
                 self._flusher = ThreadPoolExecutor(1, "rsnotify-intent")
             self._flushing = self._flusher.submit(os.fsync, self._intent.fileno())
 
-    def settle(self) -> None:
+    def flush_intent(self) -> None:
         """Wait until the record is on the disk."""
         flushing, self._flushing = self._flushing, None
         if flushing is not None:
             flushing.result()
 
-    def intent(self) -> bytes | None:
-        """Return the record that was last kept, if there is one."""
+    def read_intent(self) -> bytes | None:
+        """Return the record that was last stored, if there is one."""
         try:
-            kept = (self._folder / "applying").read_bytes()
+            stored = (self._folder / "applying").read_bytes()
         except FileNotFoundError:
             return None
-        if len(kept) < _LENGTH.size:
+        if len(stored) < _LENGTH.size:
             return None
-        (length,) = _LENGTH.unpack_from(kept)
-        return kept[_LENGTH.size : _LENGTH.size + length]
+        (length,) = _LENGTH.unpack_from(stored)
+        return stored[_LENGTH.size : _LENGTH.size + length]
 
-    def incoming(self) -> Path:
-        """Make the folder of temporary content, without what an earlier run left there."""
+    def make_incoming(self) -> Path:
+        """Make the folder of temporary content, without the files of an earlier run."""
         folder = self._folder / "incoming"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

@@ -1,7 +1,7 @@
 """Different spellings of one URI (RFC 3986 §6.2.2).
 
-A Source may write `~` when it creates a resource and `%7E` when it deletes it. URIs are kept as
-they were first met; another spelling finds them by a few look-ups.
+A Source may write `~` when it creates a resource and `%7E` when it deletes it. A URI is stored in
+the first spelling in which it came; the others are found by a few look-ups.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _normal_triplet(match: re.Match[str]) -> str:
 
 
 def other_spellings(uri: str) -> list[str]:
-    """Return other spellings that are met in the wild; none for nearly every URI."""
+    """Return other spellings that Sources use; none for nearly every URI."""
     form = normal(uri)
     found = {form}
     if "~" in form:
         found.add(form.replace("~", "%7E"))
     if "%" in form or "~" in form:
-        found.update([_TRIPLET.sub(_lower, one) for one in found])
+        found.update([_TRIPLET.sub(_lower, spelling) for spelling in found])
     found.discard(uri)
     return sorted(found)
 

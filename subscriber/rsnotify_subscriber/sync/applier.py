@@ -1,7 +1,7 @@
-"""Applying changes: content is brought, the handler called, state and progress committed.
+"""Applying changes: content is fetched, the handler called, state and progress committed.
 
-Any number of changes are brought at once; what is ready while a commit runs makes up the next
-one. So a single change waits for nothing but its own flushes, and many share them.
+Any number of changes are prepared at once; those that are ready while a commit runs make up the
+next batch. So a single change waits for nothing but its own flushes, and many share them.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ logger = logging.getLogger("rsnotify.subscriber")
 
 
 class ApplyOutcome(Protocol):
-    """Who is told how it went."""
+    """Receives the results of an `Applier`."""
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
         """Return the progress that holds once changes are committed; it is committed with them."""
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Hear which changes are durable, be it that nothing had to be done about them."""
+        """Receive the changes that are durable, also those that needed no effect."""
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Hear what was done of them."""
+        """Receive the changes that had an effect."""
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
-        """Hear what could not be applied."""
+        """Receive a change that could not be applied."""
 
 
 class Applier:
-    """Applies what a follower hands out.
+    """Applies the changes of a follower.
 
     Args:
-        bringer: Brings content.
-        state: Knows what is held.
-        handler: Applies.
-        outcome: Is told how it went.
-        worker: Runs what blocks on the disk; one thread, so that commits keep their order.
-        tasks: Runs what is being brought.
-        selection: What is to be applied; of the rest, only what is held goes.
+        bringer: Returns the content of changes.
+        state: The state of the copy.
+        handler: Applies changes.
+        outcome: Receives the results.
+        worker: Runs calls that block on the disk; one thread, so that commits keep their order.
+        tasks: Runs the requests for content.
+        selection: The resources to be followed; others are removed from the copy.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Applier:
         self._outcome = outcome
         self._worker = worker
         self._ready: list[PreparedChange] = []
-        #: What the handler could not take. It may have had a part of its effect.
+        #: Resources of changes that the handler failed to apply, and may have applied in part.
         self._refused: set[str] = set()
         self._wake = asyncio.Event()
         self._stopping = False
@@ -99,12 +99,12 @@ class Applier:
         self._wake.set()
 
     def stop(self) -> None:
-        """Let `run` return once it has committed what it is at."""
+        """Let `run` return once it has committed the current batch."""
         self._stopping = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Commit what is ready, again and again.
+        """Commit the changes that are ready, batch by batch.
 
         Raises:
             StorageError: A commit failed. Nothing can be committed after that.
@@ -124,11 +124,11 @@ class Applier:
             failed = await self._apply_alone(new)
             done = [ready for ready in batch if ready.change.uri not in failed]
             self._refused.update(failed)
-            await self._in_worker(self._announce, new)
-            await self._in_worker(self._commit, done, *self._to_keep(done))
-        self._tell(batch, failed)
+            await self._in_worker(self._store_intent, new)
+            await self._in_worker(self._commit, done, *self._to_store(done))
+        self._report(batch, failed)
 
-    def _tell(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
+    def _report(self, batch: list[PreparedChange], failed: Mapping[str, RsnotifyError]) -> None:
         done = [ready for ready in batch if ready.change.uri not in failed]
         self.is_applying = False
         self._outcome.applied([ready.change for ready in done])
@@ -142,19 +142,19 @@ class Applier:
             self._preparation.done(ready.change)
 
     async def _apply_together(self, batch: list[PreparedChange], new: list[PreparedChange]) -> bool:
-        """Apply what is new of a batch, and commit it all; False if the handler could not."""
+        """Apply the new changes of a batch, and commit it all; False if the handler failed."""
         if self._blocking is not None:
-            kept = self._to_keep(batch)
-            return await self._in_worker(self._call_and_commit, self._blocking, new, batch, *kept)
+            stored = self._to_store(batch)
+            return await self._in_worker(self._call_and_commit, self._blocking, new, batch, *stored)
         if new:
-            await self._in_worker(self._announce, new)
+            await self._in_worker(self._store_intent, new)
             if await self._call(new) is not None:
                 return False
-        await self._in_worker(self._commit, batch, *self._to_keep(batch))
+        await self._in_worker(self._commit, batch, *self._to_store(batch))
         return True
 
     async def _apply_alone(self, new: list[PreparedChange]) -> dict[str, RsnotifyError]:
-        """Call the handler with each change alone, as it could not take them together.
+        """Call the handler with each change alone, as it failed to apply them together.
 
         Returns:
             By URI, why a change could not be applied.
@@ -184,37 +184,39 @@ class Applier:
     def _apply_within(self, received: Sequence[Received]) -> None:
         within = self._within
         assert within is not None
-        self._state.apply_within(lambda connection: within.apply_within(connection, received))
+        self._state.transactions.apply_within(
+            lambda connection: within.apply_within(connection, received)
+        )
 
-    def _to_keep(
+    def _to_store(
         self, done: Sequence[PreparedChange]
     ) -> tuple[list[ResourceState], Progress | None]:
-        """Return how resources are held from now on, and the progress that then holds."""
-        held = [one for one in map(PreparedChange.held, done) if one is not None]
-        return held, self._outcome.progress_after([ready.change for ready in done])
+        """Return the new states of resources, and the progress after that."""
+        states = [state for state in map(PreparedChange.new_state, done) if state is not None]
+        return states, self._outcome.progress_after([ready.change for ready in done])
 
     # In the worker
 
-    def _announce(self, new: Sequence[PreparedChange]) -> None:
-        """Keep what is about to be applied, in case that nobody lives to commit it."""
+    def _store_intent(self, new: Sequence[PreparedChange]) -> None:
+        """Store which changes are about to be applied, in case of a crash before the commit."""
         if self._within is None:
             uris = [ready.decided.uri for ready in new if ready.decided is not None]
-            self._state.intend(uris, self._refused)
+            self._state.store_intent(uris, self._refused)
 
     def _call_and_commit(
         self,
         apply: _Apply,
         new: Sequence[PreparedChange],
         batch: Sequence[PreparedChange],
-        held: Sequence[ResourceState],
+        states: Sequence[ResourceState],
         progress: Progress | None,
     ) -> bool:
-        """Do both without going back to the event loop, which takes part of a millisecond."""
+        """Do both without returning to the event loop, which would take part of a millisecond."""
         if new:
-            self._announce(new)
+            self._store_intent(new)
             if self._call_blocking(apply, new) is not None:
                 return False
-        self._commit(batch, held, progress)
+        self._commit(batch, states, progress)
         return True
 
     def _call_blocking(self, apply: _Apply, batch: Sequence[PreparedChange]) -> str | None:
@@ -238,12 +240,12 @@ class Applier:
     def _commit(
         self,
         batch: Sequence[PreparedChange],
-        held: Sequence[ResourceState],
+        states: Sequence[ResourceState],
         progress: Progress | None,
     ) -> None:
-        if held or progress is not None or self._within is not None:
-            doubts = {ready.held_uri: ready.doubt for ready in batch if ready.doubt}
-            self._state.commit(held, progress, doubts)
+        if states or progress is not None or self._within is not None:
+            doubts = {ready.stored_uri: ready.doubt for ready in batch if ready.doubt}
+            self._state.commit(states, progress, doubts)
         for ready in batch:
             if ready.content is not None:
                 ready.content.discard()
@@ -258,6 +260,6 @@ def _is_cancelled() -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    # The handler is not ours: whatever it raises, the rest must go on.
+    # The handler is not ours: whatever it raises, following must continue.
     logger.debug("the handler failed", exc_info=error)
     return str(error) or type(error).__name__

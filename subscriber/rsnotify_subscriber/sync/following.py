@@ -1,7 +1,7 @@
-"""The shell around a `Follower`: it performs the actions, and tells what came of them.
+"""The shell around a `Follower`: it performs the follower's actions, and reports their results.
 
 All calls of the follower are made on the event loop, none from within another, so that it
-needs no lock. What blocks on the disk runs in a worker, one thing after another.
+needs no lock. Everything that blocks on the disk runs in a worker, one call after another.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from math import inf
 from random import Random
 from typing import Any, TypeVar
 
-import msgspec
-
-from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable, shown
+from rsnotify.errors import RsnotifyError, shown
 from rsnotify.format.coverage import Change
 from rsnotify.format.datetimes import Instant
 from rsnotify.format.model import Document
@@ -35,44 +32,26 @@ from rsnotify.sync.actions import (
     Progress,
     Sweep,
 )
-from rsnotify.sync.fallback_order import resource_ways
 from rsnotify.sync.follower import Follower
-from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.content.dump_packages import DumpPackages
-from rsnotify_subscriber.content.resolver import NO_PREFERENCES, ContentPreferences, ContentResolver
-from rsnotify_subscriber.discovery.offers import OfferDiscovery
-from rsnotify_subscriber.events import (
-    SILENT,
-    Announcer,
-    Event,
-    EventWatch,
-    OfferChanged,
-)
-from rsnotify_subscriber.fetching.fetcher import Fetcher
-from rsnotify_subscriber.handlers import Handler, ReadableHandler, TransactionalHandler
-from rsnotify_subscriber.push.document_notices import NoticeSubscription
-from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.push.push import Push
-from rsnotify_subscriber.status import PushState, Status, StatusCounters
-from rsnotify_subscriber.storage.state import DestinationState, Identity, incomparable
+from rsnotify_subscriber.content.resolver import ContentPreferences, ContentResolver
+from rsnotify_subscriber.events import EventWatch, OfferChanged
+from rsnotify_subscriber.handlers import ReadableHandler
+from rsnotify_subscriber.status import Status, StatusCounters
+from rsnotify_subscriber.storage.identity import incomparable
 from rsnotify_subscriber.sync.applier import Applier
-from rsnotify_subscriber.sync.pull_monitor import PullMonitor
-from rsnotify_subscriber.sync.push_intake import PushIntake
+from rsnotify_subscriber.sync.completion import failure, has_ended
+from rsnotify_subscriber.sync.context import RunContext, RunObservers
+from rsnotify_subscriber.sync.progress_saver import ProgressSaver
+from rsnotify_subscriber.sync.push_channels import PushChannels
+from rsnotify_subscriber.sync.rediscovery import Rediscovery
 from rsnotify_subscriber.tasks import Tasks
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: How often the lists are tried before catching up is given up; what is too large once more.
-TRIES = 5
-_TRIES_OF_TOO_LARGE = 2
 #: Seconds between two savings of a progress that moved without a change being applied.
 _SAVE = 1.0
-#: How much later a comparison has to be to be stored: a digest may be compared every few seconds.
-_OFTEN = timedelta(minutes=1)
-#: Seconds between two looks at whether the Source offers something else.
-_REDISCOVER = 600.0
-
-#: Seconds that a handler may take to finish what it is at when the subscriber stops.
+#: Seconds that a handler has to finish its call when the subscriber stops.
 _PATIENCE = 10.0
 
 T = TypeVar("T")
@@ -82,166 +61,114 @@ class Following:
     """One run of a subscriber; used once.
 
     Args:
-        identity: Which Source, and what it offers.
-        state: What is kept.
-        fetcher: Fetches.
-        offers: Reads what the Source offers.
-        handler: Applies.
-        pace: How fast, and how much at once.
-        ways: By which ways changes can be heard of.
-        worker: Runs what blocks on the disk, one thing after another.
-        moved: Is called whenever the status may have changed.
-        most: How many ways are to be up at a time.
-        announce: Is told of events.
-        checked: Whether what the Source offers was read in this run.
+        context: The parts it works with.
+        observers: The functions it calls.
         once: Whether to end when level.
-        on_committed: Called with changes once they are durable.
-        wishes: What is wanted of content, where there is a choice.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        state: DestinationState,
-        fetcher: Fetcher,
-        offers: OfferDiscovery,
-        handler: Handler | TransactionalHandler,
-        pace: Pace,
-        ways: Transports,
-        worker: Executor,
-        moved: Callable[[], None],
-        *,
-        most: int = 1,
-        announce: Announcer = SILENT,
-        checked: bool,
-        once: bool,
-        on_committed: Callable[[Sequence[Change]], None] | None = None,
-        wishes: ContentPreferences = NO_PREFERENCES,
-    ) -> None:
-        self._identity = identity
-        self._state = state
-        self._fetcher = fetcher
-        self._offers = offers
-        self._pace = pace
-        self._ways = ways
-        self._moved = moved
-        self._announce = announce
-        self._watch = EventWatch(announce)
+    def __init__(self, context: RunContext, observers: RunObservers, *, once: bool) -> None:
+        self._context = context
+        self._state = state = context.state
+        self._observers = observers
+        self._events = EventWatch(observers.announce)
         self._once = once
-        self._on_committed = on_committed
-        self._random = Random()
         self._loop = asyncio.get_running_loop()
-        self._worker = worker
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._tasks = Tasks(self._end)
-        self._saved = self._committing = progress = state.progress()
-        self._compared = self._kept_compared = state.compared()
+        identity, options = context.identity, context.options
+        progress = state.progress()
         self._follower = Follower(
             identity.offer,
             progress,
-            pace=pace,
-            random=self._random,
-            compared=self._time_of(self._compared),
+            pace=options.pace,
+            random=Random(),
+            compared=self._loop_time(state.compared()),
             pushed=state.changed_after(progress.confirmed) if progress is not None else (),
             incomparable=incomparable(identity),
         )
-        self._compared_at = self._follower.compared
-        self._noted_nothing = False
-        holding = handler if isinstance(handler, ReadableHandler) else None
-        self._packages = DumpPackages(fetcher)
-        bringer = ContentResolver(fetcher, wishes, packages=self._packages, holding=holding)
+        self._saver = ProgressSaver(state, context.worker, self._follower)
+        self._packages = DumpPackages(context.fetcher)
+        bringer = ContentResolver(
+            context.fetcher,
+            ContentPreferences(tuple(options.prefer), options.exact, options.patches),
+            packages=self._packages,
+            holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
+        )
         self._applier = Applier(
-            bringer, state, handler, self, self._worker, self._tasks, identity.selection
+            bringer,
+            state,
+            context.handler,
+            self,
+            context.worker,
+            self._tasks,
+            identity.selection,
         )
-        self._tally = StatusCounters()
+        self._counters = StatusCounters()
         self._timer: asyncio.TimerHandle | None = None
-        self._push = Push(
-            () if once else ways.to_changes(identity.offer),
-            PushIntake(self._follower, self._perform, announce),
-            lambda: self._follower.since,
-            self._random,
-            most=most,
-            announce=self._way_changed,
-        )
-        self._pulls = PullMonitor(self._follower, self._push, announce)
-        self._notices = NoticeSubscription(
-            ways,
-            told=self._told,
-            since=self._told_through,
-            random=self._random,
-        )
-        self._rediscovery: asyncio.Task[None] | None = None
-        self._offer_doubt = "" if checked else "what the Source offers has not been read yet"
+        self._push = PushChannels(context, observers, self._follower, self._perform, once=once)
+        self._rediscovery = Rediscovery(context, self._tasks, self._offer_changed, self._tick)
         self._errors: dict[str, RsnotifyError] = {}
+        self._checked_for_nothing = False
 
     @property
     def status(self) -> Status:
-        """How it is going."""
-        up = self._push.up
-        push = PushState.OFF
-        if self._push.ways:
-            push = PushState.UP if up else PushState.DOWN
-        progress = self._follower.progress
+        """The current status."""
+        follower, progress = self._follower, self._follower.progress
+        # Failures of the Source's lists come first, and those of push last.
+        listed = follower.error if follower.failures else None
+        error = listed or next(iter(self._errors.values()), None) or self._push.error
+        doubts = () if follower.level else follower.doubts
         return Status(
             resources=self._state.resources,
-            applied=self._tally.applied,
-            copied=self._tally.copied,
-            pending=self._follower.owed,
+            applied=self._counters.applied,
+            copied=self._counters.copied,
+            pending=follower.owed,
             through=progress.through if progress else None,
-            lag_ms=self._tally.lag_ms(),
-            push=push,
+            lag_ms=self._counters.lag_ms(),
+            push=self._push.state,
             way=self._push.hubs,
-            unconfirmed=self._follower.unconfirmed,
-            level=self._level,
-            doubts=self._doubts,
-            compared=self._compared,
-            baseline=self._follower.baselining,
-            in_step=self._follower.in_step,
-            difference=self._follower.difference or None,
-            error=self._error(),
+            unconfirmed=follower.unconfirmed,
+            level=self._is_level,
+            doubts=doubts + ((self._doubt,) if self._doubt else ()),
+            compared=self._saver.compared,
+            baseline=follower.baselining,
+            in_step=follower.in_step,
+            difference=follower.difference or None,
+            error=None if error is None else str(error),
         )
 
     @property
-    def _level(self) -> bool:
-        return self._follower.level and self._shell_doubt is None
+    def _is_level(self) -> bool:
+        return self._follower.level and not self._doubt
 
     @property
-    def _doubts(self) -> tuple[str, ...]:
-        """Why the copy may not be what the Source's documents say."""
-        known = () if self._follower.level else self._follower.doubts
-        return known + ((self._shell_doubt,) if self._shell_doubt else ())
-
-    @property
-    def _shell_doubt(self) -> str | None:
-        """What the follower does not know of: the offer, or content that may be out of date."""
-        if self._offer_doubt:
-            return self._offer_doubt
+    def _doubt(self) -> str:
+        """Why the copy may be wrong for a reason that the follower does not know, or empty."""
+        if self._rediscovery.doubt:
+            return self._rediscovery.doubt
         for uri, reason in self._state.doubts.items():
             count = len(self._state.doubts) - 1
             more = f" and {count} more" if count else ""
             return f"{shown(uri)}{more}: {reason}"
-        return None
+        return ""
 
-    def _error(self) -> str | None:
-        """Return why it does not go on: the Source's lists come first, and push comes last."""
-        listed = self._follower.error if self._follower.failures else None
-        error = listed or next(iter(self._errors.values()), None) or self._push.error
-        return None if error is None else str(error)
+    @property
+    def is_in_handler(self) -> bool:
+        """Whether the handler has been called and has not returned."""
+        return self._applier.is_in_handler
 
     async def run(self) -> None:
-        """Follow until stopped, or until level if that is all that is asked.
+        """Follow until stopped, or, with `once`, until level.
 
         Raises:
-            RsnotifyError: It cannot go on, or could not become level.
+            RsnotifyError: It cannot continue, or could not become level.
         """
         committer = self._tasks.spawn(self._applier.run())
         try:
             self._tasks.spawn(self._keep_saving())
+            self._push.start(self._tasks, self._context.identity.offer)
             if not self._once:
-                self._tasks.spawn(self._push.run())
-                self._notices.take(self._identity.offer)
-                self._tasks.spawn(self._notices.run())
-                self._tasks.spawn(self._keep_rediscovering())
+                self._tasks.spawn(self._rediscovery.run())
             self._perform(self._follower.start(self._loop.time()))
             try:
                 await self._ended
@@ -257,7 +184,7 @@ class Following:
             await self._packages.close()
 
     def stop(self) -> None:
-        """Let `run` end in order."""
+        """End `run` in order."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -281,34 +208,38 @@ class Following:
             self._timer = self._loop.call_at(due, self._tick)
         if self._packages.at_hand and self._follower.level:
             self._tasks.spawn(self._packages.close())
-        self._watch.look(self._follower, self._loop.time(), self._shell_doubt or "")
-        if self._follower.compared != self._compared_at:
-            self._compared_at = self._follower.compared
-            self._compared = datetime.now(UTC)
-        self._note_nothing_selected()
+        self._check_events()
+        self._saver.check_compared()
+        self._check_for_nothing()
+        self._after_change()
+
+    def _check_events(self) -> None:
+        self._events.check(self._follower, self._loop.time(), self._doubt)
+
+    def _after_change(self) -> None:
         self._end_if_caught_up()
-        self._moved()
+        self._observers.moved()
         self._audit()
 
-    def _note_nothing_selected(self) -> None:
-        """Log once that a copy is empty because of what is selected, perhaps by a typing error."""
-        if self._noted_nothing or not self._level or self._state.resources:
+    def _check_for_nothing(self) -> None:
+        """Log once that nothing is selected and the copy therefore empty, perhaps by a typo."""
+        if self._checked_for_nothing or not self._is_level or self._state.resources:
             return
-        self._noted_nothing = True
-        selection = self._identity.selection
+        self._checked_for_nothing = True
+        selection = self._context.identity.selection
         selected = selection.describe()
         if selected and selection.changes != (ChangeType.DELETED,):
             logger.warning("no resource that the Source lists is selected by %s", selected)
 
-    def _time_of(self, moment: Instant | None) -> float:
-        """Return when a moment was by the clock of the event loop; long ago if it is not known."""
+    def _loop_time(self, moment: Instant | None) -> float:
+        """Return a moment by the clock of the event loop; long ago if it is None."""
         if moment is None:
             return -inf
         age = max(0.0, (datetime.now(UTC) - moment).total_seconds())
         return self._loop.time() - age
 
     def _audit(self) -> None:
-        """Compare what is held with what the Source says of its set, at a moment for it."""
+        """Compare the copy with the count and digest of the Source's set, if it is time."""
         if self._follower.audit_due and self._applier.idle:
             now = self._loop.time()
             self._perform(self._follower.audited(self._state.sum, self._state.latest, now))
@@ -322,7 +253,7 @@ class Following:
             case Apply():
                 self._applier.submit(action.changes)
             case Fetch():
-                self._pulls.asked(action)
+                self._push.pulls.requested(action)
                 self._tasks.spawn(self._fetch(action))
             case BeginBaseline():
                 self._tasks.spawn(self._in_worker(self._state.begin_baseline))
@@ -331,192 +262,91 @@ class Following:
             case Sweep():
                 self._tasks.spawn(self._sweep(action))
             case ForgetDatetimes():
-                self._undate(action)
+                if action.entirely:
+                    self._saver.forget()
+                forget = self._state.forget_datetimes
+                self._tasks.spawn(self._in_worker(forget, action.after, action.entirely))
             case Discover():
-                self._rediscover()
+                self._rediscovery.start()
             case LogNote():
                 logger.log(logging.WARNING if action.warning else logging.INFO, "%s", action.text)
 
-    @property
-    def is_in_handler(self) -> bool:
-        """Whether the handler has been called and has not returned."""
-        return self._applier.is_in_handler
-
-    def _undate(self, action: ForgetDatetimes) -> None:
-        if action.entirely:
-            self._saved = self._committing = None
-        self._tasks.spawn(self._in_worker(self._state.undate, action.after, action.entirely))
-
     async def _in_worker(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await self._loop.run_in_executor(self._worker, work, *arguments)
+        return await self._loop.run_in_executor(self._context.worker, work, *arguments)
 
     async def _fetch(self, fetch: Fetch) -> None:
-        failure: RsnotifyError | None = None
+        failed: RsnotifyError | None = None
         document: Document | None = None
         sent: Instant | None = None
         try:
             if fetch.package is None:
-                document, sent = await self._fetcher.sent_document(fetch.uri)
+                document, sent = await self._context.fetcher.sent_document(fetch.uri)
             else:
                 document = await self._packages.open(fetch.package)
         except RsnotifyError as error:
-            failure = error
+            failed = error
         if self._ended.done():
-            return  # how it is was told already
-        if failure is not None:
-            self._perform(self._follower.fetch_failed(fetch, failure, self._loop.time()))
+            return  # the result was reported already
+        if failed is not None:
+            self._perform(self._follower.fetch_failed(fetch, failed, self._loop.time()))
         elif document is not None:
-            self._pulls.fetched(fetch, document)
+            self._push.pulls.fetched(fetch, document)
             self._perform(self._follower.fetched(fetch, document, self._loop.time(), sent))
-        self._pulls.answered()
+        self._push.pulls.finished()
 
     async def _compare(self, action: Compare) -> None:
-        # What is not selected is not seen either, so that the sweep removes it.
-        selected = tuple(filter(self._identity.selection.wants, action.resources))
-        differing = await self._in_worker(self._state.compare, selected, action.at)
+        # Resources that are not selected are not stored as seen, so that the sweep removes them.
+        selected = tuple(filter(self._context.identity.selection.wants, action.resources))
+        differing = await self._in_worker(self._state.baseline.compare, selected, action.at)
         self._perform(self._follower.differing(differing, self._loop.time()))
 
     async def _sweep(self, action: Sweep) -> None:
-        missing = await self._in_worker(self._state.sweep, action.at)
+        missing = await self._in_worker(self._state.baseline.unlisted, action.at)
         self._perform(self._follower.missing(missing, self._loop.time()))
 
-    # What came of an Apply: the `Outcome` of the applier
+    # The results of an Apply: the `ApplyOutcome` of the applier
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return what is to be committed together with changes; None if it did not move."""
-        progress = self._follower.progress_after(changes)
-        self._committing = progress
-        return None if progress == self._saved else progress
+        """Return the progress to commit together with changes; None if it did not move."""
+        return self._saver.progress_after(changes)
 
     def applied(self, changes: Sequence[Change]) -> None:
-        """Tell the follower what was committed."""
-        self._saved = self._committing
+        """Hand committed changes to the follower."""
+        self._saver.committed()
         for change in changes:
             self._errors.pop(change.uri, None)
         self._perform(self._follower.applied(changes, self._loop.time()))
 
     def committed(self, changes: Sequence[Change]) -> None:
-        """Count what was done."""
-        self._tally.note(changes)
-        if self._on_committed is not None:
-            self._on_committed(changes)
-        self._end_if_caught_up()
-        self._moved()
-        self._audit()
+        """Count the changes that had an effect, and report them."""
+        self._counters.count(changes)
+        if self._observers.on_committed is not None:
+            self._observers.on_committed(changes)
+        self._after_change()
 
     def failed(self, change: Change, error: RsnotifyError) -> None:
-        """Tell the follower what has to be tried again."""
+        """Hand a change that must be retried to the follower."""
         self._errors[change.uri] = error
         self._perform(self._follower.failed(change, error, self._loop.time()))
 
     def _end_if_caught_up(self) -> None:
-        if not self._once or not self._applier.idle or self._rediscovery is not None:
+        if not self._once or not self._applier.idle or self._rediscovery.is_reading:
             return
-        follower = self._follower
-        if follower.level:
-            self._end(self._doubted())
-        elif follower.failures >= self._tries:
-            self._end(follower.error)
-        elif follower.stuck:
-            self._end(self._stuck())
+        if has_ended(self._follower):
+            identity, doubt = self._rediscovery.identity, self._rediscovery.doubt
+            doubts = {identity.url: doubt} if doubt else self._state.doubts
+            self._end(failure(self._follower, identity, doubts, self._errors))
 
-    @property
-    def _tries(self) -> int:
-        return _TRIES_OF_TOO_LARGE if isinstance(self._follower.error, TooLarge) else TRIES
-
-    def _doubted(self) -> RsnotifyError | None:
-        """Return why a copy that is level for the follower may be wrong all the same."""
-        if self._offer_doubt:
-            return Unavailable(self._identity.url, self._offer_doubt)
-        return next((Unavailable(*doubt) for doubt in self._state.doubts.items()), None)
-
-    def _stuck(self) -> RsnotifyError:
-        failing = self._follower.failing()
-        if not failing:
-            cure = (
-                "it can be made up for once its Resource List is newer than its oldest Change List"
-                if resource_ways(self._identity.offer)
-                else "it offers no list of all its resources that could make up for it, so the "
-                "copy may differ for good; without its state it begins anew with what is told now"
-            )
-            return Unavailable(
-                self._identity.url, f"its lists leave out a part of the past; {cure}"
-            )
-        error = self._errors.get(failing[0].uri)
-        reason = error.reason if isinstance(error, FetchError) else str(error)
-        more = f" (and {len(failing) - 1} more resources)" if len(failing) > 1 else ""
-        return Unavailable(failing[0].uri, f"{reason}; it was tried several times{more}")
-
-    # What is heard, beside what goes through `PushIntake`
-
-    def _way_changed(self, event: Event) -> None:
-        self._announce(event)
-        self._moved()
-
-    def _told(self, document: Document) -> None:
-        self._perform(self._follower.told(document, self._loop.time()))
-
-    def _told_through(self) -> Instant | None:
-        return self._follower.told_through
-
-    # Rediscovery
-
-    def _rediscover(self) -> asyncio.Task[None]:
-        if self._rediscovery is None:
-            self._rediscovery = self._tasks.spawn(self._read_offer())
-        return self._rediscovery
-
-    async def _keep_rediscovering(self) -> None:
-        failures = 0
-        if not self._offer_doubt:
-            await asyncio.sleep(_REDISCOVER)
-        while True:
-            await asyncio.wait({self._rediscover()})
-            failures = failures + 1 if self._offer_doubt else 0
-            delay = self._pace.retry.delay(failures, self._random) if failures else _REDISCOVER
-            await asyncio.sleep(delay)
-
-    async def _read_offer(self) -> None:
-        before = self._identity
-        try:
-            offer = await self._offers.revalidate(before.offer)
-        except RsnotifyError as error:
-            self._offer_doubt = f"what the Source offers could not be checked: {error}"
-            logger.info("%s", self._offer_doubt)
-        else:
-            self._offer_doubt = ""
-            if offer != before.offer:
-                await self._take_offer(before, offer)
-        self._rediscovery = None
-        self._tick()  # a run that only catches up waits for this
-
-    async def _take_offer(self, before: Identity, offer: Offer) -> None:
-        self._identity = msgspec.structs.replace(before, offer=offer, memory=self._offers.memory)
-        await self._in_worker(self._state.keep_identity, self._identity)
-        self._announce(OfferChanged(before.offer, offer))
+    def _offer_changed(self, before: Offer, offer: Offer) -> None:
+        self._observers.announce(OfferChanged(before, offer))
         self._perform(self._follower.offered(offer, self._loop.time()))
-        if not self._once:
-            self._push.take(self._ways.to_changes(offer))
-            self._notices.take(offer)
-
-    # Progress that moved without a change being applied
+        self._push.offered(offer)
 
     async def _keep_saving(self) -> None:
         while True:
             await asyncio.sleep(_SAVE)
-            self._watch.look(self._follower, self._loop.time(), self._shell_doubt or "")
+            self._check_events()
             await self._save()
 
     async def _save(self) -> None:
-        compared, kept = self._compared, self._kept_compared
-        if compared is not None and (
-            kept is None or self._ended.done() or compared - kept > _OFTEN
-        ):
-            self._kept_compared = compared
-            await self._in_worker(self._state.keep_compared, compared)
-        if self._applier.is_applying:
-            return  # a later progress is about to be committed
-        progress = self._follower.progress
-        if progress is not None and progress != self._saved:
-            self._saved = progress
-            await self._in_worker(self._state.save, progress)
+        await self._saver.save(self._applier, is_ending=self._ended.done())

@@ -1,4 +1,4 @@
-"""Preparing changes: it is decided what each takes, by what is held, and its content is brought."""
+"""Preparing changes: deciding by the state of the copy what to do, and fetching content."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Preparation:
     """Prepares changes, any number at once.
 
     Args:
-        bringer: Brings content.
-        state: Knows what is held.
-        tasks: Runs what takes a request.
-        selection: What is to be applied; of the rest, only what is held goes.
-        put: Is called with each change that is ready.
+        bringer: Returns the content of changes.
+        state: The state of the copy.
+        tasks: Runs the requests for content.
+        selection: The resources to be followed; others are removed from the copy.
+        ready: Is called with each change that is prepared.
         failed: Is called with each change that cannot be prepared, and the reason.
     """
 
@@ -39,17 +39,17 @@ class Preparation:
         state: DestinationState,
         tasks: Tasks,
         selection: Selection,
-        put: Callable[[PreparedChange], None],
+        ready: Callable[[PreparedChange], None],
         failed: Callable[[Change, RsnotifyError], None],
     ) -> None:
         self._bringer = bringer
         self._state = state
         self._tasks = tasks
         self._selection = selection
-        self._put = put
+        self._ready = ready
         self._outcome_failed = failed
-        #: By the normal form of a URI that can be spelled in several ways: the changes that wait
-        #: for the one that is on its way.
+        #: By the normal form of a URI with several spellings: the change that is being prepared,
+        #: and those that wait for it.
         self._underway: dict[str, list[Change]] = {}
 
     def submit(self, changes: Sequence[Change]) -> None:
@@ -62,13 +62,13 @@ class Preparation:
             self._prepare(change, self._state.find(change.uri))
 
     async def _look_up(self, changes: Sequence[Change]) -> None:
-        """Look up in a thread how resources are held, then prepare their changes."""
+        """Look up the states of resources in a thread, then prepare their changes."""
         found = await asyncio.to_thread(self._state.find_all, [change.uri for change in changes])
         for change in changes:
             self._prepare(change, found.get(change.uri))
 
     def _begin(self, change: Change) -> bool:
-        """Return whether no other change of the same resource, spelled otherwise, is on its way."""
+        """Return whether no change of another spelling of the same URI is being prepared."""
         if not _has_spellings(change.uri):
             return True
         waiting = self._underway.setdefault(normal(change.uri), [])
@@ -76,7 +76,7 @@ class Preparation:
         return len(waiting) == 1
 
     def done(self, change: Change) -> None:
-        """Go on with what waits for a change that is committed or has failed."""
+        """Begin the next change that waits for one that is committed or has failed."""
         if _has_spellings(change.uri):
             waiting = self._underway.pop(normal(change.uri), [])
             self.submit(waiting[1:])
@@ -90,11 +90,11 @@ class Preparation:
         decided = self._selection.decide(change, held=held is not None and held.is_there)
         ready = PreparedChange(change, decided, wanted)
         if decided is None:
-            self._put(ready)
+            self._ready(ready)
             return
-        match _verdict(decided, change, wanted, held):
+        match _novelty(decided, change, wanted, held):
             case Novelty.COVERED:
-                self._put(replace(ready, decided=None))
+                self._ready(replace(ready, decided=None))
             case Novelty.FETCH:
                 self._tasks.spawn(self._verify(ready, held))
             case Novelty.APPLY:
@@ -103,11 +103,11 @@ class Preparation:
     def _apply(self, ready: PreparedChange, held: ResourceState | None) -> None:
         decided, entry = ready.decided, ready.wanted.entry
         if decided is None or decided.change is ChangeType.DELETED:
-            self._put(ready)
+            self._ready(ready)
         elif held is not None and held.is_there and agree(held.hash, entry.hash):
-            self._put(replace(ready, decided=None, unchanged=held))
+            self._ready(replace(ready, decided=None, unchanged=held))
         elif (content := self._bringer.at_hand(ready.wanted)) is not None:
-            self._put(ready.answered(content, held))
+            self._ready(ready.with_answer(content, held))
         else:
             self._tasks.spawn(self._fetch(ready, held))
 
@@ -120,16 +120,16 @@ class Preparation:
         except OSError as error:
             self._failed(change, StorageError(f"{change.uri}: {error}"))
         else:
-            self._put(ready.answered(answer, held))
+            self._ready(ready.with_answer(answer, held))
 
     async def _verify(self, ready: PreparedChange, held: ResourceState | None) -> None:
-        """Fetch the resource itself, and let it become what it is now."""
+        """Fetch the resource itself, and apply its current version."""
         change = ready.change
         try:
             content = await self._bringer.current(ready.wanted, held)
         except NotFound as error:
             if change.change is ChangeType.DELETED:
-                self._put(_not_there(ready, held))
+                self._ready(_missing(ready, held))
             else:
                 self._failed(change, error)
         except FetchError as error:
@@ -138,10 +138,10 @@ class Preparation:
             self._failed(change, StorageError(f"{change.uri}: {error}"))
         else:
             decided = self._selected(change, held)
-            self._put(replace(ready, decided=decided).answered(content, held))
+            self._ready(replace(ready, decided=decided).with_answer(content, held))
 
     def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
-        """Return the creation or update that a resource turned out to have, if it is selected."""
+        """Return the creation or update that the current version amounts to, if it is selected."""
         is_there = held is not None and held.is_there
         kind = ChangeType.UPDATED if is_there else ChangeType.CREATED
         resource = change.resource
@@ -152,31 +152,31 @@ class Preparation:
         return None if decided is None else _as_held(decided, held)
 
 
-def _verdict(
+def _novelty(
     decided: Change, change: Change, wanted: WantedRepresentation, held: ResourceState | None
 ) -> Novelty:
     described = replace(decided, resource=wanted.entry)
-    if decided.change is not change.change:  # it is not selected any more, so it goes
-        assert held is not None, "what is not held need not go"
+    if decided.change is not change.change:  # it is not selected any more, so it is removed
+        assert held is not None, "only a held resource is removed"
         return Novelty.COVERED if held.covers(described) else Novelty.APPLY
     if held is not None:
-        return held.verdict(described)
+        return held.novelty(described)
     if change.check is CheckMethod.FETCH:
         return Novelty.FETCH
-    is_nothing = change.check is CheckMethod.COMPARE and change.change is ChangeType.DELETED
-    return Novelty.COVERED if is_nothing else Novelty.APPLY
+    is_no_change = change.check is CheckMethod.COMPARE and change.change is ChangeType.DELETED
+    return Novelty.COVERED if is_no_change else Novelty.APPLY
 
 
-def _not_there(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
-    """Return the deletion of what turned out not to be there, if it is held."""
+def _missing(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
+    """Return the deletion of a resource that the Source does not have, if the copy has it."""
     if held is None or not held.is_there:
         return replace(ready, decided=None, unchanged=held)
-    assert ready.decided is not None, "it was to be verified"
+    assert ready.decided is not None, "only a decided change is verified"
     return replace(ready, decided=_as_held(ready.decided, held))
 
 
 def _as_held(decided: Change, held: ResourceState | None) -> Change:
-    """Return a change with the URI as it is held, where it was spelled otherwise."""
+    """Return a change with the URI as the state spells it."""
     if held is None or held.uri == decided.uri:
         return decided
     return replace(decided, uri=held.uri)

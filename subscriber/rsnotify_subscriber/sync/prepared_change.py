@@ -1,4 +1,4 @@
-"""A change on its way into the copy, with all that is needed to apply and to record it."""
+"""A change on its way into the copy, with all data to apply and to record it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 
 
 class PreparedChange(Struct, frozen=True):
-    """A change whose content is at hand, or about which nothing has to be done.
+    """A change whose content is available, or that needs no effect.
 
     Args:
-        change: The change as it was handed out.
-        decided: What is done about it; None if the state covers it, or it is not selected.
-        wanted: What it takes to do it.
-        content: The content, if it takes one.
-        unchanged: How the resource is held, if that is still what it should be; only the record
-            moves.
-        doubt: Why it may not be what was announced; empty if nothing contradicts.
+        change: The change as the follower gave it.
+        decided: The change to apply; None if the state covers it, or it is not selected.
+        wanted: The representation to fetch.
+        content: The content, if the change needs one.
+        unchanged: The state of the resource, if its content stays; only the record is updated.
+        doubt: Why the content may differ from what was announced; empty if nothing contradicts.
     """
 
     change: Change
@@ -37,15 +36,17 @@ class PreparedChange(Struct, frozen=True):
     unchanged: ResourceState | None = None
     doubt: str = ""
 
-    def answered(self, answer: Content | Unchanged, held: ResourceState | None) -> PreparedChange:
-        """Return it with what came of a request.
+    def with_answer(
+        self, answer: Content | Unchanged, held: ResourceState | None
+    ) -> PreparedChange:
+        """Return it with the answer to a request.
 
         Args:
             answer: The answer.
-            held: How the resource is held.
+            held: The state of the resource.
         """
         if isinstance(answer, Unchanged):
-            assert held is not None, "the condition was that of what is held"
+            assert held is not None, "the request had the validator of the held version"
             kept = replace(held, fetched_at=answer.fetched_at)
             return replace(self, decided=None, unchanged=kept, doubt=answer.doubt)
         ready = replace(self, content=answer, doubt=answer.doubt)
@@ -57,12 +58,12 @@ class PreparedChange(Struct, frozen=True):
         return replace(ready, decided=None, unchanged=kept)
 
     @property
-    def held_uri(self) -> str:
-        """The URI of the resource, as it is spelled in the state."""
+    def stored_uri(self) -> str:
+        """The URI of the resource as it is spelled in the state."""
         return (self.unchanged or self.decided or self.change).uri
 
     def received(self) -> Received:
-        """Return what the handler receives."""
+        """Return the change as the handler receives it."""
         change, content = self.decided, self.content
         assert change is not None
         return Received(
@@ -76,17 +77,17 @@ class PreparedChange(Struct, frozen=True):
             content.length if content else None,
         )
 
-    def held(self) -> ResourceState | None:
-        """Return how the resource is held from now on, if that is new."""
+    def new_state(self) -> ResourceState | None:
+        """Return the new state of the resource, if there is one."""
         change, content = self.decided, self.content
         at = to_microseconds(self.change.at)
         entry = self.wanted.entry
-        # After a doubt, the next list that is compared must not find it as it is listed.
+        # After a doubt, the next comparison with a list must find a difference.
         lastmod = to_microseconds(entry.lastmod) if entry.lastmod and not self.doubt else None
         if self.unchanged is not None:
             kind = self.change.change.value
             if self.change.change is ChangeType.DELETED:
-                kind, lastmod = self.unchanged.change, None  # what was to be deleted is still there
+                kind, lastmod = self.unchanged.change, None  # the resource was not deleted
             return replace(self.unchanged, changed_at=at, change=kind, lastmod=lastmod)
         if change is None:
             return None
@@ -106,7 +107,7 @@ class PreparedChange(Struct, frozen=True):
 
 
 def write(batch: Iterable[PreparedChange]) -> None:
-    """Write the contents to their files, for the handler."""
+    """Write contents to their files, for the handler."""
     for ready in batch:
         if ready.content is not None:
             ready.content.write()

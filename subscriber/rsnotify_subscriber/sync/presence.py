@@ -1,7 +1,7 @@
-"""Whether what a state says is held is still there: a folder may be unmounted, removed or replaced.
+"""Whether the files of the state still exist: a folder may be unmounted, removed or replaced.
 
-A folder is told from another by its device and inode. Where these have changed, as after a copy to
-a new disk, every file is looked for; where they have not, a few are.
+A folder is identified by its device and inode. Where these have changed, as after a copy to a new
+disk, every file is looked up; where they have not, a few are.
 """
 
 from __future__ import annotations
@@ -11,54 +11,41 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from itertools import islice
-from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from rsnotify.errors import ConfigurationError, StorageError
 from rsnotify.sync.fallback_order import resource_ways
-from rsnotify_subscriber.storage.state import DestinationState, Identity
+from rsnotify_subscriber.handlers import LocatedHandler
+from rsnotify_subscriber.storage.identity import Identity
+from rsnotify_subscriber.storage.state import DestinationState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: How many files are looked at in a folder that is the same as in the last run.
+#: How many files are looked up in a folder that is the same as in the last run.
 _SAMPLE = 16
-#: Seconds between two looks at whether the folder is still there.
-_LOOK_EVERY = 5.0
+#: Seconds between two checks of the folder.
+_INTERVAL = 5.0
 
 
-@runtime_checkable
-class LocatedHandler(Protocol):
-    """A handler that holds resources in a place that may be lost."""
+def check_files(handler: object, state: DestinationState, identity: Identity) -> None:
+    """Check that the files of the state exist; this blocks on the disk.
 
-    @property
-    def place(self) -> str:
-        """What tells the place from another; empty if it is not there."""
-
-    def held_content(self, uri: str) -> Path | None:
-        """Return the file of a resource, if there is one."""
-
-
-def check_held(handler: object, state: DestinationState, identity: Identity) -> None:
-    """Check that the files are there which a state says are held; it blocks on the disk.
-
-    Where some are missing, the state forgets them, and everything is due to be compared.
+    Where some are missing, the state marks them to be fetched, and everything to be compared.
 
     Args:
-        handler: Holds them; one that is not `LocatedHandler` is not checked.
+        handler: The handler with the files; one that is no `LocatedHandler` is not checked.
         state: The state.
-        identity: Where they were in the last run, and what the Source offers.
+        identity: The place of the files in the last run, and the offer of the Source.
 
     Raises:
         ConfigurationError: All are missing, or some that could not be found in any list.
     """
     if not isinstance(handler, LocatedHandler) or not state.resources:
         return
-    held = state.uris_held()
     if handler.place == identity.place:
-        sample = list(islice(held, _SAMPLE))
+        sample = list(islice(state.held_uris(), _SAMPLE))
         if all(handler.held_content(uri) is not None for uri in sample):
             return
-    missing = [uri for uri in state.uris_held() if handler.held_content(uri) is None]
+    missing = [uri for uri in state.held_uris() if handler.held_content(uri) is None]
     if not missing:
         return
     if len(missing) == state.resources or not resource_ways(identity.offer):
@@ -66,14 +53,14 @@ def check_held(handler: object, state: DestinationState, identity: Identity) -> 
     logger.warning(
         "%d files are missing, as that of %s; they are fetched again", len(missing), missing[0]
     )
-    state.forget(missing)
+    state.invalidate(missing)
 
 
-def check_there(handler: object, state: DestinationState) -> None:
-    """Check that there is a place at all, before one is made; it blocks on the disk.
+def check_location(handler: object, state: DestinationState) -> None:
+    """Check that the place of the files exists, before one is made; this blocks on the disk.
 
     Raises:
-        ConfigurationError: There is none, though resources are held there.
+        ConfigurationError: It does not, though the state has resources.
     """
     if isinstance(handler, LocatedHandler) and state.resources and not handler.place:
         raise ConfigurationError(_lost(state, state.resources))
@@ -88,11 +75,11 @@ def _lost(state: DestinationState, missing: int, example: str = "") -> str:
 
 
 class PresenceCheck:
-    """Looks from time to time whether the place of a handler is still the same.
+    """Checks at intervals whether the place of a handler is still the same.
 
     Args:
-        handler: The handler; one that is not `LocatedHandler` is not watched.
-        worker: Runs what blocks on the disk.
+        handler: The handler; one that is no `LocatedHandler` is not checked.
+        worker: Runs calls that block on the disk.
     """
 
     def __init__(self, handler: object, worker: Executor) -> None:
@@ -104,7 +91,7 @@ class PresenceCheck:
         """Check once.
 
         Raises:
-            StorageError: It is another, or not there.
+            StorageError: The place is another, or does not exist.
         """
         if await self._is_lost():
             raise StorageError(
@@ -112,9 +99,9 @@ class PresenceCheck:
             )
 
     async def run(self, lost: Callable[[], None]) -> None:
-        """Call `lost` once it is another; then return."""
-        while not await self._is_lost():  # noqa: ASYNC110 - no event tells of it
-            await asyncio.sleep(_LOOK_EVERY)
+        """Call `lost` once the place is another; then return."""
+        while not await self._is_lost():  # noqa: ASYNC110 - no event announces it
+            await asyncio.sleep(_INTERVAL)
         lost()
 
     async def _is_lost(self) -> bool:

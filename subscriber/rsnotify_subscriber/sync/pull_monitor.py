@@ -1,4 +1,4 @@
-"""Pulls, as they show in the documents that are fetched for them."""
+"""Monitoring pulls: their events, and whether they found changes that push should have sent."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from rsnotify_subscriber.push.push import Push
 
 
 class PullMonitor:
-    """Tells of pulls, and tells a `Push` what they had.
+    """Announces pulls, and reports to a `Push` whether they found newer changes.
 
     Args:
-        follower: Knows what is known.
-        push: Is told, when a pull ends, whether it had what should have been pushed.
-        announce: Is told by which kind of document one pulls.
+        follower: Knows the changes that were received.
+        push: Is called at the end of each pull.
+        announce: Is called with the kind of document that a pull reads.
     """
 
     def __init__(self, follower: Follower, push: Push, announce: Announcer) -> None:
         self._follower = follower
         self._push = push
         self._announce = announce
-        self._out = 0
-        self._rung: DocumentKind | None = None
+        self._pending = 0
+        self._kind: DocumentKind | None = None
         self._began = 0.0
         self._has_news = False
 
-    def asked(self, fetch: Fetch) -> None:
-        """Hear that a document is asked for."""
-        if not self._out or fetch.rung is not self._rung:
+    def requested(self, fetch: Fetch) -> None:
+        """Note that a document is requested."""
+        if not self._pending or fetch.rung is not self._kind:
             self._announce(Pulling(fetch.rung, fetch.uri))
-        if not self._out:
+        if not self._pending:
             self._began, self._has_news = asyncio.get_running_loop().time(), False
-        self._out += 1
-        self._rung = fetch.rung
+        self._pending += 1
+        self._kind = fetch.rung
 
     def fetched(self, fetch: Fetch, document: Document) -> None:
-        """Hear what came, before the follower does."""
+        """Examine a document, before the follower receives it."""
         last, known = document.changed_at, self._follower.since
         if fetch.rung is DocumentKind.CHANGE_LIST and not document.index and last and known:
             self._has_news = self._has_news or last > known
 
-    def answered(self) -> None:
-        """Hear that the follower was told what came of it, and asked for what it needs next."""
-        self._out -= 1
-        if not self._out:
+    def finished(self) -> None:
+        """Note that the follower has received a result, and has requested what it needs next."""
+        self._pending -= 1
+        if not self._pending:
             self._push.pulled(self._began, news=self._has_news)

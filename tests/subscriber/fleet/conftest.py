@@ -11,6 +11,7 @@ import pytest
 from rsnotify_subscriber import FolderMirror, Received, Subscriber
 from rsnotify_subscriber.fleet import Fleet, FollowedSourceStatus
 from tests.subscriber.conftest import PACE, PATIENCE, files_of
+from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
 
 
@@ -39,7 +40,7 @@ class Many:
         options.setdefault("pace", PACE)
         handler = handler or FolderMirror(self.mirror(name))
         url = self.sources[name].url
-        subscriber = Subscriber(url, handler, shared=fleet.shared, **options)
+        subscriber = Subscriber(url, handler, shared=fleet.shared, **gathered(options))
         fleet.add(name, subscriber)
         return subscriber
 

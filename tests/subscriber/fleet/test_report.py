@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from rsnotify_subscriber import Fleet, FolderMirror, PushState, Status, Subscriber
-from rsnotify_subscriber.commands.fleet_report import JsonReport, LineReport, table_of
+from rsnotify_subscriber.commands.fleet_report import FleetView
+from rsnotify_subscriber.commands.report import JsonFollowReport, LineFollowReport
 from rsnotify_subscriber.fleet import FollowedSourceStatus, Phase
 
 #: What stands for a control character.
@@ -24,7 +25,7 @@ WRONG = FollowedSourceStatus(Phase.FAILED, Status(), "https://a.example/: no ans
 def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:
     console = Console(width=100, record=True, file=StringIO())
     statuses = {f"well{n}": WELL for n in range(50)} | {"[red]behind": BEHIND, "wrong": WRONG}
-    console.print(table_of(statuses))
+    console.print(FleetView().display(statuses))
     lines = console.export_text().splitlines()
     assert lines[1].split()[:4] == ["wrong", "https://a.example/:", "no", f"answer{UNPRINTABLE}[2J"]
     assert lines[2].split()[:2] == ["[red]behind", "behind"]
@@ -33,7 +34,7 @@ def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:
 
 
 def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFixture[str]) -> None:
-    report = LineReport()
+    report = LineFollowReport(FleetView())
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": BEHIND, "b": WELL})
@@ -47,7 +48,7 @@ def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFi
 
 
 def test_json_tells_what_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    report = JsonReport()
+    report = JsonFollowReport(FleetView())
     for statuses in ({"a": WELL, "b": WRONG}, {"a": WELL, "b": WELL}, {"b": WELL}):
         report.show(statuses)
     first, second, third = map(json.loads, capsys.readouterr().out.splitlines())

@@ -17,7 +17,15 @@ from yarl import URL
 
 from rsnotify.errors import ConfigurationError, Unavailable
 from rsnotify.format.signatures import signature
-from rsnotify_subscriber import Callbacks, FolderMirror, Subscriber, Via, WebSubTerms, listening
+from rsnotify_subscriber import (
+    Callbacks,
+    FolderMirror,
+    FollowOptions,
+    Subscriber,
+    Via,
+    WebSubTerms,
+    listening,
+)
 from rsnotify_subscriber.push.websub import callbacks, listener
 from rsnotify_subscriber.push.websub.inbox import DeliveryInbox, HubSilence
 from rsnotify_subscriber.push.websub.subscription import SubscriptionMode
@@ -266,7 +274,12 @@ def test_a_method_of_signatures_that_is_not_known_is_refused(signatures: tuple[s
 
 def test_websub_without_callbacks_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="callback URL"):
-        Subscriber("https://a.example/", FolderMirror(tmp_path), state=tmp_path, via=Via.WEBSUB)
+        Subscriber(
+            "https://a.example/",
+            FolderMirror(tmp_path),
+            state=tmp_path,
+            options=FollowOptions(via=Via.WEBSUB),
+        )
 
 
 async def test_a_listener_of_its_own_answers_hubs_and_lets_nobody_wait(

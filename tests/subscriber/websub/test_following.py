@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
-from rsnotify_subscriber.commands.options import CallbackServer
+from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.push import preference
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported

@@ -12,7 +12,7 @@ from rsnotify_subscriber.events import (
     OfferChanged,
 )
 from rsnotify_subscriber.push import preference, websocket
-from rsnotify_subscriber.sync import following
+from rsnotify_subscriber.sync import rediscovery
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub, anywhere
 from tests.subscriber.push.failing_over.scene import (
@@ -183,7 +183,7 @@ async def test_only_the_hubs_that_are_others_now_are_touched(
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(following, "_REDISCOVER", 0.05)
+    monkeypatch.setattr(rediscovery, "_INTERVAL", 0.05)
     hub, other = two
     source.hubs = [hub.url, "ws://127.0.0.1:9/ws"]
     events: list[Event] = []

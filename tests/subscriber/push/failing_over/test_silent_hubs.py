@@ -13,7 +13,7 @@ from rsnotify_subscriber.events import (
     PushDown,
 )
 from rsnotify_subscriber.push import push as push_module
-from rsnotify_subscriber.sync import push_intake as reception
+from rsnotify_subscriber.sync import push_intake
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (
@@ -110,7 +110,7 @@ async def test_polls_come_as_without_push_where_heartbeats_stop(
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reception, "QUIET", 0.2)
+    monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
         await until_by(destination, hub.url)
@@ -128,7 +128,7 @@ async def test_what_is_offered_is_looked_at_soon_where_heartbeats_stop(
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reception, "QUIET", 0.2)
+    monkeypatch.setattr(push_intake, "QUIET", 0.2)
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll=0.1, poll_with_push=600)):
         await until_by(destination, hub.url)

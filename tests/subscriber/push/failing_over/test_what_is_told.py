@@ -46,7 +46,7 @@ async def test_an_application_is_told_how_it_stands(
             "BaselineBegun",
             "BaselineComplete",
         ]
-        rungs = [one.rung.value for one in events if isinstance(one, Pulling)]
+        rungs = [one.kind.value for one in events if isinstance(one, Pulling)]
         assert rungs[:2] == ["Resource List", "Change List"]
         events.clear()
         source.put("lost", b"1")
