@@ -31,7 +31,7 @@ def test_it_has_every_option_that_says_how_one_follows() -> None:
     ("options", "said"),
     [
         (("--callback-url", "https://relay.example/callback"), "with --callback-port"),
-        (("--mqtt-version", "4"), "4"),
+        (("--mqtt-version", "4"), "it has to be 5 or 3.1.1"),
         (("--type", "turtle"), "turtle"),
     ],
 )

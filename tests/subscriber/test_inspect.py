@@ -137,7 +137,7 @@ async def test_a_capability_list_that_the_description_forgets_is_shown(source: S
 async def test_an_index_is_read_up_to_a_bound_and_says_so(
     source: SmallSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "PARTS", 2)
+    monkeypatch.setattr(walk, "MOST_PARTS", 2)
     source.per_list = 3
     for n in range(15):
         source.put(f"r{n}", b"1")
@@ -153,7 +153,7 @@ async def test_an_index_is_read_up_to_a_bound_and_says_so(
 async def test_no_more_than_a_number_of_documents_is_read(
     source: SmallSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walk, "DOCUMENTS", 3)
+    monkeypatch.setattr(walk, "MOST_DOCUMENTS", 3)
     found = await inspect(source.url)
     assert len(below(found)) == 3
     assert of(found, Capability.CAPABILITY_LIST).unread == 2

@@ -180,7 +180,7 @@ async def test_what_is_retained_shows_at_once_where_the_stream_stands(
 async def test_where_nothing_is_retained_the_lists_have_to_tell(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt, "PROOF", 0.1)
+    monkeypatch.setattr(mqtt, "RETAINED_WAIT", 0.1)
     async with receiving(mosquitto) as heard:
         await heard.until("up", "gap")
 

@@ -144,7 +144,7 @@ async def test_a_file_is_read_again_when_that_is_asked_for(many: Many) -> None:
 
     async with asyncio.timeout(PATIENCE), reloading(keeper, note) as one:
         await loads.get()  # it may have changed since it was read
-        one.ask()
+        one.reload()
         await loads.get()
 
 
@@ -162,7 +162,7 @@ async def test_what_breaks_while_a_file_is_read_is_told_and_got_over(
 
     async with asyncio.timeout(PATIENCE), reloading(keeper, load_badly) as one:
         for _ in range(2):
-            one.ask()
+            one.reload()
             await told.wait()
             told.clear()
     assert "all goes on as before" in caplog.text

@@ -33,7 +33,7 @@ async def test_a_hub_that_the_source_does_not_reach_is_told_from_the_lists(
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(push_module, "MUTE", 0.1)
+    monkeypatch.setattr(push_module, "SILENCE_GRACE", 0.1)
     hub, other = two
     events: list[Event] = []
     pace = replace(PACE, poll_with_push=0.2)
@@ -87,7 +87,7 @@ async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
     destination: Destination,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(push_module, "MUTE", 0.1)
+    monkeypatch.setattr(push_module, "SILENCE_GRACE", 0.1)
     source.hubs = [hub.url]
     async with followed(destination, pace=replace(PACE, poll_with_push=0.2)) as subscriber:
         while subscriber.status.push is PushState.UP:
