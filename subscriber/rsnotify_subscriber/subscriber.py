@@ -282,7 +282,7 @@ class Subscriber:
 
     async def _follow(self, context: RunContext, *, once: bool) -> None:
         via = self._options.via
-        if via in NAMES and not self._ways.to_changes(context.identity.offer):
+        if via in NAMES and not self._ways.change_endpoints(context.identity.offer):
             raise ConfigurationError(f"{shown(self._url)} offers no hub that speaks {NAMES[via]}")
         self._following = self._followed = Following(context, self._observers, once=once)
         if self._stopping.is_set():

@@ -1,4 +1,4 @@
-"""Connecting to a hub: the address dialled is looked at, not the name."""
+"""Connecting to a hub: the address that is dialled is checked, not the name."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from rsnotify_subscriber.fetching.connections import guarded_socket
 
-#: How long it may take, in seconds.
+#: The most seconds that connecting may take.
 TIMEOUT = 10.0
 
 
 async def dial(host: str | None, port: int, *, trusted: bool) -> socket.socket:
-    """Connect to the first address that answers, of those that may be dialled.
+    """Return a socket connected to the first allowed address that answers.
 
     Args:
         host: The host.
         port: The port.
-        trusted: Whether it may be at any address, and not only at public ones.
+        trusted: Whether the host may be at any address, and not only at public ones.
 
     Raises:
-        OSError: None answers, or none may be dialled (`NotPublic`), or it takes too long.
+        OSError: No address answers in time, or none is allowed (`NotPublic`).
     """
     make: Callable[[Any], socket.socket] = _any_socket if trusted else guarded_socket
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Hearing what a Source tells of its own documents, on a channel beside that of its changes."""
+"""Notifications about the documents of a Source, on a channel beside that of its changes."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from rsnotify.format.model import Document
 from rsnotify.format.offer import Offer
 from rsnotify.format.reader import read_document
 from rsnotify_subscriber.push.endpoints import Transports
-from rsnotify_subscriber.push.push import Push
+from rsnotify_subscriber.push.subscription import PushSubscription
 
 logger = logging.getLogger("rsnotify.subscriber")
 
 
 class NoticeSubscription:
-    """A lasting subscription to what is told of documents; the `Events` of its own `Push`.
+    """A lasting subscription to these notifications; the `PushEvents` of its `PushSubscription`.
 
-    Nothing depends on it: whoever does not hear of a document finds it by polling.
+    Nothing depends on it: a document without a notification is found by polling.
 
     Args:
-        ways: By which ways a topic can be heard of.
-        told: Is called with each notification.
-        since: Gives the instant through which they were heard.
+        transports: Makes the endpoints of a topic.
+        received: Is called with each notification.
+        since: Returns the instant through which notifications were received.
         random: The source of jitter.
     """
 
     def __init__(
         self,
-        ways: Transports,
+        transports: Transports,
         *,
-        told: Callable[[Document], None],
+        received: Callable[[Document], None],
         since: Callable[[], Instant | None],
         random: Random,
     ) -> None:
-        self._ways = ways
-        self._told = told
-        self._push = Push((), self, since, random, needed=False)
+        self._transports = transports
+        self._received = received
+        self._push = PushSubscription((), self, since, random, needed=False)
 
     async def run(self) -> None:
-        """Hear until cancelled."""
+        """Receive until cancelled."""
         await self._push.run()
 
-    def take(self, offer: Offer) -> None:
-        """Hear by the ways that are offered now, if there are any."""
-        self._push.take(self._ways.to_notices(offer))
+    def set_offer(self, offer: Offer) -> None:
+        """Use the endpoints that are offered now, if there are any."""
+        self._push.set_endpoints(self._transports.notice_endpoints(offer))
 
     def up(self) -> None:
-        """Hear that notifications arrive."""
+        """Do nothing: polling does not depend on it."""
 
     def down(self) -> None:
-        """Hear that no way is left."""
+        """Do nothing, for the same reason."""
 
     def audience(self, listeners: int) -> None:
-        """Hear how many hear the same."""
+        """Do nothing: notifications lead to few requests."""
 
     def gap(self) -> None:
-        """Hear that a hub may not reach back; the next notification shows what is missing."""
+        """Do nothing: the next notification shows what is missing."""
 
     def fragment(self, document: bytes) -> Instant | None:
-        """Take a notification; return up to which instant it tells, if it tells something."""
+        """Receive a notification; return the instant through which it covers changes, if any."""
         try:
-            read = read_document(document, source="what was told of documents")
+            read = read_document(document, source="a notification about documents")
         except DocumentError as error:
             logger.info("%s", error)
             return None
-        self._told(read)
+        self._received(read)
         return read.until

@@ -1,4 +1,4 @@
-"""One way while it is open."""
+"""The connection to one endpoint, from opening it to its loss."""
 
 from __future__ import annotations
 
@@ -15,113 +15,129 @@ from rsnotify_subscriber.tasks import Tasks
 _PORTS = {"ws": 80, "http": 80, "wss": 443, "https": 443}
 
 
-class ConnectionObserver(Protocol):
-    """Who is told what becomes of a line, and what arrives by it."""
+class PushEvents(Protocol):
+    """Receives what arrives by any endpoint, and whether anything can."""
 
-    def line_up(self, line: EndpointConnection) -> None:
-        """Hear that its hub has accepted the subscription."""
-
-    def line_told(self, line: EndpointConnection) -> None:
-        """Hear that it told something that it had not told before."""
-
-    def line_lost(self, line: EndpointConnection, error: FetchError) -> None:
-        """Hear that nothing arrives by it any more, and why."""
+    def up(self) -> None:
+        """Note that fragments arrive from now on, from `since` without a gap or after `gap`."""
 
     def audience(self, listeners: int) -> None:
-        """Hear how many hear the same."""
+        """Note the number of subscribers of the topic, where the hub reports it."""
 
     def gap(self) -> None:
-        """Hear that its hub does not reach back."""
+        """Note that a hub has not stored all fragments since `since`."""
 
     def fragment(self, document: bytes) -> Instant | None:
-        """Take a fragment; return up to which instant it tells, if it tells something."""
+        """Receive a fragment; return the instant through which it covers changes, if any."""
+
+    def down(self) -> None:
+        """Note that no endpoint is left."""
+
+
+class ConnectionObserver(Protocol):
+    """Is called when the state of a connection changes."""
+
+    def connection_up(self, connection: EndpointConnection) -> None:
+        """Note that the hub has accepted the subscription."""
+
+    def connection_received(self, connection: EndpointConnection) -> None:
+        """Note that a fragment arrived which covers more than those before."""
+
+    def connection_lost(self, connection: EndpointConnection, error: FetchError) -> None:
+        """Note that nothing arrives any more, and why."""
 
 
 class EndpointConnection:
-    """A way that is open, until it is lost or closed; a `Listener`.
+    """A connection to an endpoint; the `TransportListener` of its transport.
 
     Args:
-        way: Which.
-        exchange: Who is told; nobody any more once it is closed.
+        endpoint: The endpoint.
+        observer: Is called when the state changes, until the connection is closed.
+        events: Receives what arrives until then.
 
     Attributes:
-        hub: The hub that tells, as far as that is known.
-        is_up: Whether its hub has accepted the subscription.
-        is_mute: Whether it does not tell what it should.
-        heard_at: When it came up, or told something, in seconds of the event loop.
-        is_due: Whether it should have told what the lists have from now on.
+        hub: The URI of the hub, as far as it is known.
+        is_up: Whether the hub has accepted the subscription.
+        is_mute: Whether the hub does not send what it should.
+        is_due: Whether the hub should have sent what the lists have from now on.
+        up_at: The time of the event loop at which it came up.
+        received_at: The time at which it came up, or at which a new fragment last arrived.
     """
 
-    def __init__(self, way: Endpoint, exchange: ConnectionObserver) -> None:
-        self.way = way
-        self.hub = way.hub
+    def __init__(
+        self, endpoint: Endpoint, observer: ConnectionObserver, events: PushEvents
+    ) -> None:
+        self.endpoint = endpoint
+        self.hub = endpoint.hub
         self.is_up = self.is_mute = self.is_due = False
-        self.up_at = self.heard_at = 0.0
-        self._exchange: ConnectionObserver | None = exchange
-        self._told: Instant | None = None
+        self.up_at = self.received_at = 0.0
+        self._observer = observer
+        self._events = events
+        self._is_closed = False
+        self._through: Instant | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def counts(self) -> bool:
+    def delivers(self) -> bool:
         """Whether changes arrive by it."""
         return self.is_up and not self.is_mute
 
     @property
-    def place(self) -> tuple[str, int | None] | None:
-        """The host and port of its hub, if it has them."""
+    def hub_address(self) -> tuple[str, int | None] | None:
+        """The host and port of the hub, if its URI has a host."""
         parts = urlsplit(self.hub)
         return (parts.hostname, parts.port or _PORTS.get(parts.scheme)) if parts.hostname else None
 
     def open(self, tasks: Tasks, since: Callable[[], Instant | None]) -> None:
-        """Begin to receive.
+        """Start to receive.
 
         Args:
-            tasks: Where that runs.
-            since: Gives the instant to join at.
+            tasks: Runs the transport.
+            since: Returns the instant through which every change is known.
         """
         self._task = tasks.spawn(self._receive(since))
 
     async def _receive(self, since: Callable[[], Instant | None]) -> None:
-        self._told = since()
+        self._through = since()
         try:
-            await self.way.transport().receive(self._told, self)
+            await self.endpoint.transport().receive(self._through, self)
         except FetchError as error:
-            if self._exchange is not None:
-                self._exchange.line_lost(self, error)
+            if not self._is_closed:
+                self._observer.connection_lost(self, error)
 
     def close(self) -> None:
-        """Tell nobody any more, and take leave of the hub, which may take a while."""
-        self._exchange = None
+        """Call neither observer nor events any more, and unsubscribe, which may take a while."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
 
-    # What the transport tells
+    # Called by the transport
 
     def up(self, hub: str | None = None) -> None:
-        """Hear that the hub has accepted the subscription, and which it is."""
+        """Note that a hub has accepted the subscription."""
         self.hub = hub or self.hub
-        if self._exchange is not None and not self.is_up:
+        if not self._is_closed and not self.is_up:
             self.is_up = True
-            self.up_at = self.heard_at = asyncio.get_running_loop().time()
-            self._exchange.line_up(self)
+            self.up_at = self.received_at = asyncio.get_running_loop().time()
+            self._observer.connection_up(self)
 
     def audience(self, listeners: int) -> None:
-        """Hear how many hear the same."""
-        if self._exchange is not None:
-            self._exchange.audience(listeners)
+        """Pass on the number of subscribers."""
+        if not self._is_closed:
+            self._events.audience(listeners)
 
     def gap(self) -> None:
-        """Hear that the hub does not reach back."""
-        if self._exchange is not None:
-            self._exchange.gap()
+        """Pass on that fragments are missing."""
+        if not self._is_closed:
+            self._events.gap()
 
     def fragment(self, document: bytes) -> None:
-        """Take a fragment."""
-        if self._exchange is None:
+        """Pass on a fragment, and note whether it is a new one."""
+        if self._is_closed:
             return
-        until = self._exchange.fragment(document)
-        if until is not None and (self._told is None or until > self._told):
-            # What a broker kept from before is no sign that anything comes now.
-            self._told = until
-            self.heard_at = asyncio.get_running_loop().time()
-            self._exchange.line_told(self)
+        until = self._events.fragment(document)
+        if until is not None and (self._through is None or until > self._through):
+            # What a broker has retained does not show that it receives anything now.
+            self._through = until
+            self.received_at = asyncio.get_running_loop().time()
+            self._observer.connection_received(self)

@@ -1,4 +1,4 @@
-"""By which ways a Destination can hear of the changes of a topic, the best first."""
+"""The endpoints from which a Destination can receive the changes of a topic, the best first."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.transport import WebSubTransport
 from rsnotify_subscriber.via import Via
 
-#: How many hubs of a kind are used, however many a Source names: each costs tries, and time.
+#: How many hubs of a kind are used, however many a Source names: each costs attempts, and time.
 MOST = 16
 _AS_A_URI = re.compile(r"[\x21-\x7e]+")
 
 
 class Endpoint(Struct, frozen=True):
-    """One way to hear of the changes of a topic. Two that are the same are equal.
+    """A hub, and how to receive the changes of a topic from it. Equal ones are the same.
 
     Args:
-        kind: What is spoken.
+        kind: The protocol.
         topic: The URI of the topic.
-        hubs: The hubs that may be spoken to; a WebSub hub may also be named by the topic.
-        make: Makes the transport of such a way.
-        select: What the hub is asked for, if it can leave out the rest.
+        hubs: The hubs that documents name; for WebSub, the topic may name others.
+        make: Makes the transport.
+        select: The part of the topic that the hub is to send, if it can leave out the rest.
     """
 
     kind: Via
@@ -44,23 +44,23 @@ class Endpoint(Struct, frozen=True):
 
     @property
     def hub(self) -> str:
-        """The hub's URI, as it is named; the topic's where the topic has to be asked for it."""
+        """The URI of the hub, or that of the topic where the topic names the hub."""
         return next(iter(self.hubs), self.topic)
 
     def transport(self) -> Transport:
-        """Make what speaks to the hub."""
+        """Return a new transport."""
         return self.make(self)
 
 
 class Transports:
-    """What one Destination can use, for any of a Source's topics.
+    """The transports that one Destination can use, for any topic of a Source.
 
     Args:
-        via: What the user wants.
-        sessions: The HTTP client sessions; they also tell which hosts are trusted.
-        callbacks: Where hubs reach us; None where they do not.
-        brokered: How one hears of changes through MQTT brokers.
-        select: Which changes are of interest.
+        via: The choice of the user.
+        sessions: The HTTP client sessions, which also decide which hosts are trusted.
+        callbacks: Where hubs reach us; None if they do not.
+        mqtt: How to connect to MQTT brokers.
+        select: The changes that are of interest.
     """
 
     def __init__(
@@ -68,128 +68,118 @@ class Transports:
         via: Via,
         sessions: Sessions,
         callbacks: Callbacks | None,
-        brokered: MqttOptions,
+        mqtt: MqttOptions,
         select: PushSelection = EVERYTHING,
     ) -> None:
         self._select = select
-        self._unasked: set[str] = set()
+        self._without_selections: set[str] = set()
         self._via = via
         self._sessions = sessions
         self._callbacks = callbacks
-        self._brokered = brokered
+        self._mqtt = mqtt
 
-    def to_changes(self, offer: Offer) -> list[Endpoint]:
-        """Return the ways to the changes of a set; none where only polling tells of them."""
+    @property
+    def enabled(self) -> bool:
+        """Whether push is used at all."""
+        return self._via is not Via.POLL
+
+    def change_endpoints(self, offer: Offer) -> list[Endpoint]:
+        """Return the endpoints for the changes of a set; none where only polling shows them."""
         if offer.channel is not None:
-            return self.of(offer.channel, offer.hubs, self._select)
-        # Where no document names a hub, the topic may; this is looked for only when it is asked.
-        return self._to_websub(offer.change_list, ()) if offer.change_list is not None else []
+            return self.endpoints(offer.channel, offer.hubs, self._select)
+        # Where no document names a hub, the Change List may; it is read only for Via.WEBSUB.
+        return self._websub(offer.change_list, ()) if offer.change_list is not None else []
 
-    def to_notices(self, offer: Offer) -> list[Endpoint]:
-        """Return the ways to what is told of the documents of a set, beside those to its changes.
+    def notice_endpoints(self, offer: Offer) -> list[Endpoint]:
+        """Return the endpoints for notifications about documents, without those for changes.
 
-        A broker may have one name for all: then what comes under it is changes. And it keeps one
-        session for one connection.
+        A broker may have one name for both topics: what comes under that name is changes. And a
+        broker keeps one session for one connection.
         """
         if offer.framework is None:
             return []
-        taken = {_name(way) for way in self.to_changes(offer) if way.kind is Via.MQTT}
-        ways = []
-        for way in self.of(offer.framework, offer.framework_hubs):
-            if way.kind is not Via.MQTT:
-                ways.append(way)
-            elif _name(way) not in taken:
-                ways.append(replace(way, make=self._mqtt_beside))
-        return ways
+        changes = self.change_endpoints(offer)
+        taken = {_broker_topic(one) for one in changes if one.kind is Via.MQTT}
+        found = []
+        for endpoint in self.endpoints(offer.framework, offer.framework_hubs):
+            if endpoint.kind is not Via.MQTT:
+                found.append(endpoint)
+            elif _broker_topic(endpoint) not in taken:
+                found.append(replace(endpoint, make=self._make_mqtt_without_session))
+        return found
 
-    def of(
+    def endpoints(
         self, topic: str, hubs: Sequence[str], select: PushSelection = EVERYTHING
     ) -> list[Endpoint]:
-        """Return the ways to a topic, the best first.
+        """Return the endpoints for a topic, the best first.
 
         Args:
-            topic: Its URI.
+            topic: The URI of the topic.
             hubs: The hubs that a document names for it.
-            select: What of it is of interest.
+            select: The part of the topic that is of interest.
         """
+        wss = _by_scheme(hubs, "wss", "ws") if self._uses(Via.WEBSOCKET) else ()
+        uses_mqtt = self._uses(Via.MQTT)
+        brokers = self._mqtt.brokers(_by_scheme(hubs, *SCHEMES)) if uses_mqtt else ()
         return [
-            *self._to_websockets(topic, hubs, select),
-            *self._to_brokers(topic, hubs, select),
-            *self._to_websub(topic, hubs),
+            *(Endpoint(Via.WEBSOCKET, topic, (hub,), self._make_websocket, select) for hub in wss),
+            *(Endpoint(Via.MQTT, topic, (url,), self._make_mqtt, select) for url in brokers),
+            *self._websub(topic, hubs),
         ]
 
-    @property
-    def any(self) -> bool:
-        """Whether anything is to be heard by push."""
-        return self._via is not Via.POLL
+    def _websub(self, topic: str, hubs: Sequence[str]) -> list[Endpoint]:
+        """Return the WebSub endpoint, at most one, as the topic itself names its hubs."""
+        if not self._uses(Via.WEBSUB) or self._callbacks is None:
+            return []
+        named = _by_scheme(hubs, "https") + _by_scheme(hubs, "http")  # WebSub §8.2
+        if not _by_scheme([topic], "https", "http") or not (named or self._via is Via.WEBSUB):
+            return []
+        return [Endpoint(Via.WEBSUB, topic, named, self._make_websub)]
 
-    def _wants(self, kind: Via) -> bool:
+    def _uses(self, kind: Via) -> bool:
         return self._via in (Via.AUTO, kind)
 
-    # Each kind
+    # Making transports
 
-    def _to_websockets(
-        self, topic: str, hubs: Sequence[str], select: PushSelection
-    ) -> list[Endpoint]:
-        if not self._wants(Via.WEBSOCKET):
-            return []
-        named = _by(hubs, "wss", "ws")
-        return [Endpoint(Via.WEBSOCKET, topic, (hub,), self._websocket, select) for hub in named]
-
-    def _to_brokers(self, topic: str, hubs: Sequence[str], select: PushSelection) -> list[Endpoint]:
-        if not self._wants(Via.MQTT):
-            return []
-        brokers = self._brokered.brokers(_by(hubs, *SCHEMES))
-        return [Endpoint(Via.MQTT, topic, (url,), self._mqtt, select) for url in brokers]
-
-    def _to_websub(self, topic: str, hubs: Sequence[str]) -> list[Endpoint]:
-        """Return the one way by WebSub, as it is the topic that says who its hubs are."""
-        if not self._wants(Via.WEBSUB) or self._callbacks is None:
-            return []
-        named = _by(hubs, "https") + _by(hubs, "http")  # WebSub §8.2
-        if not _by([topic], "https", "http") or not (named or self._via is Via.WEBSUB):
-            return []
-        return [Endpoint(Via.WEBSUB, topic, named, self._websub)]
-
-    def _websocket(self, way: Endpoint) -> Transport:
+    def _make_websocket(self, endpoint: Endpoint) -> Transport:
         return WebSocketTransport(
-            way.hub,
-            way.topic,
+            endpoint.hub,
+            endpoint.topic,
             trusts=self._sessions.trusts,
-            select=way.select,
-            credentials=self._sessions.credentials_for(way.hub),
+            select=endpoint.select,
+            credentials=self._sessions.credentials_for(endpoint.hub),
         )
 
-    def _mqtt(self, way: Endpoint) -> Transport:
-        return self._by_broker(way, self._brokered)
+    def _make_mqtt(self, endpoint: Endpoint) -> Transport:
+        return self._mqtt_transport(endpoint, self._mqtt)
 
-    def _mqtt_beside(self, way: Endpoint) -> Transport:
-        return self._by_broker(way, replace(self._brokered, session=""))
+    def _make_mqtt_without_session(self, endpoint: Endpoint) -> Transport:
+        return self._mqtt_transport(endpoint, replace(self._mqtt, session=""))
 
-    def _by_broker(self, way: Endpoint, brokered: MqttOptions) -> Transport:
+    def _mqtt_transport(self, endpoint: Endpoint, options: MqttOptions) -> Transport:
         return MqttTransport(
-            parse_broker(way.hub),
-            way.topic,
-            brokered,
+            parse_broker(endpoint.hub),
+            endpoint.topic,
+            options,
             trusts=self._sessions.trusts,
-            select=way.select,
-            unasked=self._unasked,
+            select=endpoint.select,
+            without_selections=self._without_selections,
         )
 
-    def _websub(self, way: Endpoint) -> Transport:
+    def _make_websub(self, endpoint: Endpoint) -> Transport:
         assert self._callbacks is not None
         return WebSubTransport(
-            way.topic, way.hubs, sessions=self._sessions, callbacks=self._callbacks
+            endpoint.topic, endpoint.hubs, sessions=self._sessions, callbacks=self._callbacks
         )
 
 
-def _name(way: Endpoint) -> tuple[str, str]:
-    """Return where a way leads, among the topics of a broker."""
-    broker = parse_broker(way.hub)
-    return broker.url, broker.topic(way.topic)
+def _broker_topic(endpoint: Endpoint) -> tuple[str, str]:
+    """Return the broker of an endpoint, and the topic there."""
+    broker = parse_broker(endpoint.hub)
+    return broker.url, broker.topic(endpoint.topic)
 
 
-def _by(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
-    """Return the first of these schemes, each once, but for what is no URI."""
+def _by_scheme(hubs: Sequence[str], *schemes: str) -> tuple[str, ...]:
+    """Return the first few URIs of these schemes, each once."""
     uris = filter(_AS_A_URI.fullmatch, dict.fromkeys(hubs))
     return tuple(islice((hub for hub in uris if hub.partition(":")[0] in schemes), MOST))

@@ -8,11 +8,11 @@ from rsnotify.format.model import Document
 from rsnotify.sync.actions import DocumentKind, Fetch
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Announcer, Pulling
-from rsnotify_subscriber.push.push import Push
+from rsnotify_subscriber.push.subscription import PushSubscription
 
 
 class PullMonitor:
-    """Announces pulls, and reports to a `Push` whether they found newer changes.
+    """Announces pulls, and reports to a `PushSubscription` whether they found newer changes.
 
     Args:
         follower: Knows the changes that were received.
@@ -20,7 +20,7 @@ class PullMonitor:
         announce: Is called with the kind of document that a pull reads.
     """
 
-    def __init__(self, follower: Follower, push: Push, announce: Announcer) -> None:
+    def __init__(self, follower: Follower, push: PushSubscription, announce: Announcer) -> None:
         self._follower = follower
         self._push = push
         self._announce = announce

@@ -12,7 +12,7 @@ from rsnotify.sync.actions import Action
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.events import Event
 from rsnotify_subscriber.push.document_notices import NoticeSubscription
-from rsnotify_subscriber.push.push import Push
+from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.status import PushState
 from rsnotify_subscriber.sync.context import RunContext, RunObservers
 from rsnotify_subscriber.sync.pull_monitor import PullMonitor
@@ -43,14 +43,14 @@ class PushChannels:
         *,
         once: bool,
     ) -> None:
-        self._ways = context.ways
+        self._transports = context.ways
         self._once = once
         self._observers = observers
         self._follower = follower
         self._perform = perform
         random = Random()
-        self._changes = Push(
-            () if once else self._ways.to_changes(context.identity.offer),
+        self._changes = PushSubscription(
+            () if once else self._transports.change_endpoints(context.identity.offer),
             PushIntake(follower, perform, observers.announce),
             lambda: follower.since,
             random,
@@ -58,8 +58,8 @@ class PushChannels:
             announce=self._changed,
         )
         self._notices = NoticeSubscription(
-            self._ways,
-            told=self._notified,
+            self._transports,
+            received=self._notified,
             since=lambda: follower.told_through,
             random=random,
         )
@@ -68,7 +68,7 @@ class PushChannels:
     @property
     def state(self) -> PushState:
         """Whether changes arrive by push."""
-        if not self._changes.ways:
+        if not self._changes.endpoints:
             return PushState.OFF
         return PushState.UP if self._changes.up else PushState.DOWN
 
@@ -86,15 +86,15 @@ class PushChannels:
         """Subscribe by the transports that are offered."""
         if not self._once:
             tasks.spawn(self._changes.run())
-            self._notices.take(offer)
+            self._notices.set_offer(offer)
             tasks.spawn(self._notices.run())
 
     def offered(self, offer: Offer) -> None:
         """Use the transports of another offer; connections that it still offers are kept."""
         if self._once:
             return
-        self._changes.take(self._ways.to_changes(offer))
-        self._notices.take(offer)
+        self._changes.set_endpoints(self._transports.change_endpoints(offer))
+        self._notices.set_offer(offer)
 
     def _changed(self, event: Event) -> None:
         self._observers.announce(event)

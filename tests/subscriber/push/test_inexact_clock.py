@@ -1,4 +1,4 @@
-"""`Push` on an event loop that is not exact, as none is."""
+"""`PushSubscription` on an event loop that is not exact, as none is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rsnotify.errors import Unavailable
 from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.push.endpoints import Endpoint
-from rsnotify_subscriber.push.push import Push
+from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import VirtualLoop
@@ -67,7 +67,9 @@ def test_a_lost_hub_is_tried_again_however_early_a_timer_fires(steps: int) -> No
     async def live() -> None:
         hub = Away(10)
         way = Endpoint(Via.WEBSOCKET, "topic", ("hub",), lambda _: hub)
-        keeping = asyncio.create_task(Push([way], Nobody(), lambda: None, Random(steps)).run())
+        keeping = asyncio.create_task(
+            PushSubscription([way], Nobody(), lambda: None, Random(steps)).run()
+        )
         await asyncio.wait_for(hub.is_up.wait(), 600)
         keeping.cancel()
         await asyncio.wait({keeping})

@@ -1,4 +1,4 @@
-"""Three ways that come and go, as `Push` opens and closes them: the state that one way gives."""
+"""Three ways that come and go, as `PushSubscription` opens and closes them: the state that one way gives."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rsnotify.format.reader import read_document
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.preference import HOLD, LONGEST_HOLD
-from rsnotify_subscriber.push.push import Push
+from rsnotify_subscriber.push.subscription import PushSubscription
 from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.via import Via
 from tests.core.mixed import HISTORIES, Mixed, by_one_way, through
-from tests.core.mixed import Endpoint as Line
+from tests.core.mixed import Way as Line
 from tests.core.world import OFFER, PATIENT, Destination, Source
 from tests.subscriber.push.virtual import run
 
@@ -63,7 +63,7 @@ class Transport:
 
 
 class Kept(Mixed):
-    """A Destination whose ways a `Push` keeps; what the `Push` tells it is in order."""
+    """A Destination whose ways a `PushSubscription` keeps; what the `PushSubscription` tells it is in order."""
 
     def __init__(self, source: Source, destination: Destination, random: Random, most: int) -> None:
         super().__init__(source, destination)
@@ -81,8 +81,8 @@ class Kept(Mixed):
         """Join nothing by itself."""
 
     def begin(self) -> None:
-        """Let a `Push` keep the ways."""
-        self.push = Push(
+        """Let a `PushSubscription` keep the ways."""
+        self.push = PushSubscription(
             self.kept, self, lambda: self.destination.follower.since, self._random, most=self._most
         )
         self._keeping = asyncio.create_task(self.push.run())
@@ -92,7 +92,7 @@ class Kept(Mixed):
         await asyncio.wait({self._keeping})
         assert not self.is_up
 
-    # What the `Push` tells
+    # What the `PushSubscription` tells
 
     def up(self, hub: str | None = None) -> None:
         assert not self.is_up

@@ -147,10 +147,10 @@ def test_what_tells_the_same_a_little_later_closes_what_was_first() -> None:
     preference.tick(PATIENCE)
     preference.up("b", 3.0)
     preference.up("a", 4.0)
-    preference.heard("b", 9.0)
+    preference.received("b", 9.0)
     assert preference.tick(9.1) == ["a", "b"]
-    preference.heard("a", 9.0 + SLACK)
-    preference.heard("b", 9.0 + 2 * SLACK)
+    preference.received("a", 9.0 + SLACK)
+    preference.received("b", 9.0 + 2 * SLACK)
     assert preference.tick(20.0) == ["a"]
 
 
@@ -222,7 +222,7 @@ def test_several_are_up_at_once_if_that_is_wanted() -> None:
 def test_other_ways_do_not_touch_those_that_stay() -> None:
     world = World()
     world.run(HOLD + 1)
-    world.preference.change("dab")
+    world.preference.set_endpoints("dab")
     world.can.add("d")
     world.telling.add("d")
     assert world.run() == "da"

@@ -1,4 +1,4 @@
-"""A `Push` on a clock that does not wait: what its ways tell, and what they should have told."""
+"""A `PushSubscription` on a clock that does not wait: what its ways tell, and what they should have told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rsnotify.format.datetimes import Instant
 from rsnotify_subscriber.events import Event, PushDown, PushUp
 from rsnotify_subscriber.push.endpoints import Endpoint
 from rsnotify_subscriber.push.preference import HOLD, PATIENCE, SLACK
-from rsnotify_subscriber.push.push import SILENCE_GRACE, Push
+from rsnotify_subscriber.push.subscription import SILENCE_GRACE, PushSubscription
 from rsnotify_subscriber.push.transport import TransportListener
 from rsnotify_subscriber.via import Via
 from tests.subscriber.push.virtual import run
@@ -61,14 +61,16 @@ class Refusing(Hub):
 
 
 class Kept:
-    """Two hubs, of which a `Push` keeps one; the `Events` of it."""
+    """Two hubs, of which a `PushSubscription` keeps one; the `Events` of it."""
 
     def __init__(self) -> None:
         self.better, self.worse = Hub("better"), Hub("worse")
         ways = (self.better.way, self.worse.way)
         self.events: list[Event] = []
         self.is_up = False
-        self.push = Push(ways, self, lambda: KNOWN, Random(0), announce=self.events.append)
+        self.push = PushSubscription(
+            ways, self, lambda: KNOWN, Random(0), announce=self.events.append
+        )
 
     def up(self, hub: str | None = None) -> None:
         assert not self.is_up
@@ -93,7 +95,7 @@ class Kept:
 
 
 def lived(life) -> None:  # type: ignore[no-untyped-def]
-    """Let a `Push` live through something."""
+    """Let a `PushSubscription` live through something."""
 
     async def whole() -> None:
         kept = Kept()
@@ -170,7 +172,7 @@ def test_a_pull_that_began_before_a_way_was_up_says_nothing_about_it() -> None:
 
 def test_the_only_way_that_tells_nothing_is_down_and_up_again_when_it_tells() -> None:
     async def life(kept: Kept) -> None:
-        kept.push.take([kept.better.way])
+        kept.push.set_endpoints([kept.better.way])
         kept.better.be_there()
         await asyncio.sleep(1)
         kept.pull(news=False)
@@ -211,9 +213,9 @@ def test_what_was_known_before_is_no_sign_that_a_way_tells_anything() -> None:
 def test_a_way_that_is_dropped_before_it_was_begun_with_is_not_joined() -> None:
     async def life(kept: Kept) -> None:
         await asyncio.sleep(0)
-        kept.push.take([])
-        kept.push.take([kept.worse.way])
-        kept.push.take([])
+        kept.push.set_endpoints([])
+        kept.push.set_endpoints([kept.worse.way])
+        kept.push.set_endpoints([])
         kept.worse.be_there()
         await asyncio.sleep(60)
         assert kept.worse.joins == 0
@@ -240,7 +242,7 @@ def test_what_is_lost_while_nothing_is_left_is_told_once() -> None:
 def test_a_way_that_never_comes_up_is_told_once_and_tried_again() -> None:
     async def life(kept: Kept) -> None:
         refusing = Refusing("refusing")
-        kept.push.take([refusing.way])
+        kept.push.set_endpoints([refusing.way])
         await asyncio.sleep(3600)
         assert refusing.joins > 100
         reason = "refusing: it lets nobody in"
@@ -252,10 +254,10 @@ def test_a_way_that_never_comes_up_is_told_once_and_tried_again() -> None:
 def test_a_worse_way_to_the_same_hub_is_closed_once_the_better_one_has_held() -> None:
     async def life(kept: Kept) -> None:
         kept.better, kept.worse = Hub("wss://hub.example/ws"), Hub("https://HUB.example:443/websub")
-        kept.push.take([kept.worse.way])
+        kept.push.set_endpoints([kept.worse.way])
         kept.worse.be_there()
         await asyncio.sleep(60)
-        kept.push.take([kept.better.way, kept.worse.way])
+        kept.push.set_endpoints([kept.better.way, kept.worse.way])
         kept.better.be_there()
         await asyncio.sleep(HOLD - 1)
         assert kept.names() == [kept.better.way.hub, kept.worse.way.hub]

@@ -16,7 +16,7 @@ def test_of_very_many_hubs_only_the_first_are_used() -> None:
     ways = Transports(
         Via.AUTO, Sessions("http://a.example/"), Callbacks("http://b.example/"), DEFAULT_MQTT
     )
-    found = ways.of("http://a.example/topic", hubs)
+    found = ways.endpoints("http://a.example/topic", hubs)
     assert Counter(way.kind for way in found) == {
         Via.WEBSOCKET: MOST,
         Via.MQTT: MOST,

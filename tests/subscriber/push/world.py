@@ -53,7 +53,7 @@ class World:
     def _tell(self) -> None:
         self._beat += 1.0
         for way in self.up & self.telling:
-            self.preference.heard(way, self.now)
+            self.preference.received(way, self.now)
 
     def lose(self, ways: Iterable[str]) -> None:
         """Let ways be lost that may be back at once."""

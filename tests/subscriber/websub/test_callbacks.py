@@ -146,7 +146,7 @@ async def test_a_denial_ends_the_subscription_with_its_reason(desk: Desk, blog: 
 async def test_a_hub_that_signs_too_weakly_is_left_with_a_word(desk: Desk, blog: Blog) -> None:
     async with desk.receiving(blog.topic) as recorder:
         assert await blog.publish(b"x", signed="sha1") == [403]
-        with pytest.raises(Unavailable, match="signs with sha1, which is not taken"):
+        with pytest.raises(Unavailable, match="signs with sha1, which is not accepted"):
             await recorder.ended()
     async with open_desk(WebSubTerms(signatures=("sha1",))) as lax, lax.receiving(blog.topic) as ok:
         assert await blog.publish(b"x", signed="sha1") == [204]
@@ -237,7 +237,7 @@ async def test_a_hub_is_told_to_come_again_where_there_is_no_room(desk: Desk) ->
     inbox = DeliveryInbox(HubSilence(0, 1), most=1)
     callback = desk.callbacks.open("https://a.example/", inbox)
     url = desk.callbacks.url + next(iter(desk.callbacks._open))
-    form = callback.subscription.want(SubscriptionMode.SUBSCRIBE, until=2**40)
+    form = callback.subscription.request(SubscriptionMode.SUBSCRIBE, until=2**40)
     assert form["hub.callback"] == url
     asked = {"mode": "subscribe", "topic": "https://a.example/", "challenge": "c"}
     assert await desk.ask(url, **asked) == (200, "c")

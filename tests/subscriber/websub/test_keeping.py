@@ -77,13 +77,13 @@ async def test_a_lease_is_renewed_early_with_another_callback_and_secret(
 async def test_leases_are_renewed_at_the_hub_without_a_hole(
     blog: Blog, desk: Desk, run_hub: RunHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    confirm = CallbackSubscription.question
+    confirm = CallbackSubscription.verify
 
     def hasty(one: CallbackSubscription, asked: Mapping[str, str], now: float) -> str | None:
         """Take every lease for a short one: it is renewed soon, and cannot end before."""
         return confirm(one, {**asked, "hub.lease_seconds": "1"}, now)
 
-    monkeypatch.setattr(CallbackSubscription, "question", hasty)
+    monkeypatch.setattr(CallbackSubscription, "verify", hasty)
     async with run_hub() as hub:
 
         async def ids() -> list[str]:
@@ -147,7 +147,7 @@ def test_a_hub_is_asked_only_after_more_than_its_usual_silence(
     silence = HubSilence(now, least)
     for wait in waits:
         now += wait
-        silence.heard(now)
+        silence.end(now)
     patience, longest = silence.due - now, max(waits, default=0.0)
     assert patience > 0.999 * least
     assert patience > longest or not waits

@@ -34,13 +34,13 @@ def question(mode: str = "subscribe", **others: str) -> dict[str, str]:
 
 def active() -> CallbackSubscription:
     made = subscription()
-    made.want(SubscriptionMode.SUBSCRIBE, until=10)
-    assert made.question(question(), now=1) == "?"
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(question(), now=1) == "?"
     return made
 
 
 def test_a_request_asks_for_the_lease_and_brings_the_secret() -> None:
-    assert subscription().want(SubscriptionMode.SUBSCRIBE, until=10) == {
+    assert subscription().request(SubscriptionMode.SUBSCRIBE, until=10) == {
         "hub.mode": "subscribe",
         "hub.topic": TOPIC,
         "hub.callback": "https://a.example/canary",
@@ -74,9 +74,9 @@ def test_a_question_about_something_else_or_too_late_is_not_confirmed(
     asked: dict[str, str], now: float
 ) -> None:
     made = subscription()
-    made.want(SubscriptionMode.SUBSCRIBE, until=10)
-    assert made.question(asked, now) is None
-    assert made.state is SubscriptionState.ASKED
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(asked, now) is None
+    assert made.state is SubscriptionState.REQUESTED
 
 
 @pytest.mark.parametrize(
@@ -91,60 +91,60 @@ def test_a_question_about_something_else_or_too_late_is_not_confirmed(
 )
 def test_what_was_wrong_with_a_question_is_remembered(asked: dict[str, str], what: str) -> None:
     made = subscription()
-    made.want(SubscriptionMode.SUBSCRIBE, until=10)
-    assert made.question(asked, 1) is None
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(asked, 1) is None
     assert made.refused == what
 
 
 def test_nothing_is_confirmed_that_was_not_asked_for() -> None:
     made = subscription()
-    assert made.question(question(), now=0) is None
-    assert made.question(question(mode="denied"), now=0) is None
+    assert made.verify(question(), now=0) is None
+    assert made.verify(question(mode="denied"), now=0) is None
     assert made.state is SubscriptionState.NEW
 
 
 def test_an_active_subscription_is_confirmed_again_for_a_while_only() -> None:
     made = active()
-    assert made.question(question(challenge="again", lease_seconds="70"), now=10) == "again"
+    assert made.verify(question(challenge="again", lease_seconds="70"), now=10) == "again"
     assert made.expires == 80
-    assert made.question(question(), now=10.1) is None
+    assert made.verify(question(), now=10.1) is None
     assert made.is_active
 
 
 def test_a_lease_that_is_not_said_is_the_one_that_was_asked_for() -> None:
     made = subscription()
-    made.want(SubscriptionMode.SUBSCRIBE, until=10)
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
     asked = question()
     del asked["hub.lease_seconds"]
-    assert made.question(asked, now=1) == "?"
+    assert made.verify(asked, now=1) == "?"
     assert made.expires == 101
 
 
 def test_leaving_takes_content_until_it_is_confirmed() -> None:
     made = active()
-    form = made.want(SubscriptionMode.UNSUBSCRIBE, until=20)
+    form = made.request(SubscriptionMode.UNSUBSCRIBE, until=20)
     assert "hub.secret" not in form
-    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.TAKEN
-    assert made.question(question(), now=12) is None
-    assert made.question(question(mode="unsubscribe"), now=12) == "?"
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.ACCEPTED
+    assert made.verify(question(), now=12) is None
+    assert made.verify(question(mode="unsubscribe"), now=12) == "?"
     assert made.is_over
-    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.OVER
-    assert made.question(question(mode="unsubscribe"), now=12) is None
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.OVER
+    assert made.verify(question(mode="unsubscribe"), now=12) is None
 
 
 def test_what_was_never_active_is_over_when_it_is_left() -> None:
     made = subscription()
-    made.want(SubscriptionMode.SUBSCRIBE, until=10)
-    made.want(SubscriptionMode.UNSUBSCRIBE, until=20)
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    made.request(SubscriptionMode.UNSUBSCRIBE, until=20)
     assert made.is_over
 
 
 @pytest.mark.parametrize("made", [active(), subscription()], ids=["active", "asked"])
 def test_a_denial_ends_a_subscription(made: CallbackSubscription) -> None:
     if made.state is SubscriptionState.NEW:
-        made.want(SubscriptionMode.SUBSCRIBE, until=10)
-    assert made.question(question(mode="denied", topic="another"), now=2) is None
-    assert made.question(question(mode="denied", reason="no" * 500), now=2) == ""
+        made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.verify(question(mode="denied", topic="another"), now=2) is None
+    assert made.verify(question(mode="denied", reason="no" * 500), now=2) == ""
     assert made.is_over
     assert made.denial is not None
     assert made.denial.startswith("nono")
@@ -153,31 +153,31 @@ def test_a_denial_ends_a_subscription(made: CallbackSubscription) -> None:
 
 def test_content_before_the_hub_was_answered_is_too_early() -> None:
     made = subscription()
-    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
-    made.want(SubscriptionMode.SUBSCRIBE, until=10)
-    assert made.judge(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
+    made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    assert made.decide(signature(SECRET, BODY), BODY) is CallbackDecision.EARLY
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_content_is_taken_with_a_signature_of_a_method_that_is_taken(method: str) -> None:
     made = active()
-    verdict = CallbackDecision.WEAK if method == "sha1" else CallbackDecision.TAKEN
-    assert made.judge(signature(SECRET, BODY, method), BODY) is verdict
+    verdict = CallbackDecision.WEAK if method == "sha1" else CallbackDecision.ACCEPTED
+    assert made.decide(signature(SECRET, BODY, method), BODY) is verdict
     assert made.weak == ("sha1" if method == "sha1" else None)
 
 
 @pytest.mark.parametrize("header", [None, "", "sha256=00", signature("another", BODY)])
 def test_content_without_a_right_signature_is_forged(header: str | None) -> None:
     made = active()
-    assert made.judge(header, BODY) is CallbackDecision.FORGED
+    assert made.decide(header, BODY) is CallbackDecision.FORGED
     assert made.weak is None
 
 
 def test_content_needs_no_signature_where_there_is_no_secret() -> None:
     made = subscription(secret=None)
-    assert "hub.secret" not in made.want(SubscriptionMode.SUBSCRIBE, until=10)
-    made.question(question(), now=1)
-    assert made.judge(None, BODY) is CallbackDecision.TAKEN
+    assert "hub.secret" not in made.request(SubscriptionMode.SUBSCRIBE, until=10)
+    made.verify(question(), now=1)
+    assert made.decide(None, BODY) is CallbackDecision.ACCEPTED
 
 
 def test_neither_secret_nor_callback_shows() -> None:
@@ -195,5 +195,5 @@ def test_nothing_that_is_sent_makes_a_subscription(
     asked: list[dict[str, str]], body: bytes, header: str
 ) -> None:
     made = subscription()
-    assert [made.question(query, now=0) for query in asked] == [None] * len(asked)
-    assert made.judge(header, body) is CallbackDecision.EARLY
+    assert [made.verify(query, now=0) for query in asked] == [None] * len(asked)
+    assert made.decide(header, body) is CallbackDecision.EARLY

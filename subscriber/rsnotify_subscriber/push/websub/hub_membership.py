@@ -1,4 +1,4 @@
-"""Subscribing at a hub, and taking leave of it (WebSub §5)."""
+"""Subscribing at a hub, and unsubscribing from it (WebSub §5)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rsnotify_subscriber.push.websub.subscription import SubscriptionMode
 
 logger = logging.getLogger("rsnotify.subscriber.websub")
 
-#: How much of a hub's reason is told, and read, in bytes.
+#: The most bytes of a hub's reason that are read, and repeated in a message.
 _REASON = 200
-#: Seconds before a hub is asked again that has said no.
+#: The seconds before the next request to a hub that has denied a subscription.
 _DENIED = 300.0
 
 
@@ -29,7 +29,7 @@ class HubMember:
 
     Args:
         hub: The hub.
-        callback: Where it delivers.
+        callback: The callback to which it delivers.
     """
 
     def __init__(self, hub: str, callback: CallbackRoute) -> None:
@@ -41,17 +41,17 @@ class HubMember:
         """When its lease ends, in seconds of the event loop."""
         return self.callback.subscription.expires
 
-    async def trouble(self) -> None:
-        """Wait for what keeps the hub from delivering.
+    async def failure(self) -> None:
+        """Wait until something keeps the hub from delivering.
 
         Raises:
-            Unavailable: That has come.
+            Unavailable: Always, at the end; with the reason.
         """
         await self.callback.until(lambda one: one.is_over or one.weak)
         self.check()
 
     def check(self) -> None:
-        """Go on only if nothing keeps the hub from delivering.
+        """Check that nothing keeps the hub from delivering.
 
         Raises:
             Unavailable: Something does.
@@ -61,19 +61,19 @@ class HubMember:
             why = f": {subscription.denial!r}" if subscription.denial else ""
             raise Unavailable(self.hub, f"it denies the subscription{why}", _DENIED)
         if subscription.weak:
-            how = "which is not taken; name that method among the signatures that are"
+            how = "which is not accepted; name that method among the signatures that are"
             raise Unavailable(self.hub, f"it signs with {subscription.weak}, {how}", _DENIED)
 
 
 class HubMembership:
-    """Subscribes to one topic, again and again.
+    """Subscribes to one topic, and renews the subscription.
 
     Args:
         channel: The topic, as the Source's documents name it.
-        hubs: The hubs that they name, for where the topic names none itself.
+        hubs: The hubs that they name, for a topic that names none itself.
         sessions: The HTTP client sessions.
         callbacks: Where hubs reach us.
-        inbox: Where content goes.
+        inbox: Receives the content.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class HubMembership:
         self._members: list[HubMember] = []
 
     async def join(self) -> HubMember:
-        """Subscribe at the first hub that lets us, to what the topic is now (WebSub §6.1).
+        """Subscribe at the first hub that accepts, to the topic's present URL (WebSub §6.1).
 
         Raises:
-            FetchError: None did.
+            FetchError: No hub accepted.
         """
-        found = await self._find()
+        found = await self._discover()
         failure: FetchError = Unavailable(self._channel, "it names no hub that speaks WebSub")
         for hub in found.hubs:
             try:
@@ -107,7 +107,7 @@ class HubMembership:
                 failure = error
         raise failure
 
-    async def _find(self) -> DiscoveredTopic:
+    async def _discover(self) -> DiscoveredTopic:
         try:
             found = await discover_topic(self._sessions, self._channel)
         except FetchError as error:
@@ -119,9 +119,9 @@ class HubMembership:
 
     async def _join(self, hub: str, topic: str) -> HubMember:
         member = HubMember(hub, self._callbacks.open(topic, self._inbox))
-        self._members.append(member)  # also one that is given up halfway has to be left
+        self._members.append(member)  # before the request, so that `leave_all` includes it
         try:
-            await self._ask(member, SubscriptionMode.SUBSCRIBE)
+            await self._request(member, SubscriptionMode.SUBSCRIBE)
             async with asyncio.timeout(self._patience):
                 await member.callback.until(lambda one: one.is_active or one.is_over)
             member.check()
@@ -138,28 +138,28 @@ class HubMembership:
         self._members.remove(member)
 
     def _unconfirmed(self, member: HubMember) -> str:
-        where, refused = self._callbacks.url, member.callback.subscription.refused
+        url, refused = self._callbacks.url, member.callback.subscription.refused
         if refused is not None:
-            return f"it asked back {refused}, which cannot be confirmed (WebSub §5.3)"
-        return f"it did not ask back within {self._patience:g} s; can it reach {where}?"
+            return f"it sent a verification {refused}, which cannot be confirmed (WebSub §5.3)"
+        return f"it sent no verification within {self._patience:g} s; can it reach {url}?"
 
-    async def _ask(self, member: HubMember, mode: SubscriptionMode) -> None:
+    async def _request(self, member: HubMember, mode: SubscriptionMode) -> None:
         until = asyncio.get_running_loop().time() + self._patience
-        form = member.callback.subscription.want(mode, until)
+        form = member.callback.subscription.request(mode, until)
         async with self._sessions.post(member.hub, form) as response:
             if not 200 <= response.status < 300:
-                reason = f"it answers {response.status} to {mode}{await _said(response)}"
+                reason = f"it answers {response.status} to {mode}{await _reason(response)}"
                 raise Unavailable(member.hub, reason, retry_after(response))
 
     async def leave(self, member: HubMember, seconds: float) -> None:
         """Unsubscribe, as far as that can be done in some seconds.
 
-        A hub that does not hear of it hears of it when it delivers next.
+        A hub that does not receive the request gets 410 for its next delivery.
         """
         with suppress(FetchError, TimeoutError):
             if member.callback.subscription.is_active:
                 async with asyncio.timeout(seconds):
-                    await self._ask(member, SubscriptionMode.UNSUBSCRIBE)
+                    await self._request(member, SubscriptionMode.UNSUBSCRIBE)
                     await member.callback.until(lambda one: one.is_over)
         self._forget(member)
 
@@ -168,7 +168,7 @@ class HubMembership:
         await asyncio.gather(*(self.leave(member, seconds) for member in self._members))
 
 
-async def _said(response: aiohttp.ClientResponse) -> str:
-    said = await response.content.read(_REASON)
-    text = said.decode(errors="replace").strip()
+async def _reason(response: aiohttp.ClientResponse) -> str:
+    beginning = await response.content.read(_REASON)
+    text = beginning.decode(errors="replace").strip()
     return f": {text!r}" if text else ""

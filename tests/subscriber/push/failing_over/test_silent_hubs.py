@@ -12,7 +12,7 @@ from rsnotify_subscriber.events import (
     Event,
     PushDown,
 )
-from rsnotify_subscriber.push import push as push_module
+from rsnotify_subscriber.push import subscription as push_module
 from rsnotify_subscriber.sync import push_intake
 from tests.subscriber.conftest import PACE, Destination
 from tests.subscriber.hub import SmallHub
@@ -44,7 +44,7 @@ async def test_a_hub_that_the_source_does_not_reach_is_told_from_the_lists(
             await destination.until_equal()
             await destination.until(lambda: events)
         reasons = [one.reason for one in events if isinstance(one, PushDown)]
-        assert reasons == [f"{hub.url}: it does not tell of changes that the lists have"]
+        assert reasons == [f"{hub.url}: it does not send changes that the lists have"]
         await other.subscribed()
         source.answers[LIST] = status(503)
         source.put_inline("new", b"by the other")
