@@ -54,7 +54,7 @@ async def test_what_a_package_does_not_have_is_fetched(
     caplog.set_level(logging.INFO, "rsnotify.subscriber")
     async with Sessions(source.url) as sessions:
         bringer = ContentResolver(Fetcher(sessions, tmp_path), packages=Empty())
-        content = await bringer.bring(bringer.wanted(change), None)
+        content = await bringer.resolve(bringer.wanted(change), None)
     assert content is not None
     assert content.data == b"content"
     assert "http://p/dump.zip has no /a" in caplog.text

@@ -12,10 +12,11 @@ from rsnotify.errors import ConfigurationError, DocumentError, NotFound, Several
 from rsnotify.format.model import Document, Link, Resource
 from rsnotify.format.offer import Offer
 from rsnotify.format.writer import write_document
+from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.offers import OfferDiscovery, base_of, discover
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from rsnotify_subscriber.storage.description_memory import DescriptionMemory, DescriptionReader
+from rsnotify_subscriber.storage.description_memory import DescriptionMemory
 from tests.subscriber.source import Answer, SmallSource, body, status
 
 

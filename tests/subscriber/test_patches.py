@@ -216,7 +216,7 @@ class Packed:
     async def member(self, package: str, entry: Resource) -> Content:
         path, member = self._member
         assert entry.path == path
-        return self._fetcher.at_hand(member, entry.hash)
+        return self._fetcher.store(member, entry.hash)
 
     def held_content(self, uri: str) -> Path | None:
         return self._held
@@ -234,7 +234,7 @@ async def test_a_patch_may_be_in_the_package_of_a_change_dump(
         fetcher = Fetcher(sessions, tmp_path)
         packed = Packed(fetcher, "/changes/patch", PATCH, tmp_path / "held")
         bringer = ContentResolver(fetcher, packages=packed, holding=packed)
-        content = await bringer.bring(bringer.wanted(change), held)
+        content = await bringer.resolve(bringer.wanted(change), held)
     assert content is not None
     assert content.data == AFTER
     assert not source.gets

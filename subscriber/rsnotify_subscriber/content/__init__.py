@@ -1,1 +1,1 @@
-"""Bringing content, by one way after another."""
+"""The content of changes: inline, from packages, from patches, or from servers."""

@@ -1,7 +1,7 @@
-"""The packages of a dump, while what is in them is applied.
+"""The packages of a dump, while their members are applied.
 
-No more than two are there at once: the follower asks for the next one only when little of the
-last is still to be applied. What is not to be had from a package is fetched by its own URI.
+At most two are open at once: the follower requests the next one only when few members of the last
+are still to be applied. A member that a package does not have is fetched by its own URI.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: How many packages are kept: the last, and the one of which something is still outstanding.
+#: How many packages stay open: the last, and one with members that are still to be applied.
 _KEPT = 2
-#: Bytes of a package, if its dump does not announce fewer.
+#: The most bytes of a package, if its dump does not announce fewer.
 _MOST_BYTES = 16 * 2**30
 
 
 class DumpPackages:
-    """The packages that are at hand.
+    """The packages that are open.
 
     Args:
-        fetcher: Downloads them, and verifies what is in them.
+        fetcher: Downloads them, and verifies their members.
     """
 
     def __init__(self, fetcher: Fetcher) -> None:
@@ -38,22 +38,22 @@ class DumpPackages:
         self._open: list[ZipPackage] = []
 
     @property
-    def at_hand(self) -> int:
+    def open_count(self) -> int:
         """How many packages are open."""
         return len(self._open)
 
     async def open(self, entry: Resource) -> Document:
-        """GET a package and verify it.
+        """GET a package, verify it and open it.
 
         Args:
-            entry: The package as its dump has it; its URI is absolute.
+            entry: The entry of the package in its dump; its URI is absolute.
 
         Returns:
-            Its manifest. If the package is of no use, that is the copy which the Source may
-            have beside it (core §11.1), and nothing is at hand.
+            Its manifest. If the package cannot be used, that is the copy which the Source may
+            have beside it (core §11.1), and no package is opened.
 
         Raises:
-            FetchError: It could not be had, or is not what was announced.
+            FetchError: It could not be fetched, or is not what was announced.
             DocumentError: It is no package, or its manifest cannot be read.
             StorageError: It could not be written.
         """
@@ -67,7 +67,7 @@ class DumpPackages:
             copy = next((link.href for link in entry.links if link.rel == Rel.CONTENTS), None)
             if copy is None:
                 raise
-            logger.warning("the copy of its manifest has to do: %s", error)
+            logger.warning("the copy of its manifest is used instead: %s", error)
             return await self._fetcher.document(resolve(entry.uri, copy))
 
     async def _manifest(self, entry: Resource) -> Document:
@@ -76,7 +76,7 @@ class DumpPackages:
         try:
             package, manifest = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            package, _ = await opening  # a thread goes on, and what it opens is to be closed
+            package, _ = await opening  # the thread continues, and what it opens must be closed
             package.close()
             raise
         self._open.append(package)
@@ -84,29 +84,29 @@ class DumpPackages:
         return manifest
 
     async def member(self, package: str, entry: Resource) -> Content:
-        """Bring the member at `entry.path`, verified by the entry's hash and length.
+        """Return the member at `entry.path`, verified by the entry's hash and length.
 
         Args:
             package: The URI of the package.
-            entry: What its manifest says.
+            entry: The entry of its manifest.
 
         Raises:
-            FetchError: It is not to be had from there.
+            FetchError: The package is closed, or does not have it.
             OSError: It could not be written.
         """
         opened = next((one for one in reversed(self._open) if one.uri == package), None)
         if opened is None or entry.path is None:
-            raise Unavailable(entry.uri, f"the package {package} is not at hand any more")
+            raise Unavailable(entry.uri, f"the package {package} is no longer open")
         return await self._fetcher.collect(entry, _asynchronous(opened.pieces(entry.path)))
 
     async def close(self) -> None:
-        """Forget all packages, and remove their files."""
+        """Close all packages, and remove their files."""
         await self._close(self._open[:])
 
     async def _close(self, packages: Sequence[ZipPackage]) -> None:
         for package in packages:
             await asyncio.to_thread(package.close)
-            if package in self._open:  # forgotten only then, as this may be cancelled
+            if package in self._open:  # removed only then, as this may be cancelled
                 self._open.remove(package)
 
 

@@ -1,10 +1,10 @@
-"""Whether an answer may be older than what a document announced.
+"""Whether an answer may be older than the version that a document announced.
 
 A cache, or a replica that lags, may answer with an earlier version. A hash shows that; without one
 only the dates do: the Last-Modified of the answer, against the `lastmod` or `datetime` of the
-entry. These need not be of one clock, and some servers know nothing of when a resource changed. So
-a contradiction leads to a request past caches and then to some more tries, but not to content that
-is never taken: it is, and is marked as doubtful.
+entry. These may be of two clocks, and some servers do not know when a resource changed. So a
+contradiction leads to a request past caches, and then to a few more attempts. After those the
+content is accepted, and marked as doubtful.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 
 logger = logging.getLogger("rsnotify.subscriber")
 
-#: By how much dates of one modification may differ: whole seconds, rounded up here and down there.
+#: The difference between dates of one modification: whole seconds, rounded up here and down there.
 _ROUNDED = timedelta(seconds=2)
-#: So often in a row no newer content was had past caches: the dates of this Source do not fit.
+#: After so many requests past caches without a newer version, this Source's dates do not fit.
 _VAIN = 3
-#: Resources of which failed tries are remembered.
+#: The most resources whose failed attempts are counted.
 _MOST = 10_000
 
 
@@ -49,11 +49,11 @@ def is_older(answer: Content | Unchanged, wanted: WantedRepresentation) -> bool:
 
 
 class FreshnessCheck:
-    """Goes past caches where an answer is older than announced.
+    """Requests content past caches where an answer is older than announced.
 
     Args:
         fetcher: Fetches.
-        give_up: How often an answer is refused before it is taken all the same.
+        give_up: How often an answer is refused before it is accepted with a doubt.
     """
 
     def __init__(self, fetcher: Fetcher, give_up: int) -> None:
@@ -63,33 +63,33 @@ class FreshnessCheck:
         self._vain = 0
 
     def refused(self, uri: str) -> bool:
-        """Return whether the last answer was refused, so that the next goes past caches."""
+        """Return whether the last answer was refused, so that the next request goes past caches."""
         return uri in self._refused
 
     def refuse(self, uri: str) -> None:
-        """Note that an answer was not what had been announced."""
+        """Note that an answer was not the announced version."""
         self._refused[uri] = self._refused.get(uri, 0) + 1
         if len(self._refused) > _MOST:
             self._refused.popitem(last=False)
 
     def accept(self, uri: str) -> None:
-        """Note that an answer was taken."""
+        """Note that an answer was accepted."""
         if self._refused:
             self._refused.pop(uri, None)
 
     async def checked(
         self, answer: Content | Unchanged, wanted: WantedRepresentation, held: ResourceState | None
     ) -> Content | Unchanged:
-        """Return the answer, or a later one had past caches if this one is too old.
+        """Return the answer, or a newer one from a request past caches if this one is too old.
 
         Raises:
-            ContentMismatch: It is too old, and may be there later.
-            FetchError: It could not be had.
+            ContentMismatch: It is too old, and a later request may return a newer version.
+            FetchError: It could not be fetched.
             OSError: It could not be written.
         """
         if not is_older(answer, wanted):
             return answer
-        # A `datetime` may be that of the moment at which the Source noticed the change.
+        # A `datetime` may be the time at which the Source noticed the change.
         is_stated = wanted.entry.lastmod is not None
         if is_stated or self._vain < _VAIN or _is_held(answer, held):
             answer = await self._past_caches(answer, wanted)
@@ -112,7 +112,7 @@ class FreshnessCheck:
     def _doubted(
         self, answer: Content | Unchanged, wanted: WantedRepresentation
     ) -> Content | Unchanged:
-        """Refuse an old answer, or take it with a doubt after it was refused often enough."""
+        """Refuse an old answer, or return it with a doubt after it was refused often enough."""
         uri = wanted.entry.uri
         announced = wanted.entry.lastmod or wanted.entry.datetime
         assert announced is not None, "it is older than something"
@@ -134,10 +134,10 @@ class FreshnessCheck:
 
 
 def check_announced(entry: Resource, content: Content) -> None:
-    """Refuse content that is not what its entry announced, as far as that says something.
+    """Refuse content that does not have the announced hash, or else the announced length.
 
     Raises:
-        ContentMismatch: It is not.
+        ContentMismatch: It does not.
     """
     same = agree(entry.hash, content.hashes)
     wrong = same is False or (same is None and entry.length not in (None, content.length))

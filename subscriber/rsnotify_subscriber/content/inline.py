@@ -1,4 +1,4 @@
-"""Content that travels inside a document, as a link with a `data:` URI (RFC 2397)."""
+"""Content inside a document, as a link with a `data:` URI (RFC 2397)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rsnotify.selection.representations import WantedRepresentation
 from rsnotify_subscriber.fetching.digests import parse_hashes, verifies
 
 
-def inline_content(wanted: WantedRepresentation, *, proved: bool = True) -> bytes | None:
-    """Return the content that a document carries, if it is what hash and length announce.
+def inline_content(wanted: WantedRepresentation, *, needs_hash: bool = True) -> bytes | None:
+    """Return the content inside a document, if it has the announced hash and length.
 
-    None if the entry has no hash, or the content has another: it is fetched from its own place.
-    The hash also lets a list of the Source confirm, or contradict, what a hub said of the content.
+    None if the entry has no hash, or the content has another: it is fetched from its own URI.
+    By the hash, a list of the Source can confirm or contradict content that came by a hub.
 
     Args:
-        wanted: What is wanted.
-        proved: Whether the entry has to have a hash; a patch need not, as what comes of it has.
+        wanted: The representation.
+        needs_hash: Whether the entry must have a hash; a patch need not, as its result has one.
     """
     entry = wanted.entry
-    if proved and not parse_hashes(entry.hash):
+    if needs_hash and not parse_hashes(entry.hash):
         return None
     for uri in wanted.inline:
         content = _decode(uri)

@@ -1,7 +1,7 @@
-"""Bringing content: one way after the other, until one gives what was announced (core §14).
+"""The content of changes, from the cheapest source that has what was announced (core §14).
 
-The order is that of cost: what came with the document, what is in a package already, a patch
-of what is held, and then a GET, of a mirror or of the resource itself.
+The order is that of cost: content inside the document, a member of a package that is already here,
+a patch of the content that is held, and then a GET, of a mirror or of the resource itself.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 logger = logging.getLogger("rsnotify.subscriber")
 
 
-#: Seconds for which a mirror is not asked again after it did not answer.
-_REST = 60.0
-#: A validator that was had so shortly before or after a change may be that of both versions.
+#: The seconds for which a host gets no requests after it did not answer.
+_PAUSE = 60.0
+#: A validator received so shortly before or after a change may be that of both versions.
 _AROUND = timedelta(seconds=2)
 
 
 class ContentPreferences(Struct, frozen=True):
-    """What a user wants of the content, where a Source offers several things.
+    """The choices of a user, where a Source offers several representations.
 
     Args:
         prefer: Media types, the best first (core §14.3).
-        exact: Whether the version that a change speaks of is asked for, rather than the
-            current one, where the Source has both (core §14.6).
-        patches: What applies a patch, by its media type, beside the standard ones.
+        exact: Whether the version of the change is fetched, rather than the current one, where
+            the Source has both (core §14.6).
+        patches: Functions that apply patches, by media type, beside the standard ones.
     """
 
     prefer: tuple[str, ...] = ()
@@ -65,32 +65,32 @@ NO_PREFERENCES = ContentPreferences()
 
 
 class PackageSource(Protocol):
-    """Where the members of dump packages are had."""
+    """Has the members of dump packages."""
 
     async def member(self, package: str, entry: Resource) -> Content:
-        """Bring the member at `entry.path`, verified by the entry's hash and length.
+        """Return the member at `entry.path`, verified by the entry's hash and length.
 
         Raises:
-            FetchError: It cannot be had from there; it is then fetched from elsewhere.
+            FetchError: The package does not have it; it is then fetched from elsewhere.
             OSError: It could not be written.
         """
 
 
 class ContentResolver:
-    """Brings the content of changes.
+    """Returns the content of changes.
 
     Args:
         fetcher: Fetches.
-        wishes: What is wanted, where there is a choice.
-        packages: Where the members of dump packages are had, if dumps are used.
-        holding: Has what is held, if the handler can give it back.
+        preferences: The choices of the user.
+        packages: Has the members of dump packages, if dumps are used.
+        holding: Has the content that is held, if the handler can return it.
         give_up: How often an answer that looks out of date is refused.
     """
 
     def __init__(
         self,
         fetcher: Fetcher,
-        wishes: ContentPreferences = NO_PREFERENCES,
+        preferences: ContentPreferences = NO_PREFERENCES,
         *,
         packages: PackageSource | None = None,
         holding: ReadableHandler | None = None,
@@ -98,48 +98,48 @@ class ContentResolver:
     ) -> None:
         self._fetcher = fetcher
         self._freshness = FreshnessCheck(fetcher, give_up)
-        self._wishes = wishes
+        self._preferences = preferences
         self._packages = packages
         self._random = Random()
-        self._resting: dict[str, float] = {}
-        self._patcher = Patcher(holding, wishes.patches) if holding is not None else None
+        self._paused: dict[str, float] = {}
+        self._patcher = Patcher(holding, preferences.patches) if holding is not None else None
 
     def wanted(self, change: Change) -> WantedRepresentation:
-        """Tell what is to be brought for a change that is no deletion."""
-        wishes = self._wishes
-        return wanted(change, wishes.prefer, exact=wishes.exact, random=self._random)
+        """Return the representation to copy for a change that is no deletion."""
+        prefer, exact = self._preferences.prefer, self._preferences.exact
+        return wanted(change, prefer, exact=exact, random=self._random)
 
-    def at_hand(self, wanted: WantedRepresentation) -> Content | None:
-        """Return content that came with the document, verified; None if it is to be brought."""
+    def inline(self, wanted: WantedRepresentation) -> Content | None:
+        """Return the verified content inside the document; None if it has to be fetched."""
         data = inline_content(wanted)
-        return None if data is None else self._fetcher.at_hand(data, wanted.entry.hash)
+        return None if data is None else self._fetcher.store(data, wanted.entry.hash)
 
-    async def bring(
+    async def resolve(
         self, wanted: WantedRepresentation, held: ResourceState | None
     ) -> Content | Unchanged:
-        """Bring content, verified.
+        """Return verified content, from a package, a patch or a server.
 
         Args:
-            wanted: What is wanted.
-            held: How its resource is held so far.
+            wanted: The representation.
+            held: The state of the resource in the copy.
 
         Returns:
-            The content; or that the server says it is what is held.
+            The content, or the server's answer that it is the content that is held.
 
         Raises:
-            FetchError: No way gave what was announced; the error is that of its own place.
+            FetchError: No source had what was announced; the error is that of its own URI.
             OSError: It could not be written.
         """
         uri = wanted.entry.uri
         try:
-            answer = await self._brought(wanted, held, fresh=self._freshness.refused(uri))
+            answer = await self._resolve(wanted, held, fresh=self._freshness.refused(uri))
         except ContentMismatch:
             self._freshness.refuse(uri)
             raise
         self._freshness.accept(uri)
         return answer
 
-    async def _brought(
+    async def _resolve(
         self, wanted: WantedRepresentation, held: ResourceState | None, *, fresh: bool
     ) -> Content | Unchanged:
         if (member := await self._member(wanted)) is not None:
@@ -156,12 +156,13 @@ class ContentResolver:
         """Fetch the current content of a resource from its own URI, past caches.
 
         Args:
-            wanted: What is announced of it.
-            held: How it is held so far. If it is still that, nothing else needs to be true.
+            wanted: The announced representation.
+            held: The state of the resource in the copy. Content that has not changed since is
+                returned whatever was announced.
 
         Raises:
             ContentMismatch: It is neither what is held nor what was announced.
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
             OSError: It could not be written.
         """
         home = msgspec.structs.replace(wanted.entry, uri=wanted.home.uri)
@@ -192,22 +193,22 @@ class ContentResolver:
             try:
                 document = await self._document(wanted_link(link, wanted.package))
             except FetchError as error:
-                logger.info("a patch cannot be had: %s", error)
+                logger.info("a patch cannot be fetched: %s", error)
                 continue
             data = await self._patcher.patched(wanted, held, link, document)
             if data is not None:
-                return self._fetcher.at_hand(data, wanted.entry.hash)
+                return self._fetcher.store(data, wanted.entry.hash)
         return None
 
     async def _document(self, wanted: WantedRepresentation) -> Content:
-        data = inline_content(wanted, proved=False)
+        data = inline_content(wanted, needs_hash=False)
         if data is not None:
-            return self._fetcher.at_hand(data, wanted.entry.hash)
+            return self._fetcher.store(data, wanted.entry.hash)
         return await self._member(wanted) or await self._get(wanted)
 
     async def _get(self, wanted: WantedRepresentation, *, fresh: bool = False) -> Content:
         reason: FetchError | None = None
-        for place in self._awake(wanted):
+        for place in self._answering(wanted):
             entry = msgspec.structs.replace(wanted.entry, uri=place.uri)
             try:
                 return await self._fetcher.content(entry, moment=place.moment, fresh=fresh)
@@ -216,25 +217,25 @@ class ContentResolver:
                     reason = error
                 if place != wanted.home:
                     self._note(place, error)
-        # Without a place it travels in the document, and was found not to be what was announced.
+        # Without a URI it is inside the document, and was found not to be what was announced.
         raise reason or ContentMismatch(wanted.entry.uri[:80], "it is not what was announced")
 
-    def _awake(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
-        """Return the places to try: a mirror that is away must not hold up each resource."""
+    def _answering(self, wanted: WantedRepresentation) -> Sequence[RepresentationSource]:
+        """Return the sources to try: a mirror that is away must not delay each resource."""
         now = asyncio.get_running_loop().time()
-        awake = [place for place in wanted.places if self._resting.get(_host(place), 0.0) <= now]
-        return awake or wanted.places
+        found = [place for place in wanted.places if self._paused.get(_host(place), 0.0) <= now]
+        return found or wanted.places
 
     def _note(self, place: RepresentationSource, error: FetchError) -> None:
-        logger.info("another place is tried: %s", error)
+        logger.info("another source is tried: %s", error)
         if isinstance(error, Unavailable):
             now = asyncio.get_running_loop().time()
-            self._resting = {host: end for host, end in self._resting.items() if end > now}
-            self._resting[_host(place)] = now + _REST
+            self._paused = {host: end for host, end in self._paused.items() if end > now}
+            self._paused[_host(place)] = now + _PAUSE
 
 
 def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str | None:
-    """Return the header field that asks for content only if it is not what is held."""
+    """Return the header field of a conditional request for content that is not what is held."""
     entry = wanted.entry
     if held is None or held.validator is None or not held.fetched_at:
         return None
@@ -243,7 +244,7 @@ def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str 
     if entry.length not in (None, held.length):
         return None  # it cannot be what is held
     if entry.lastmod and held.lastmod and to_microseconds(entry.lastmod) < held.lastmod:
-        # It was put back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
+        # The date went back, and servers may answer 304 to any later date (RFC 9110 §13.1.3).
         return None
     if wanted.at is not None and _is_around(wanted.at, from_microseconds(held.fetched_at)):
         return None  # RFC 9110 §8.8.2.2: the validator may be that of both versions
@@ -253,7 +254,7 @@ def _condition(wanted: WantedRepresentation, held: ResourceState | None) -> str 
 def _is_around(made: Instant, fetched: Instant) -> bool:
     over = ends(made)
     if over - made > _AROUND:
-        return False  # of a whole day, the age that the answer itself had tells more
+        return False  # for a whole day, the age in the answer itself shows more
     return made <= postponed(fetched, _AROUND) and fetched <= postponed(over, _AROUND)
 
 

@@ -1,7 +1,7 @@
 """One ZIP package of a Source, read member by member.
 
-A package comes from a stranger. Nothing of it is ever written under a name that it gives, and
-it may neither fill the memory nor say two things at once: see `_fault` and `_check_apart`.
+A package is untrusted input. Nothing is ever written under a name from a package, and it can
+neither exhaust the memory nor be ambiguous: see `_fault` and `_check_overlaps`.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from rsnotify.errors import ContentMismatch, MalformedDocument
 from rsnotify.format.model import Document
 from rsnotify.format.reader import read_document
 
-#: Where a package has its manifest (core §11.2, §13.2).
+#: The path of the manifest in a package (core §11.2, §13.2).
 MANIFEST = "manifest.xml"
-#: Bytes of the directory of a package. All of it is read at once; 50,000 members need 5 MB.
+#: The most bytes of the directory of a package. It is read at once; 50,000 members need 5 MB.
 _DIRECTORY_BYTES = 16_000_000
-#: The methods of compression that can be undone in pieces of bounded size (and the only ones in
-#: ISO/IEC 21320-1). Of the others zipfile inflates all that it has read at once.
+#: The methods of compression that can be inflated in pieces of bounded size (and the only ones in
+#: ISO/IEC 21320-1). With the others, zipfile inflates all that it has read at once.
 _METHODS = (ZIP_STORED, ZIP_DEFLATED)
 #: Honest documents inflate up to 73 times, bombs 1,000 times.
 _INFLATION = 200
-#: What may inflate as much as it likes, in bytes.
+#: The bytes to which any member may inflate.
 _SMALL = 1_000_000
 _PIECE = 131_072
 _LOCAL_HEADER = 30
-#: What reading a damaged ZIP raises.
+#: The exceptions that reading a damaged ZIP raises.
 _DAMAGE = (BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError,
            OverflowError, IndexError, OSError)  # fmt: skip
 
 
 class _BoundedFile(io.BufferedReader):
-    """A file of which nobody can read much at once, so that a directory stays bounded."""
+    """A file that refuses to read much at once, so that the size of a directory is bounded."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _DIRECTORY_BYTES:
@@ -50,7 +50,7 @@ class ZipPackage:
 
     Args:
         path: The file, which is removed by `close`.
-        uri: Where it came from.
+        uri: The URI of the package.
 
     Raises:
         MalformedDocument: It is no ZIP, or one that is refused.
@@ -62,7 +62,7 @@ class ZipPackage:
         self._file = _BoundedFile(io.FileIO(path))
         try:
             self._zip = ZipFile(self._file)
-            _check_apart(self._zip.infolist(), self._zip.start_dir)
+            _check_overlaps(self._zip.infolist(), self._zip.start_dir)
         except _DAMAGE as error:
             self._file.close()
             raise MalformedDocument(f"no usable ZIP package: {error}", source=uri) from None
@@ -72,7 +72,7 @@ class ZipPackage:
 
     @property
     def names(self) -> list[str]:
-        """The members that are no folders, in the order of the directory."""
+        """The names of members that are no folders, in the order of the directory."""
         return [name for name in self._members if not name.endswith("/")]
 
     def manifest(self) -> Document:
@@ -85,10 +85,10 @@ class ZipPackage:
         return read_document(self.pieces(MANIFEST), source=f"{self.uri} ({MANIFEST})")
 
     def pieces(self, path: str) -> Iterator[bytes]:
-        """Give a member piece by piece.
+        """Yield a member piece by piece.
 
         Args:
-            path: Its place in the package, with or without a leading slash.
+            path: Its path in the package, with or without a leading slash.
 
         Raises:
             ContentMismatch: It is not there, refused, or damaged.
@@ -106,14 +106,14 @@ class ZipPackage:
             raise ContentMismatch(self.uri, f"the member {name!r} is damaged: {error}") from None
 
     def close(self) -> None:
-        """Forget the package, and remove its file."""
+        """Close the package, and remove its file."""
         self._zip.close()
         self._file.close()
         self._path.unlink(missing_ok=True)
 
 
 def _fault(info: ZipInfo) -> str | None:
-    """Tell what is wrong with a member, if anything is."""
+    """Return what is wrong with a member, if anything is."""
     if info.filename.startswith("/") or ".." in info.filename.split("/"):
         return "leads out of it"
     if stat.S_ISLNK(info.external_attr >> 16):
@@ -129,8 +129,8 @@ def _fault(info: ZipInfo) -> str | None:
     return None
 
 
-def _check_apart(infos: list[ZipInfo], end: int) -> None:
-    """Refuse members that share bytes: so a small package says more than fits into it.
+def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
+    """Refuse members that share bytes: a small package could inflate without bound that way.
 
     Raises:
         BadZipFile: They do.

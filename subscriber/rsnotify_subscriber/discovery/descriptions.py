@@ -1,7 +1,7 @@
-"""The documents that say what a Source offers: its Source Description and Capability Lists.
+"""The documents that describe what a Source offers: its Source Description and Capability Lists.
 
-Every run requests them again, so the state stores what the last run knew of them:
-an unchanged one then costs a 304, and one that moved permanently is requested where it is now.
+Every run requests them again, so the state stores what the last run received: an unchanged
+document then costs a 304, and one that moved permanently is requested where it is now.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rsnotify_subscriber.storage.description_memory import DescriptionMemory, St
 
 T = TypeVar("T", FetchedDocument, Document)
 
-#: How many documents and moves are stored: a Source needs one of each kind.
+#: The most documents and redirects that are stored: a Source needs one of each kind.
 _MOST = 4
 _STORED = (Capability.DESCRIPTION, Capability.CAPABILITY_LIST)
-#: A larger document (by entries, or bytes of JSON) is not stored, and requested unconditionally.
+#: A larger document (by entries, or bytes of JSON) is not stored, but requested unconditionally.
 _ENTRIES = 100
 _LARGEST = 64_000
-#: Clocks of servers are read in whole seconds.
+#: Servers report their clocks in whole seconds.
 _SECOND = timedelta(seconds=1)
 
 
@@ -40,7 +40,7 @@ class DescriptionReader:
 
     Args:
         fetcher: Fetches them.
-        memory: What an earlier run stored.
+        memory: The documents that an earlier run stored.
     """
 
     def __init__(self, fetcher: Fetcher, memory: DescriptionMemory | None = None) -> None:
@@ -49,25 +49,25 @@ class DescriptionReader:
         self._moved = dict(memory.moved)
         self._known = {one.uri: one for one in memory.documents}
         for one in memory.documents:
-            if one.condition is not None and fetcher.kept.get(one.uri) is None:
-                fetcher.kept.put(one.uri, one.document, one.condition)
+            if one.condition is not None and fetcher.cache.get(one.uri) is None:
+                fetcher.cache.put(one.uri, one.document, one.condition)
 
     @property
     def memory(self) -> DescriptionMemory:
-        """What to store for the next run."""
+        """The documents to store for the next run."""
         return DescriptionMemory(tuple(self._known.values()), dict(self._moved))
 
-    def place(self, uri: str) -> str:
-        """Return where a URI moved permanently; the URI itself if it did not."""
+    def current_uri(self, uri: str) -> str:
+        """Return the URI to which one has moved permanently; the URI itself if it has not."""
         return self._moved.get(uri, uri)
 
     async def page(self, uri: str) -> tuple[FetchedDocument, ResponseOrigin]:
-        """GET what a user named, whatever it is.
+        """GET any page or document that a user named.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
         """
-        page, origin = await self._at_place(uri, self._page)
+        page, origin = await self._at_current_uri(uri, self._page)
         if page.document is not None:
             page = replace(page, document=await self._whole(page.document, origin))
         return page, origin
@@ -76,10 +76,10 @@ class DescriptionReader:
         """GET a document as it is at the Source now.
 
         Raises:
-            FetchError: It could not be had, or a cache has only an old copy of it.
+            FetchError: It could not be fetched, or a cache has only an old copy of it.
             DocumentError: It could not be read.
         """
-        document, origin = await self._at_place(uri, self._current)
+        document, origin = await self._at_current_uri(uri, self._current)
         return await self._whole(document, origin), origin
 
     async def _whole(self, document: Document, origin: ResponseOrigin) -> Document:
@@ -97,11 +97,11 @@ class DescriptionReader:
             uri = whole
             document = await self._fetcher.current_document(uri, ResponseOrigin(uri))
 
-    async def _at_place(
+    async def _at_current_uri(
         self, uri: str, get: Callable[[str, ResponseOrigin], Awaitable[T]]
     ) -> tuple[T, ResponseOrigin]:
-        """GET from where a URI moved, and if that fails, from the URI itself."""
-        place = self.place(uri)
+        """GET from the URI to which one has moved, and if that fails, from the URI itself."""
+        place = self.current_uri(uri)
         origin = ResponseOrigin(place)
         try:
             found = await get(place, origin)
@@ -130,7 +130,7 @@ class DescriptionReader:
         return document
 
     def _check_current(self, uri: str, document: Document, origin: ResponseOrigin) -> None:
-        """Refuse a cache's copy that is older than what was received before."""
+        """Refuse a cache's copy that is older than the document received before."""
         known = self._known.get(uri)
         if known is None or known.sent is None or origin.sent is None or not origin.cached:
             return
@@ -145,7 +145,7 @@ class DescriptionReader:
         self, uri: str, origin: ResponseOrigin, found: FetchedDocument | Document
     ) -> None:
         if isinstance(found, FetchedDocument) and found.document is None:
-            return  # a redirect to a page may be that of a portal to log in
+            return  # a redirect to a page may be one to a login portal
         self._moved.pop(uri, None)
         if origin.place != uri:
             self._moved[uri] = origin.place
@@ -158,12 +158,12 @@ class DescriptionReader:
             return
         if len(msgspec.json.encode(document)) > _LARGEST:
             return
-        kept = self._fetcher.kept.get(uri)
+        kept = self._fetcher.cache.get(uri)
         now = StoredDescription(
             uri, document, kept.condition if kept is not None else None, origin.sent
         )
         if before is not None and replace(before, sent=now.sent) == now:
-            now = before  # so that a run that finds nothing new has nothing to store
+            now = before  # so that a run which finds nothing new has nothing to store
         self._known[uri] = now
         while len(self._known) > _MOST:
             del self._known[next(iter(self._known))]

@@ -1,4 +1,4 @@
-"""Which Source a Destination follows, and what that offers now."""
+"""Identifying the Source that a run follows, and what it offers now."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _RETRY = Retry(first=1.0, most=60.0)
 
 
 class SourceIdentification:
-    """Finds out which Source a run follows.
+    """Identifies the Source of a run.
 
     Args:
-        url: What the user named.
-        place: Where the state is, for messages.
-        offers: Reads what the Source offers.
-        stopping: Set when the run is to end.
-        waiting: Called with the reason while the Source cannot be reached.
+        url: The URL that the user named.
+        place: The location of the state, for messages.
+        offers: Reads the offer of the Source.
+        stopping: Is set when the run is to end.
+        waiting: Is called with the reason while the Source cannot be reached.
     """
 
     def __init__(
@@ -45,22 +45,22 @@ class SourceIdentification:
         self._offers = offers
         self._stopping = stopping
         self._waiting = waiting
-        #: Whether what the Source offers was read in this run.
+        #: Whether the offer was read in this run.
         self.checked = False
 
     async def identify(self, known: Identity | None, *, patient: bool) -> Identity | None:
-        """Return which Source is followed and what it offers; None when stopped.
+        """Return the Source that is followed, and its offer; None when stopped.
 
         Args:
-            known: What the state says.
-            patient: Whether to wait for a Source that cannot be reached. Then what was offered
-                before is returned unchecked.
+            known: The Source of the state.
+            patient: Whether to wait for a Source that cannot be reached. Then the offer of the
+                state is returned unchecked.
 
         Raises:
-            ConfigurationError: The state is about another set of resources.
-            RsnotifyError: What the Source offers could not be found out.
+            ConfigurationError: The state belongs to another set of resources.
+            RsnotifyError: The offer could not be read.
         """
-        if known is not None:  # one of an earlier version may have a password in it
+        if known is not None:  # an earlier version may have stored a password in it
             known = replace(known, url=without_login(known.url))
         if known is not None and known.url == self._url and patient:
             return known
@@ -87,7 +87,7 @@ class SourceIdentification:
         return now
 
     async def _found(self, *, patient: bool) -> Offer:
-        """Find what is offered, waiting for a Source that is not up yet if `patient`."""
+        """Return the offer, if `patient` after waiting for a Source that is not up yet."""
         random = Random()
         attempts = 0
         while True:
@@ -103,7 +103,7 @@ class SourceIdentification:
             await asyncio.sleep(_RETRY.delay(attempts, random))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Identity]) -> Identity | None:
-        """Return what is found; None when stopped, which no slow Source delays."""
+        """Return the result; None as soon as the run is stopped, even if the Source is slow."""
         working = asyncio.create_task(work)
         stopped = asyncio.create_task(self._stopping.wait())
         try:
@@ -116,19 +116,19 @@ class SourceIdentification:
 
 
 async def same_set(offers: OfferDiscovery, known: Identity, offer: Offer) -> Offer | None:
-    """Return what is offered for the set of a state, if another URL leads to that set.
+    """Return the present offer of the set of a state, if another URL leads to that set.
 
     Args:
-        offers: Reads what the Source offers.
-        known: What the state says.
-        offer: What the other URL leads to.
+        offers: Reads the offer of the Source.
+        known: The Source of the state.
+        offer: The offer that the other URL leads to.
     """
     before = known.offer
     if _overlap(before, offer) and (offer.capability_list or not before.capability_list):
         return offer
     if before.capability_list is None:
         return None
-    try:  # it may have moved there, or the URL leads to a part of what is offered
+    try:  # it may have moved there, or the URL leads to a part of the offer
         now = await offers.revalidate(before)
     except RsnotifyError:
         return None

@@ -21,7 +21,7 @@ from rsnotify_subscriber.storage.description_memory import DescriptionMemory
 
 
 async def discover(fetcher: Fetcher, uri: str) -> Offer:
-    """Find what is offered for the one set of resources that a URI leads to.
+    """Return what is offered for the one set of resources that a URI leads to.
 
     Args:
         fetcher: Fetches.
@@ -30,14 +30,14 @@ async def discover(fetcher: Fetcher, uri: str) -> Offer:
 
     Raises:
         ConfigurationError: It leads to no set of resources, or to several.
-        FetchError: It could not be had.
-        DocumentError: What it leads to could not be read.
+        FetchError: A document could not be fetched.
+        DocumentError: A document could not be read.
     """
     return await OfferDiscovery(DescriptionReader(fetcher), uri).find()
 
 
 async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
-    """Find the one set of resources that a URI leads to, even if nothing of it can be followed.
+    """Return the offer of the one set that a URI leads to, even if none of it can be followed.
 
     Args:
         fetcher: Fetches.
@@ -47,21 +47,21 @@ async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
         SeveralSets: It leads to several.
         RsnotifyError: As `discover`.
     """
-    return await SourceSearch(DescriptionReader(fetcher), uri).from_start()
+    return await SourceSearch(DescriptionReader(fetcher), uri).run()
 
 
 def base_of(offer: Offer) -> str:
-    """Return the URI, ending in `/`, of the folder in which a set of resources is described."""
+    """Return the URI, ending in `/`, of the folder in which the documents of a set are."""
     ways = [way.uri for way in resource_ways(offer) + change_ways(offer)]
     return resolve(offer.capability_list or next(iter(ways), ""), ".")
 
 
 class OfferDiscovery:
-    """What a Source offers for the one set of resources that a URI leads to.
+    """Finds the offer of the one set of resources that a URI leads to, and checks it again.
 
     Args:
-        descriptions: Reads the documents that say so.
-        uri: What the user named, as for `discover`.
+        descriptions: Reads the documents that describe it.
+        uri: The URI that the user named, as for `discover`.
     """
 
     def __init__(self, descriptions: DescriptionReader, uri: str) -> None:
@@ -70,16 +70,16 @@ class OfferDiscovery:
 
     @property
     def memory(self) -> DescriptionMemory:
-        """What to store for the next run."""
+        """The documents to store for the next run."""
         return self._descriptions.memory
 
     async def find(self) -> Offer:
-        """Return what is offered.
+        """Return the offer.
 
         Raises:
             RsnotifyError: As `discover`.
         """
-        offer = await SourceSearch(self._descriptions, self._uri).from_start()
+        offer = await SourceSearch(self._descriptions, self._uri).run()
         if not (change_ways(offer) or resource_ways(offer)):
             raise ConfigurationError(
                 f"{self._uri} leads to a set of resources with neither a Resource List nor a "
@@ -88,19 +88,19 @@ class OfferDiscovery:
         return offer if offer.listed else await self._described(offer, offer)
 
     async def revalidate(self, known: Offer) -> Offer:
-        """Return what is offered now, from the Capability List and the Source Description.
+        """Return the present offer, from the Capability List and the Source Description.
 
         Args:
-            known: What was offered before.
+            known: The offer before.
 
         Raises:
             SeveralSets: The Source Description lists several other sets instead.
-            FetchError: What is offered could not be checked.
+            FetchError: The offer could not be checked.
             RsnotifyError: As `discover`.
         """
         if known.capability_list is None:
             if self._uri in known.documents.values():
-                return known  # there is only this list, which is read anyway
+                return known  # there is only this list, which the follower reads anyway
             return await self.find()
         try:
             offer = await self._capability_list(known.capability_list)
@@ -113,7 +113,7 @@ class OfferDiscovery:
         return offer_at(document, origin)
 
     def _with_named(self, offer: Offer, known: Offer) -> Offer:
-        """Keep the list that the user named, though its Capability List leaves it out."""
+        """Keep the list that the user named, even if its Capability List leaves it out."""
         named = {field for field in FIELDS.values() if getattr(known, field) == self._uri}
         return replace(
             offer, **{field: self._uri for field in named if getattr(offer, field) is None}
@@ -143,7 +143,7 @@ class OfferDiscovery:
         if document.capability != Capability.DESCRIPTION or document.index:
             return await self.find() if known.listed else offer
         entries = tuple(
-            replace(one, uri=self._descriptions.place(resolve(origin.base, one.uri)))
+            replace(one, uri=self._descriptions.current_uri(resolve(origin.base, one.uri)))
             for one in document.resources
         )
         document = replace(document, resources=entries)

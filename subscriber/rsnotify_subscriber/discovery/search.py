@@ -1,4 +1,4 @@
-"""The walk over the documents of a Source, from a URI to the one set of resources (core §6.3)."""
+"""The search through the documents of a Source, from a URI to one set of resources (core §6.3)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.fetching.fetcher import FetchedDocument
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
 
-#: Where a site names its Sitemaps (core §6.3.4).
+#: The path at which a site names its Sitemaps (core §6.3.4).
 ROBOTS_PATH = "/robots.txt"
-#: How many links are followed from one document to the next, up or down.
+#: The most links that are followed from one document to the next, up or down.
 _STEPS = 6
 _LISTED_UNDER: dict[str | None, str] = {
     **FIELDS,
@@ -36,7 +36,7 @@ _LISTED_UNDER: dict[str | None, str] = {
 
 
 def offer_at(document: Document, origin: ResponseOrigin) -> Offer:
-    """Read a Capability List that may have been redirected."""
+    """Return the offer of a Capability List, with the URI to which it was redirected."""
     return replace(read_offer(document, origin.base), capability_list=origin.place)
 
 
@@ -50,7 +50,7 @@ def capability_lists(description: Document) -> list[str]:
 
 
 def single_set(uri: str, description: Document, listed: list[str]) -> str:
-    """Return the one set of resources that a Source Description lists.
+    """Return the Capability List of the one set of resources that a Source Description lists.
 
     Raises:
         ConfigurationError: It lists none, or several (`SeveralSets`).
@@ -64,11 +64,11 @@ def single_set(uri: str, description: Document, listed: list[str]) -> str:
 
 
 class SourceSearch:
-    """One walk over the documents of a Source; used once.
+    """One search through the documents of a Source; used once.
 
     Args:
         descriptions: Reads documents.
-        uri: Where it begins.
+        uri: The URI at which it begins.
     """
 
     def __init__(self, descriptions: DescriptionReader, uri: str) -> None:
@@ -76,8 +76,8 @@ class SourceSearch:
         self._uri = uri
         self._steps = 0
 
-    async def from_start(self) -> Offer:
-        """Return what is offered for the set.
+    async def run(self) -> Offer:
+        """Return the offer of the set.
 
         Raises:
             RsnotifyError: As `discover`.
@@ -101,14 +101,14 @@ class SourceSearch:
         return urlsplit(self._uri).path in ("", "/") or self._uri.endswith("/")
 
     async def _from_site(self, reason: FetchError | DocumentError | str) -> Offer:
-        """Search the places where a Source may describe itself (core §6.3.2, §6.3.4).
+        """Search the URIs at which a Source may describe itself (core §6.3.2, §6.3.4).
 
         Args:
-            reason: Why the URI itself leads nowhere.
+            reason: Why the URI itself leads to nothing.
         """
         tried: list[FetchError | DocumentError | str] = [reason]
         places = [resolve(self._uri, ".") + WELL_KNOWN_PATH[1:]]
-        # What the rest of the host describes may be another set than that of a failing folder.
+        # The rest of the host may describe another set than that of a failing folder.
         is_failing = _may_pass(reason)
         if not is_failing:
             places.append(resolve(self._uri, WELL_KNOWN_PATH))
@@ -126,7 +126,7 @@ class SourceSearch:
             robots = resolve(self._uri, ROBOTS_PATH)
             raise _several(self._uri, "Sitemaps", robots, sitemaps)
         for failure in tried:
-            if isinstance(failure, Unavailable):  # a later try may find something there
+            if isinstance(failure, Unavailable):  # a later attempt may find something there
                 others = [str(other) for other in tried if other is not failure]
                 why = "; ".join([failure.reason, *others])
                 raise Unavailable(failure.uri, why, failure.retry_after, status=failure.status)
@@ -183,7 +183,7 @@ class SourceSearch:
         if document.index:
             return offer
         up = offer.source_description
-        if up is not None and up != origin.place:  # the set's own may list it and nothing else
+        if up is not None and up != origin.place:  # a description of this set alone, if any
             with suppress(FetchError, DocumentError):
                 above, its_origin = await self._descriptions.document(up)
                 described = read_framework(offer, above, its_origin.base)
@@ -193,7 +193,7 @@ class SourceSearch:
         return replace(offer, source_description=origin.place, listed=True)
 
     async def _check_listed(self, document: Document, origin: ResponseOrigin, listed: str) -> None:
-        """Refuse a list if the one that the Capability List above it names is of another set."""
+        """Refuse a list if the Capability List above it names a list of another set instead."""
         if _bare(listed) in (_bare(self._uri), _bare(origin.place), _bare(origin.base)):
             return
         other, _ = await self._descriptions.document(listed)
@@ -204,7 +204,7 @@ class SourceSearch:
             )
 
     async def _above(self, document: Document, origin: ResponseOrigin) -> Offer | None:
-        """Follow the link up; Sources forget it, or let it point to nowhere."""
+        """Follow the link up; Sources may omit it, or let it point nowhere."""
         up = document.link(Rel.UP) or document.link(Rel.INDEX)
         if up is None:
             return None
@@ -213,19 +213,19 @@ class SourceSearch:
             return await self._from_uri(uri)
         except Unavailable as error:
             if _host(error.uri) == _host(origin.base):
-                raise  # it may be there later, and lists what is needed for a whole copy
+                raise  # it may be there later, and lists documents that a whole copy needs
             return None
         except RsnotifyError:
             return None
 
 
 def _was_answered(error: FetchError) -> bool:
-    """Return whether a host answered, so that it may answer for another URI too."""
+    """Return whether a host answered, so that it may answer for another URI, too."""
     return not isinstance(error, Unavailable) or error.status is not None
 
 
 def _may_pass(reason: FetchError | DocumentError | str) -> bool:
-    """Return whether a failure tells nothing about what is there: the server is out of order."""
+    """Return whether a failure is one of the server, and shows nothing about the resource."""
     if not isinstance(reason, Unavailable) or reason.status is None:
         return False
     return reason.status >= 500 or reason.status in (408, 429)
@@ -238,7 +238,7 @@ def _several(uri: str, what: str, where: str, found: list[str]) -> SeveralSets:
 
 
 def _bare(uri: str) -> str:
-    """Return a URI without what often differs between spellings of one."""
+    """Return a URI without the parts that often differ between spellings of it."""
     return uri.partition("://")[2].removeprefix("www.")
 
 

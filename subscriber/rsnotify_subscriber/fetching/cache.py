@@ -1,6 +1,6 @@
-"""Documents that are kept in memory, so that a poll that finds nothing new costs a 304.
+"""Documents that are kept in memory, so that a poll which finds nothing new costs a 304.
 
-How much memory they take is counted in entries. One with inline content counts as several.
+Their memory is measured in entries; an entry with inline content counts as several.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from msgspec import Struct
 
 from rsnotify.format.model import Document
 
-#: Documents with more entries than this are read anew each time rather than kept.
+#: A document with more entries is not kept, but read again each time.
 _LARGEST = 10_000
-#: Characters of content in a link that take about as much memory as an entry.
+#: The characters of content in a link that need about as much memory as an entry.
 _ENTRY = 2_000
 
 
 class CachedDocument(Struct, frozen=True):
-    """A document as it was last had.
+    """A document as it was last received.
 
     Args:
         document: The document.
-        condition: The header field that asks for it only if it has changed.
+        condition: The header field of a conditional request for it.
         entries: How many entries it counts as.
     """
 
@@ -32,7 +32,7 @@ class CachedDocument(Struct, frozen=True):
 
 
 class DocumentCache:
-    """The documents of one subscriber, or of several, by URI; those used last stay.
+    """The documents of one subscriber, or of several, by URI; the least recently used are removed.
 
     Args:
         documents: How many are kept.
@@ -46,7 +46,7 @@ class DocumentCache:
         self._entries = 0
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return how many documents are kept."""
         return len(self._kept)
 
     def get(self, uri: str) -> CachedDocument | None:
@@ -56,13 +56,13 @@ class DocumentCache:
         return self._kept.get(uri)
 
     def put(self, uri: str, document: Document, condition: tuple[str, str] | None) -> None:
-        """Keep a document in place of what was kept of this URI.
+        """Keep a document in place of the previous one with this URI.
 
         Args:
             uri: Its URI.
             document: The document.
-            condition: The header field that asks for it only if it has changed; None if there
-                is no such, and nothing is kept.
+            condition: The header field of a conditional request for it; None if there is none,
+                and nothing is kept.
         """
         before = self._kept.pop(uri, None)
         if before is not None:

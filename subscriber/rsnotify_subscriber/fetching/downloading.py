@@ -1,8 +1,7 @@
-"""Receive a document, within bounds and without holding up what else the process does.
+"""Downloading a document within bounds, and without blocking the event loop.
 
-How much a document may have is a matter of `rsnotify.format.reader.Limits`. Here is how long it may
-take, how many large ones are read at once by all subscribers that share their connections, and
-that the event loop turns to other tasks between small pieces.
+The size of a document is bounded by `rsnotify.format.reader.Limits`. Here its time is, and the
+number of large documents that all subscribers with the same connections read at once.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from rsnotify.errors import ContentMismatch, MalformedDocument, Unavailable
 from rsnotify_subscriber.fetching.inflating import inflated_if_gzip
 from rsnotify_subscriber.fetching.responses import body
 
-#: Seconds after which a document has to have ended.
+#: The most seconds that a document may take.
 MOST_SECONDS = 1_800.0
-#: Bytes of XML from which on a document is a large one.
+#: A document with more bytes of XML counts as large.
 LARGE_BYTES = 8_000_000
-#: Bytes that are parsed at a time; the worst of them take some milliseconds.
+#: The bytes that are parsed at a time; the worst of them take some milliseconds.
 _STEP = 32_768
 
 
@@ -29,19 +28,19 @@ async def stream_document(
     uri: str,
     response: aiohttp.ClientResponse,
     large: asyncio.Semaphore,
-    take: Callable[[bytes], object],
+    feed: Callable[[bytes], object],
 ) -> None:
     """Pass a document to a function, decompressed and piece by piece.
 
     Args:
-        uri: Where it is.
-        response: The answer; its body is the document.
-        large: What is held while a large document is read on.
-        take: Is called with each piece. If it raises, no more is downloaded.
+        uri: Its URI.
+        response: The response with the document.
+        large: Is acquired to read on in a large document.
+        feed: Is called with each piece. If it raises, no more is downloaded.
 
     Raises:
         MalformedDocument: Its compression is damaged.
-        Unavailable: It did not come in time, or in an encoding that was not asked for.
+        Unavailable: It did not come in time, or in an encoding that was not requested.
     """
     size = 0
     is_large = False
@@ -52,7 +51,7 @@ async def stream_document(
                 if size > LARGE_BYTES and not is_large:
                     is_large = await large.acquire()
                 for start in range(0, len(chunk), _STEP):
-                    take(chunk[start : start + _STEP])
+                    feed(chunk[start : start + _STEP])
                     await asyncio.sleep(0)
     except (zlib.error, ContentMismatch) as error:
         raise MalformedDocument(f"its compression is damaged: {error}", source=uri) from None

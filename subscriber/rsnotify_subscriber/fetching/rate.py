@@ -1,4 +1,4 @@
-"""How often one Source is asked for content, at most."""
+"""Limiting the rate of requests to one Source."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import asyncio
 
 
 class RequestRate:
-    """Gives turns, evenly, to who asks first.
+    """Spaces requests evenly.
 
     Args:
-        most: How many turns there are in a second; None for any number.
+        most: The most requests in a second; None for any number.
     """
 
     def __init__(self, most: float | None) -> None:
         self._between = 0.0 if most is None else 1 / most
         self._next = 0.0
 
-    async def turn(self) -> None:
-        """Wait until it is one's turn."""
+    async def wait(self) -> None:
+        """Wait until the next request may be made."""
         if not self._between:
             return
         now = asyncio.get_running_loop().time()
-        mine = max(now, self._next)
-        self._next = mine + self._between
-        await asyncio.sleep(mine - now)
+        at = max(now, self._next)
+        self._next = at + self._between
+        await asyncio.sleep(at - now)

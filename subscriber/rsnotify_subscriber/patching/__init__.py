@@ -1,4 +1,4 @@
-"""Making content from what is held and a patch of it (core §14.4), by the patch's media type."""
+"""Patching the content that is held (core §14.4), by the media type of the patch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rsnotify_subscriber.patching.xml import xml_patch
 
 __all__ = ["STANDARD_PATCHES", "Patch", "PatchError"]
 
-#: Takes the content before and the patch, returns the content after. May raise anything: then
-#: the resource is fetched whole.
+#: Returns the content after, from the content before and the patch. May raise any exception: then
+#: the whole resource is fetched.
 Patch = Callable[[bytes, bytes], bytes]
 
 STANDARD_PATCHES: Mapping[str, Patch] = {
     "application/json-patch+json": json_patch,
-    "application/json-patch": json_patch,  # as the examples of core §14.4 have it
+    "application/json-patch": json_patch,  # as in the examples of core §14.4
     "application/merge-patch+json": json_merge_patch,
     "application/xml-patch+xml": xml_patch,
 }

@@ -1,7 +1,7 @@
 """The selectors of XML patches: the part of XPath that RFC 5261 §4.1 allows, and no more.
 
-Evaluated here rather than by an XPath engine: names without a prefix are in the default
-namespace of the patch, which XPath 1.0 has not, and no selector can be made to run for ever.
+They are evaluated here rather than by an XPath engine: names without a prefix are in the default
+namespace of the patch, which XPath 1.0 does not support, and no selector can run forever.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _XML_ID = "{http://www.w3.org/XML/1998/namespace}id"
 
 
 class TextSlot(NamedTuple):
-    """A place where text may stand: at the beginning of an element, or behind a node."""
+    """A position for text: at the beginning of an element, or behind a node."""
 
     node: Node
     behind: bool
 
     @property
     def text(self) -> str:
-        """The text that stands there."""
+        """The text at this position."""
         return (self.node.tail if self.behind else self.node.text) or ""
 
     def put(self, text: str) -> None:
-        """Let this text stand there."""
+        """Set the text at this position."""
         if self.behind:
             self.node.tail = text or None
         else:
@@ -66,7 +66,7 @@ SelectedNode = Node | TextSlot | AttributeNode | NamespaceNode
 
 
 def is_element(node: Node) -> bool:
-    """Tell an element from a comment or processing instruction."""
+    """Return whether a node is an element, and not a comment or processing instruction."""
     return isinstance(node.tag, str)
 
 
@@ -74,18 +74,18 @@ class NamespaceNames:
     """Clark names for the qualified names of a selector (RFC 5261 §4.2.1).
 
     Args:
-        namespaces: What prefixes stand for.
+        namespaces: The namespaces by prefix.
     """
 
     def __init__(self, namespaces: Mapping[str | None, str]) -> None:
         self._namespaces = namespaces
 
     def of_element(self, name: str) -> str:
-        """Without a prefix it is in the default namespace."""
+        """Return the Clark name of an element; without a prefix it is in the default namespace."""
         return self._clark(name, self._namespaces.get(None) or None)
 
     def of_attribute(self, name: str) -> str:
-        """Without a prefix it is in no namespace."""
+        """Return the Clark name of an attribute; without a prefix it is in no namespace."""
         return self._clark(name, None)
 
     def _clark(self, name: str, default: str | None) -> str:
@@ -105,7 +105,7 @@ class NodeSelection:
 
     Args:
         root: The root element of the document.
-        budget: What the patch may cost.
+        budget: The cost that the patch may have.
     """
 
     def __init__(self, root: Node, budget: PatchBudget) -> None:
@@ -117,7 +117,7 @@ class NodeSelection:
 
         Args:
             selector: The `sel` attribute.
-            namespaces: What prefixes stand for where the selector stands in the patch.
+            namespaces: The namespaces by prefix at the selector in the patch.
 
         Raises:
             PatchError: It leads to none or to several, or is no selector.

@@ -99,7 +99,7 @@ class XmlTree:
         self._end = text[len(text.rstrip()) :]
 
     def write(self) -> bytes:
-        """Return the document, with XML declaration and white space around it as they were."""
+        """Return the document, with its XML declaration and the white space around it."""
         return self._head + self._shown(self._encoding) + self._end
 
     def _shown(self, encoding: str) -> bytes:
@@ -111,7 +111,7 @@ class XmlTree:
         )
 
     def replace_root(self, new: Node) -> None:
-        """Put another root in place of this one, between the same comments."""
+        """Replace the root, between the same comments."""
         before = list(self.root.itersiblings(preceding=True))[::-1]
         after = list(self.root.itersiblings())
         new.getparent().remove(new)
@@ -123,10 +123,10 @@ class XmlTree:
         self.root = new
 
     def declare(self, element: Node, prefix: str, namespace: str | None) -> None:
-        """Let a prefix stand for another namespace, or for none, from an element on.
+        """Declare a prefix for another namespace, or for none, at an element.
 
-        lxml cannot change a declaration. So the text is changed, and read again: if a prefix
-        that is in use lost its declaration, it is well-formed no more.
+        lxml cannot change a declaration. So the text is changed and parsed again: if a prefix that
+        is in use has lost its declaration, the text is no longer well-formed.
 
         Raises:
             PatchError: It is in use.

@@ -1,4 +1,4 @@
-"""XML patches: the operations of RFC 5261, in a document as RFC 7351 has it."""
+"""XML patches: the operations of RFC 5261, in a document of RFC 7351."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def xml_patch(before: bytes, patch: bytes) -> bytes:
         The document, with XML declaration and white space around it as they were.
 
     Raises:
-        PatchError: It cannot be applied; `condition` is the name that RFC 5261 §5 has for it.
+        PatchError: It cannot be applied; `condition` is the name of the error in RFC 5261 §5.
     """
     tree, budget = XmlTree(before), PatchBudget()
     for element in parse(patch, "invalid-diff-format"):
@@ -54,9 +54,9 @@ class _Operation:
     """One operation on a tree.
 
     Args:
-        tree: What it is applied to.
-        element: The element that says it; what it holds is moved into the tree.
-        budget: What the patch may cost.
+        tree: The tree, which is changed.
+        element: The element of the operation; its content is moved into the tree.
+        budget: The cost that the patch may have.
     """
 
     def __init__(self, tree: XmlTree, element: Node, budget: PatchBudget) -> None:
@@ -79,19 +79,19 @@ class _Operation:
             raise PatchError(f"{name} has no sel", "invalid-attribute-value")
         operations[name](self._selection.find(selector, self._namespaces))
 
-    # What the operation holds
+    # The content of the operation
 
     def _text(self) -> str:
         if len(self._element):
-            raise PatchError("it holds nodes where only text can be", "invalid-node-types")
+            raise PatchError("it has nodes where only text can be", "invalid-node-types")
         return self._element.text or ""
 
     def _only_node(self, kind: object) -> Node:
-        """Return the one node that it holds, beside white space, if it is of this kind."""
+        """Return the only node in it beside white space, if the node is of this kind."""
         nodes = list(self._element)
         texts = [self._element.text, *(node.tail for node in nodes)]
         if len(nodes) != 1 or not all(map(is_space, texts)) or _kind(nodes[0]) is not kind:
-            raise PatchError("it does not hold one node of the same type", "invalid-node-types")
+            raise PatchError("it does not have one node of the same type", "invalid-node-types")
         return nodes[0]
 
     # Adding (RFC 5261 §4.3)
@@ -224,7 +224,7 @@ def _add_beside_root(target: Node, text: str, nodes: Sequence[Node], *, after: b
 
 
 def _remove_beside_root(node: Node) -> None:
-    # lxml removes from a parent only, and here is none: it becomes the child of something else.
+    # lxml removes only from a parent, and here is none: so the node gets another parent.
     etree.Element("removed").append(node)
 
 

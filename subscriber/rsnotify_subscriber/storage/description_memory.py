@@ -14,7 +14,7 @@ class StoredDescription(Struct, frozen=True):
     Args:
         uri: The URI that was requested.
         document: The document.
-        condition: The header field that asks for it only if it has changed, if there is one.
+        condition: The header field of a conditional request for it, if there is one.
         sent: When it was sent, by the clock of the Source.
     """
 
@@ -25,11 +25,11 @@ class StoredDescription(Struct, frozen=True):
 
 
 class DescriptionMemory(Struct, frozen=True):
-    """What is stored between runs.
+    """The documents and redirects that are stored between runs.
 
     Args:
         documents: The documents.
-        moved: By URI, where permanent redirects led from it.
+        moved: The targets of permanent redirects, by URI.
     """
 
     documents: tuple[StoredDescription, ...] = ()

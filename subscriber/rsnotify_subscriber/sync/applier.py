@@ -51,7 +51,7 @@ class Applier:
     """Applies the changes of a follower.
 
     Args:
-        bringer: Returns the content of changes.
+        content: Returns the content of changes.
         state: The state of the copy.
         handler: Applies changes.
         outcome: Receives the results.
@@ -62,7 +62,7 @@ class Applier:
 
     def __init__(
         self,
-        bringer: ContentResolver,
+        content: ContentResolver,
         state: DestinationState,
         handler: Handler | TransactionalHandler,
         outcome: ApplyOutcome,
@@ -71,7 +71,7 @@ class Applier:
         selection: Selection,
     ) -> None:
         self._state = state
-        self._preparation = Preparation(bringer, state, tasks, selection, self._put, outcome.failed)
+        self._preparation = Preparation(content, state, tasks, selection, self._put, outcome.failed)
         self._handler = handler if isinstance(handler, Handler) else None
         self._within = handler if isinstance(handler, TransactionalHandler) else None
         blocking = handler.apply_blocking if isinstance(handler, BlockingHandler) else None

@@ -88,14 +88,14 @@ class Following:
         )
         self._saver = ProgressSaver(state, context.worker, self._follower)
         self._packages = DumpPackages(context.fetcher)
-        bringer = ContentResolver(
+        content = ContentResolver(
             context.fetcher,
             ContentPreferences(tuple(options.prefer), options.exact, options.patches),
             packages=self._packages,
             holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
         )
         self._applier = Applier(
-            bringer,
+            content,
             state,
             context.handler,
             self,
@@ -206,7 +206,7 @@ class Following:
         due = self._follower.wakeup
         if due is not None and not self._ended.done():
             self._timer = self._loop.call_at(due, self._tick)
-        if self._packages.at_hand and self._follower.level:
+        if self._packages.open_count and self._follower.level:
             self._tasks.spawn(self._packages.close())
         self._check_events()
         self._saver.check_compared()

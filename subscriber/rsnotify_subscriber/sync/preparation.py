@@ -25,7 +25,7 @@ class Preparation:
     """Prepares changes, any number at once.
 
     Args:
-        bringer: Returns the content of changes.
+        content: Returns the content of changes.
         state: The state of the copy.
         tasks: Runs the requests for content.
         selection: The resources to be followed; others are removed from the copy.
@@ -35,14 +35,14 @@ class Preparation:
 
     def __init__(
         self,
-        bringer: ContentResolver,
+        content: ContentResolver,
         state: DestinationState,
         tasks: Tasks,
         selection: Selection,
         ready: Callable[[PreparedChange], None],
         failed: Callable[[Change, RsnotifyError], None],
     ) -> None:
-        self._bringer = bringer
+        self._content = content
         self._state = state
         self._tasks = tasks
         self._selection = selection
@@ -86,7 +86,7 @@ class Preparation:
         self.done(change)
 
     def _prepare(self, change: Change, held: ResourceState | None) -> None:
-        wanted = self._bringer.wanted(change)
+        wanted = self._content.wanted(change)
         decided = self._selection.decide(change, held=held is not None and held.is_there)
         ready = PreparedChange(change, decided, wanted)
         if decided is None:
@@ -106,7 +106,7 @@ class Preparation:
             self._ready(ready)
         elif held is not None and held.is_there and agree(held.hash, entry.hash):
             self._ready(replace(ready, decided=None, unchanged=held))
-        elif (content := self._bringer.at_hand(ready.wanted)) is not None:
+        elif (content := self._content.inline(ready.wanted)) is not None:
             self._ready(ready.with_answer(content, held))
         else:
             self._tasks.spawn(self._fetch(ready, held))
@@ -114,7 +114,7 @@ class Preparation:
     async def _fetch(self, ready: PreparedChange, held: ResourceState | None) -> None:
         change = ready.change
         try:
-            answer = await self._bringer.bring(ready.wanted, held)
+            answer = await self._content.resolve(ready.wanted, held)
         except FetchError as error:
             self._failed(change, error)
         except OSError as error:
@@ -126,7 +126,7 @@ class Preparation:
         """Fetch the resource itself, and apply its current version."""
         change = ready.change
         try:
-            content = await self._bringer.current(ready.wanted, held)
+            content = await self._content.current(ready.wanted, held)
         except NotFound as error:
             if change.change is ChangeType.DELETED:
                 self._ready(_missing(ready, held))

@@ -78,7 +78,7 @@ async def test_the_copy_of_a_manifest_has_to_do_where_its_package_is_broken(
     source.answers["/data/changes-2.zip"] = status(404)
     await destination.catch_up()
     assert destination.equals_source()
-    assert told(log, "the copy of its manifest has to do", "changes-2.zip")
+    assert told(log, "the copy of its manifest is used instead", "changes-2.zip")
     assert source.gets["/data/resourcelist.xml"] == 0
 
 
