@@ -1,4 +1,4 @@
-"""What a Destination should hold, as the Source's documents have it now."""
+"""The resources that a copy should have, by the present documents of the Source."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.storage.resource_state import deletes
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
-#: How many times that no document covers are passed over; a Source might have no end of them.
+#: The most gaps that are passed over; a Source could have any number of them.
 _GAPS = 16
-#: How many resources one doubt names.
+#: The most resources that one doubt names.
 _NAMED = 3
 
 
@@ -37,10 +37,10 @@ class ExpectedResources(Struct):
 
     Args:
         resources: By URI, the latest entry.
-        contested: By URI, the latest change of resources of which the Resource List and the Change
-            Lists contradict each other as to whether they exist.
+        contested: By URI, the latest change of each resource that exists according to the Resource
+            List, and does not according to the Change Lists, or the reverse.
         ambiguous: URIs whose latest change the documents do not determine.
-        doubts: Why the documents may not tell all.
+        doubts: Why the documents may be incomplete.
     """
 
     resources: dict[str, Resource]
@@ -50,14 +50,14 @@ class ExpectedResources(Struct):
 
 
 class ExpectationReader:
-    """Finds out what is expected: from the Resource List, and the Change Lists after its `at`.
+    """Reads the expected resources from the Resource List, and the Change Lists after its `at`.
 
-    Where a Source has dumps only, the manifests of their packages say the same.
+    Where a Source has only dumps, the manifests of their packages take the place of these lists.
 
     Args:
         fetcher: Fetches.
         offer: What the Source offers.
-        selection: What of it is followed.
+        selection: The part of the set that is followed.
     """
 
     def __init__(self, fetcher: Fetcher, offer: Offer, selection: Selection) -> None:
@@ -67,14 +67,14 @@ class ExpectationReader:
         self._packages = DumpPackages(fetcher)
 
     async def read(self) -> ExpectedResources:
-        """Read all documents that say something about the present.
+        """Read all documents that determine the present set of resources.
 
         Raises:
-            FetchError: The set of resources could not be had.
+            FetchError: The set of resources could not be fetched.
             DocumentError: The set of resources could not be read.
         """
         self._expected = ExpectedResources({})
-        #: By URI, the entry of the Resource List, and the `at` of the part that has it.
+        #: By URI, the entry of the Resource List, and the `at` of its part of the list.
         self._listed: dict[str, tuple[Resource, Instant]] = {}
         #: By URI, the latest change no later than the Resource List.
         self._before: dict[str, Change] = {}
@@ -93,7 +93,7 @@ class ExpectationReader:
             self._expected.doubts += (reason,)
 
     async def _document(self, fetch: Fetch) -> tuple[Document, Instant | None]:
-        """Read a document, or the manifest of a package: a copy beside it is enough.
+        """Read a document, or the manifest of a package; a copy beside the package is enough.
 
         Returns:
             The document, and when it was sent, by the clock of the Source.
@@ -109,7 +109,7 @@ class ExpectationReader:
             try:
                 return await self._fetcher.document(resolve(fetch.uri, copy)), None
             except (FetchError, DocumentError):
-                pass  # the package itself has it too
+                pass  # the package itself has it, too
         return await self._packages.open(package), None
 
     # The set of resources
@@ -149,10 +149,10 @@ class ExpectationReader:
         else:
             self._expected.resources.pop(resource.uri, None)
 
-    # What changed after
+    # The changes after it
 
     async def _read_changes(self, frontier: Frontier) -> None:
-        """Read on from gap to gap: what is listed after one counts all the same."""
+        """Read the changes, also those after a gap."""
         for _ in range(_GAPS):
             gap = await self._pull(frontier)
             if gap is None:
@@ -163,7 +163,7 @@ class ExpectationReader:
             frontier.advance(gap)
 
     async def _pull(self, frontier: Frontier) -> Instant | None:
-        """Read the changes that join; return where the next begin, if there is a gap before."""
+        """Read the changes up to a gap; return where the next begin, if there is a gap."""
         pull = Pull(self._offer)
         following: Fetch | None = pull.current
         while following is not None:
@@ -173,13 +173,13 @@ class ExpectationReader:
             except (FetchError, DocumentError) as error:
                 step = pull.broken(error, frontier)
             if step.coverage is not None:
-                self._take(step.coverage, frontier)
+                self._add(step.coverage, frontier)
             if step.failure is not None:
                 self._doubt(str(step.failure))
             following = step.fetch
         return step.hole
 
-    def _take(self, coverage: Coverage, frontier: Frontier) -> None:
+    def _add(self, coverage: Coverage, frontier: Frontier) -> None:
         reduced = reduce(coverage.changes, ordered=coverage.ordered)
         fresh = {change.uri for change in frontier.fresh(coverage)}
         for uri, change in reduced.latest.items():
@@ -193,7 +193,7 @@ class ExpectationReader:
             frontier.advance(coverage.until, coverage.changes, over=coverage.closed)
 
     def _is_listed_later(self, change: Change) -> bool:
-        """Return whether the Resource List says how the resource is after a change."""
+        """Return whether the Resource List is about the resource after a change."""
         listed = self._listed.get(change.uri)
         if listed is None:
             return change.at < self._at

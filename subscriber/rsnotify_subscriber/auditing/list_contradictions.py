@@ -1,4 +1,4 @@
-"""Whether a list contradicts itself, or the answer that carried it."""
+"""Lists that contradict themselves, or the response with them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ROUNDED = timedelta(seconds=1)
 
 
 def contradiction_in(document: Document, sent: Instant | None) -> str | None:
-    """Return in a clause why what a list says of its time cannot be true; None if it can.
+    """Return in a clause why the times of a list cannot be true; None if they can.
 
     Args:
         document: The list.
-        sent: The `Date` of the answer; None if it had none.
+        sent: The `Date` of the response, if it has one.
     """
     for name, instant in (("at", document.at), ("until", document.until)):
         if instant is not None and sent is not None and is_ahead(instant, sent):

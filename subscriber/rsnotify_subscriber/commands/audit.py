@@ -35,9 +35,9 @@ def audit(
     bearer: Bearer = None,
     header: Header = None,
 ) -> None:
-    """Compare DEST with what the Source at URL lists.
+    """Compare DEST with the resources that the Source at URL lists.
 
-    Exit code 0: in step. 1: not in step. 2: this cannot be known.
+    Exit code 0: in step. 1: not in step. 2: unknown.
 
     Examples:
         rsnotify audit https://source.example/ copy

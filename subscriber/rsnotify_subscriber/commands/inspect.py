@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from rsnotify_subscriber.inspection.findings import InspectionFinding
 
-#: For each capability, what people call the document and what its entries are.
+#: By capability, the name of the document, and of its entries.
 _WORDS = {
     Capability.DESCRIPTION: ("Source Description", "set of resources", "sets of resources"),
     Capability.CAPABILITY_LIST: ("Capability List", "capability", "capabilities"),
@@ -94,7 +94,7 @@ def inspect(
 
 
 def plain_lines(found: InspectionFinding, now: Instant, depth: int = 0) -> Iterator[str]:
-    """Write a tree as indented lines."""
+    """Yield a tree as indented lines."""
     indent = "  " * depth
     yield f"{indent}{_title(found)}  {printable(found.uri)}"
     for line in _details(found, now):
@@ -127,7 +127,7 @@ def _title(found: InspectionFinding) -> str:
 
 
 def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
-    """Yield what is to be said of a document, a line for each kind of facts."""
+    """Yield the facts about a document, a line for each kind."""
     if found.problem is not None:
         yield f"! {found.problem}"
     for warning in found.warnings:
@@ -186,7 +186,7 @@ def _with_age(instant: Instant, now: Instant) -> str:
 
 
 def age(instant: Instant, now: Instant) -> str:
-    """Say how long ago something was, in its largest unit."""
+    """Return how long ago an instant was, in the largest unit."""
     seconds = int((now - instant).total_seconds())
     for unit, size in _UNITS:
         if count := abs(seconds) // size:

@@ -32,7 +32,7 @@ def validate(
         str, typer.Argument(metavar="FILE|URL", help="A document, or a package of a dump.")
     ],
     deep: Annotated[
-        bool, typer.Option("--deep", help="Follow what it leads to, and compare.")
+        bool, typer.Option("--deep", help="Validate the documents it leads to, and compare.")
     ] = False,
     spec: Annotated[
         Profile, typer.Option(metavar="1.1|1.0", help="The version of ResourceSync.")
@@ -88,7 +88,7 @@ def validate(
 
 
 def plain_lines(result: ValidationResult) -> Iterator[str]:
-    """Write the outcome of a validation, a finding on each line."""
+    """Yield the result of a validation, a finding on each line."""
     from rsnotify.validation import Severity
 
     for document in result.documents:
@@ -99,8 +99,8 @@ def plain_lines(result: ValidationResult) -> Iterator[str]:
         (result.count(Severity.ERROR), "error"),
         (result.count(Severity.WARNING), "warning"),
     )
-    told = ", ".join(counted(count, what) for count, what in counts)
-    yield f"{'valid' if result.valid else 'not valid'}: {told}"
+    totals = ", ".join(counted(count, what) for count, what in counts)
+    yield f"{'valid' if result.valid else 'not valid'}: {totals}"
 
 
 def _lines(document: CheckedDocument) -> Iterator[str]:

@@ -159,7 +159,7 @@ async def _steady(uri: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes
 
 
 def sent_at(response: aiohttp.ClientResponse) -> Instant | None:
-    """Return the `Date` of a response, by the clock of the server (RFC 9110 §6.6.1), if it has one."""
+    """Return the `Date` of a response (RFC 9110 §6.6.1), by the clock of the server, if any."""
     return _parsed(response.headers.get("Date", ""))
 
 

@@ -1,4 +1,4 @@
-"""What one document of a Source says, in numbers: taken while it is read, entry by entry."""
+"""The facts about one document of a Source, counted while it is read, entry by entry."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability, Rel
 
-#: Entries of a document that are kept, to be looked at themselves.
+#: The most entries of a document that are kept, to inspect the documents that they name.
 MOST_ENTRIES = 1_000
 _CHANGES = frozenset({Capability.CHANGE_LIST, Capability.CHANGE_DUMP_MANIFEST})
-#: Links that say where a document stands among the others, as the tree shows anyway.
+#: Links between documents, which the tree shows anyway.
 _OF_THE_TREE = frozenset(
     {Rel.UP, Rel.INDEX, Rel.ARCHIVES, Rel.SELF, Rel.RESOURCESYNC, Rel.MONITOR_GROUP, Rel.HUB}
 )
 
 
 class Granularity(StrEnum):
-    """The finest part of a datetime that a document makes use of."""
+    """The finest unit of the datetimes of a document."""
 
     DAYS = "days"
     SECONDS = "seconds"
@@ -33,30 +33,30 @@ class Granularity(StrEnum):
 
 
 class NamedLink(Struct, frozen=True):
-    """A link of a document, or a way in to a hub."""
+    """A link of a document, or a URI of a hub."""
 
     rel: str
     uri: str
 
 
 class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
-    """A document of a Source and, below it, those that it leads to.
+    """A document of a Source and, below it, the documents that it names.
 
     Args:
-        uri: Where it is.
-        capability: What it calls itself, or is called by the document above.
+        uri: Its URI.
+        capability: Its capability, by itself or else by the document above.
         problem: Why it could not be read; then little else is known.
-        warnings: What is not as it should be.
+        warnings: What is wrong with it.
         index: Whether it is an index, whose entries are its parts.
-        entries: How many entries it has.
+        entries: The number of its entries.
         bytes: Its size, uncompressed.
-        listed_bytes: The sum of the lengths that its entries state.
-        changes: How many entries there are of each type of change.
+        listed_bytes: The sum of the lengths in its entries.
+        changes: The number of entries of each type of change.
         profile: "1.1" if its entries have `datetime`, "1.0" if they have only `lastmod`.
-        granularity: That of the datetimes of its entries.
-        reaches: The earliest and the latest instant that its entries tell of.
-        unread: How many documents below it were left out, to keep within bounds.
-        links: What it links to, beside the documents below it.
+        granularity: The granularity of the datetimes of its entries.
+        reaches: The earliest and the latest instant in its entries.
+        unread: The number of documents below it that were not read, because of limits.
+        links: Its links, but for those to the documents below it.
     """
 
     uri: str
@@ -81,7 +81,7 @@ class InspectionFinding(Struct, omit_defaults=True, rename={"from_": "from"}):
 
 
 class DocumentTally:
-    """Counts the entries of one document as they are read; memory stays flat."""
+    """Counts the entries of one document as they are read, in constant memory."""
 
     def __init__(self) -> None:
         self.kept: list[Resource] = []
@@ -113,10 +113,10 @@ class DocumentTally:
             self._granularity = _coarser_to_finer(self._granularity, granularity_of(instant))
 
     def finding(self, uri: str, head: Document, size: int) -> InspectionFinding:
-        """Say what was counted.
+        """Return the facts.
 
         Args:
-            uri: Where the document is.
+            uri: The URI of the document.
             head: The document without its entries.
             size: Its bytes.
         """
@@ -148,7 +148,7 @@ class DocumentTally:
 
 
 def granularity_of(instant: Instant) -> Granularity:
-    """Tell which part of an instant is the finest that is not zero."""
+    """Return the finest unit of an instant that is not zero."""
     if instant.microsecond % 1_000:
         return Granularity.MICROSECONDS
     if instant.microsecond:

@@ -1,4 +1,4 @@
-"""Examining single documents and packages: fetched, streamed through the validator, noted."""
+"""Checking single documents and packages, streamed through the validator."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.validation.package import PackageChecker, compare
 from rsnotify_subscriber.validation.result import CheckedDocument, ValidationResult
 
-#: Bytes of one package that are downloaded.
+#: The most bytes of one package.
 _MOST_PACKAGE_BYTES = 4 * 2**30
 _PIECE = 131_072
 _ZIP = b"PK\x03\x04"
 
 
 class PackageReceived(Exception):
-    """What looked like a document to be is a ZIP."""
+    """The response for a document is a ZIP."""
 
 
 class DocumentChecker:
-    """Examines what one validation looks at, and notes what it finds.
+    """Checks the documents and packages of one validation.
 
     Args:
         sessions: The HTTP client sessions.
-        folder: Where packages are downloaded to.
-        result: Where the findings go.
-        spec: The version of the specification to hold documents against.
-        progress: Is told the name of each document or package when it was read.
+        folder: The folder for downloaded packages.
+        result: Receives the findings.
+        spec: The version of the specification.
+        progress: Is called with the name of each document or package that was read.
     """
 
     def __init__(
@@ -64,12 +64,12 @@ class DocumentChecker:
         self._checked: dict[str, CheckedDocument] = {}
 
     def note(self, found: Iterable[Located]) -> None:
-        """Note findings that concern documents examined before."""
+        """Add findings about documents that were checked before."""
         for located in found:
             self._checked[located.name].add([located.finding])
 
     async def file(self, path: Path) -> TreePosition:
-        """Examine a file, a document or a package.
+        """Check a file, a document or a package.
 
         Raises:
             OSError: It cannot be read.
@@ -83,10 +83,10 @@ class DocumentChecker:
         return await self._package(_linked(path, self._folder), name, "")
 
     async def fetch(self, uri: str) -> TreePosition:
-        """GET and examine a document, or a package.
+        """GET and check a document, or a package.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
         """
         try:
             async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
@@ -96,7 +96,7 @@ class DocumentChecker:
             return await self.fetch_package(Reference(uri, 1))
 
     async def peek(self, uri: str) -> TreePosition | None:
-        """GET a document and read what it says, without noting what is wrong with it."""
+        """GET and read a document without adding findings about it; None if that fails."""
         try:
             async with self._sessions.get(uri, {"Accept-Encoding": "gzip"}) as response:
                 check_status(uri, response)
@@ -106,16 +106,16 @@ class DocumentChecker:
         return TreePosition(uri, uri, outline)
 
     async def fetch_package(self, reference: Reference) -> TreePosition:
-        """GET a package, and examine it and its Manifest.
+        """GET a package, and check it and its manifest.
 
         Args:
-            reference: Its URI, with the hash and length that its dump has for it.
+            reference: Its URI, with the hash and length in its dump.
 
         Returns:
-            The Manifest.
+            The manifest.
 
         Raises:
-            FetchError: It could not be had.
+            FetchError: It could not be fetched.
         """
         uri = reference.uri
         content = await self._fetcher.content(Resource(uri), most=_MOST_PACKAGE_BYTES)
@@ -184,14 +184,14 @@ class DocumentChecker:
 
 
 def _placed(uri: str, name: str, outline: Outline) -> TreePosition:
-    """Place a document, without the bitstreams of a Manifest: they are checked by now."""
+    """Return the position of a document, without the bitstreams of a manifest (checked before)."""
     if outline.kind is not None and outline.kind.is_manifest:
         outline.references.clear()
     return TreePosition(uri, name, outline)
 
 
 def _digested(content: Content, announced: str | None) -> Digester:
-    """Write content to its file, and digest it as it was announced."""
+    """Write content to its file, and return its digests by the announced algorithms."""
     content.write()
     digester = Digester(announced)
     with content.path.open("rb") as file:
@@ -205,7 +205,7 @@ def _text(uri: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 
 
 def _linked(path: Path, folder: Path) -> Path:
-    """Give a file a second name, as closing a package removes its file."""
+    """Return a link to a file, as closing a package removes its file."""
     link = folder / "package"
     link.symlink_to(path.resolve())
     return link

@@ -1,4 +1,4 @@
-"""The outcome of a validation: what was looked at, and what was found there."""
+"""The result of a validation: the documents that were checked, and the findings in each."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from msgspec import Struct
 
 from rsnotify.validation import RULES, Finding, Severity
 
-#: Places of one rule that are kept for one document; the others are counted.
+#: The most findings of one rule that are kept for one document; the others are counted.
 _MOST_PLACES = 100
 
 
 class CheckedDocument(Struct):
-    """What was found in one document or package.
+    """The findings in one document or package.
 
     Args:
-        name: The file or URI; the Manifest of a package has the package's, with
+        name: The file or URI; for the manifest of a package, that of the package with
             `!manifest.xml`.
-        capability: What it calls itself.
-        entries: How many entries it has.
-        findings: What was found.
-        more: How many times more a rule is broken than `findings` shows, by rule.
+        capability: Its capability.
+        entries: The number of its entries.
+        findings: The findings.
+        more: How many times a rule is broken beside those in `findings`, by rule.
     """
 
     name: str
@@ -31,10 +31,10 @@ class CheckedDocument(Struct):
     more: dict[str, int] = {}
 
     def add(self, findings: Iterable[Finding]) -> None:
-        """Note what was found, in bounded memory."""
+        """Add findings, in bounded memory."""
         for finding in findings:
             if finding in self.findings[-_MOST_PLACES:]:
-                continue  # two documents lead here, and both have found the same
+                continue  # two documents lead here, with the same finding
             places = sum(one.rule == finding.rule for one in self.findings)
             if places < _MOST_PLACES:
                 self.findings.append(finding)
@@ -42,19 +42,19 @@ class CheckedDocument(Struct):
                 self.more[finding.rule] = self.more.get(finding.rule, 0) + 1
 
     def count(self, severity: Severity) -> int:
-        """Count the errors, or the warnings."""
+        """Return the number of errors, or of warnings."""
         shown = sum(finding.severity is severity for finding in self.findings)
         more = sum(n for rule, n in self.more.items() if RULES[rule].severity is severity)
         return shown + more
 
 
 class ValidationResult(Struct):
-    """The outcome of a validation.
+    """The result of a validation.
 
     Args:
-        target: What was validated.
-        spec: The version of the specification it was held against.
-        documents: Each document that was looked at, in the order of looking.
+        target: The file or URI that was validated.
+        spec: The version of the specification.
+        documents: Each document that was checked, in order.
     """
 
     target: str
@@ -62,7 +62,7 @@ class ValidationResult(Struct):
     documents: list[CheckedDocument] = []
 
     def count(self, severity: Severity) -> int:
-        """Count the errors, or the warnings, in all documents."""
+        """Return the number of errors, or of warnings, in all documents."""
         return sum(document.count(severity) for document in self.documents)
 
     @property
