@@ -1,4 +1,4 @@
-"""Following many Sources in one process, within bounds."""
+"""Following many Sources in one process, within limits."""
 
 from rsnotify_subscriber.fleet.fleet import Fleet
 from rsnotify_subscriber.fleet.status import FleetTotals, FollowedSourceStatus, Phase, totals

@@ -1,4 +1,4 @@
-"""What cannot be said of one setting by its type alone."""
+"""Checks of settings that types cannot express, such as settings that exclude each other."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _EXCLUSIVE = (
 
 
 def check_source(number: int, source: FollowedSource, *, reachable: bool) -> None:
-    """Check that what is said of one Source goes together.
+    """Check that the settings of one Source fit together.
 
     Args:
-        number: Its place in the file.
-        source: What is said.
+        number: The number of the Source in the file.
+        source: The settings.
         reachable: Whether hubs can reach this process.
 
     Raises:
-        WrongSetting: Something is missing, or too much.
+        WrongSetting: A setting is missing, or contradicts another.
     """
     for key, reason in _faults(source, reachable=reachable):
         raise WrongSetting(("source", number, key), reason)
 
 
 def check_terms(terms: SourceSettings) -> None:
-    """Check what can be checked of settings for all Sources.
+    """Check the settings for all Sources, as far as possible.
 
     Raises:
         WrongSetting: One of them is wrong.
@@ -78,13 +78,13 @@ def _is_within(state: str | None, dest: str) -> bool:
 
 
 def check_apart(sources: Sequence[FollowedSource]) -> None:
-    """Check that no two Sources get in each other's way.
+    """Check that no two Sources use the same folder, schema or session.
 
     Raises:
         WrongSetting: Two have the same name or place, or the place of one is in that of another.
     """
     titles: set[str] = set()
-    taken = _Taken()
+    owners = _PlaceOwners()
     for number, source in enumerate(sources):
         if source.title in titles:
             reason = f"another Source is called {source.title}, too; give each a name of its own"
@@ -92,16 +92,16 @@ def check_apart(sources: Sequence[FollowedSource]) -> None:
         titles.add(source.title)
         places = list(_places(source))
         for key, place in places:
-            other = taken.by(place)
+            other = owners.owner(place)
             if other is not None:
                 reason = f"{other} has its own there; choose another for each, as with {{name}}"
                 raise WrongSetting(("source", number, key), reason)
         for _, place in places:
-            taken.take(place, source.title)
+            owners.add(place, source.title)
 
 
 def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
-    """Give what only one Source can use, by the key that says so."""
+    """Yield the places that only one Source can use, with the key of each."""
     if source.dest is not None:
         yield "dest", Path(source.dest)
     if source.state is not None:
@@ -114,21 +114,21 @@ def _places(source: FollowedSource) -> Iterator[tuple[str, object]]:
         yield "mqtt_session", (source.mqtt_url, source.mqtt_user, source.mqtt_session)
 
 
-class _Taken:
-    """Places that somebody has. A folder is taken with all in it, and with all it is in."""
+class _PlaceOwners:
+    """The Source that uses each place. Nobody else can use folders inside or around its folder."""
 
     def __init__(self) -> None:
         self._owners: dict[object, str] = {}
         self._around: dict[object, str] = {}
 
-    def by(self, place: object) -> str | None:
-        """Return whose it is, if it is somebody's."""
+    def owner(self, place: object) -> str | None:
+        """Return the Source that uses a place, if there is one."""
         within = (place, *place.parents) if isinstance(place, Path) else (place,)
         owners = [self._owners[one] for one in within if one in self._owners]
         return owners[0] if owners else self._around.get(place)
 
-    def take(self, place: object, owner: str) -> None:
-        """Let it be somebody's."""
+    def add(self, place: object, owner: str) -> None:
+        """Store that a Source uses a place."""
         self._owners[place] = owner
         if isinstance(place, Path):
             self._around.update(dict.fromkeys(place.parents, owner))

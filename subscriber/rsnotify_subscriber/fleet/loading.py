@@ -1,4 +1,4 @@
-"""Reading a file of Sources, and the secrets that it names."""
+"""Reading a file of Sources, and the files with secrets that it names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfigurati
 
     Args:
         path: A file ending in .toml or .json.
-        given: What the command line gives, over `[defaults]` and `[websub]`.
+        given: Settings of the command line, which override `[defaults]` and `[websub]`.
 
     Raises:
         ConfigurationError: Something cannot be read, or a setting is unknown or wrong.

@@ -1,4 +1,4 @@
-"""From the text of a file to settings; what is wrong is told with its line, table and key."""
+"""From the text of a file to settings; errors name the line, the table and the key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T", bound=Struct)
 
 _PATHS = ("dest", "state", "mqtt_password_file", "mqtt_ca", "mqtt_certificate", "mqtt_key")
 _NAMED = ("dest", "state", "schema", "mqtt_session")
-#: Whoever says the one for himself does not want the others of `[defaults]`.
+#: A Source with the first setting does not inherit the others from `[defaults]`.
 _INSTEAD = {
     "dest": ("handler", "options", "schema"),
     "handler": ("dest", "options"),
@@ -38,7 +38,7 @@ _INSTEAD = {
 }
 
 
-#: What the options for `[websub]` begin with.
+#: The prefix of the options for `[websub]`.
 _CALLBACK = "callback_"
 
 
@@ -50,12 +50,12 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 class SettingsText:
-    """A file of settings, to say where in it something stands.
+    """The text of a file of settings, to find the line of a setting.
 
     Args:
         path: The file.
-        text: What is in it.
-        options: Names of settings that the command line gives, and not the file.
+        text: Its text.
+        options: The settings of the command line.
     """
 
     def __init__(self, path: str, text: str, options: Mapping[str, Any]) -> None:
@@ -63,8 +63,8 @@ class SettingsText:
         self._text = text
         self._options = options
 
-    def blame(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
-        """Tell what is wrong in one sentence."""
+    def error(self, wrong: WrongSetting, sources: list[dict[str, Any]]) -> ConfigurationError:
+        """Return the error with the place of the setting."""
         table, *rest = wrong.path
         option = f"{_CALLBACK if table == 'websub' else ''}{rest[0]}" if rest else ""
         if table in ("defaults", "websub") and option in self._options:
@@ -76,7 +76,7 @@ class SettingsText:
 
 
 def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]]) -> str:
-    """Return the name of a table as it is written, or of the key where it is none."""
+    """Return the name of a table as it is written, or of a key outside of tables."""
     if table != "source" or not rest:
         return f"[{table}]" if table in _File.__struct_fields__ else str(table)
     number = int(rest[0])
@@ -88,13 +88,13 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
 def parse(
     path: str, text: str, settings: Mapping[str, Any], given: Mapping[str, Any] | None = None
 ) -> FleetConfiguration:
-    """Make settings of what a file says.
+    """Return the configuration in a file.
 
     Args:
-        path: The file; relative paths in it begin from its folder.
-        text: What is in it.
-        settings: That, decoded.
-        given: What the command line gives, over `[defaults]` and `[websub]`.
+        path: The file; relative paths in it begin at its folder.
+        text: Its text.
+        settings: The decoded text.
+        given: Settings of the command line, which override `[defaults]` and `[websub]`.
 
     Raises:
         ConfigurationError: A setting is unknown or wrong.
@@ -106,7 +106,7 @@ def parse(
         sources = file.source
         return _configured(path, file, given)
     except WrongSetting as wrong:
-        raise SettingsText(path, text, given).blame(wrong, sources) from None
+        raise SettingsText(path, text, given).error(wrong, sources) from None
 
 
 def _configured(path: str, file: _File, given: Mapping[str, Any]) -> FleetConfiguration:
@@ -146,7 +146,7 @@ def _over(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _placed(source: FollowedSource, number: int, folder: PurePath) -> FollowedSource:
-    """Put the name of a Source where it is wanted, and the folder before its paths."""
+    """Insert the name of a Source into its settings, and make its paths absolute."""
     found: dict[str, Any] = {}
     for key in _NAMED:
         value = getattr(source, key)

@@ -1,4 +1,4 @@
-"""Keeping a fleet as its file says, also when that changes: only what changed is touched."""
+"""Applying changes of its file to a fleet; only the Sources that changed are restarted."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rsnotify_subscriber.subscriber import Subscriber
 
 logger = logging.getLogger("rsnotify.subscriber.fleet")
 
-#: How many seconds a Source may take to end, before the next change of the file is seen to.
+#: The seconds that a Source may take to end, before the next change of the file is applied.
 _PATIENCE = 30.0
 
 
 class ConfigurationChange(Struct, frozen=True):
-    """What a new configuration changes.
+    """The difference between two configurations.
 
     Args:
-        gone: Names of Sources that are not followed any more, or not in this way.
-        new: Sources that are followed from now on, or in another way.
+        gone: The names of Sources that were removed or changed.
+        new: The Sources that were added or changed.
     """
 
     gone: tuple[str, ...]
@@ -35,7 +35,7 @@ class ConfigurationChange(Struct, frozen=True):
 def configuration_change(
     before: Iterable[FollowedSource], now: Iterable[FollowedSource]
 ) -> ConfigurationChange:
-    """Compare what was followed with what is to be followed."""
+    """Return the difference between the Sources before and now."""
     old = {source.title: source for source in before}
     new = {source.title: source for source in now}
     return ConfigurationChange(
@@ -45,15 +45,15 @@ def configuration_change(
 
 
 class FleetReloader:
-    """Has a fleet follow what a configuration says.
+    """Makes a fleet follow the Sources of a configuration.
 
     Args:
         fleet: The fleet.
         build: Makes the subscriber of a Source of a configuration.
-        configuration: What it says at first.
+        configuration: The first configuration.
 
     Raises:
-        ConfigurationError: Something cannot work.
+        ConfigurationError: A setting cannot work.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class FleetReloader:
         for name, subscriber in self._built(configuration, configuration.sources).items():
             fleet.add(name, subscriber)
 
-    async def take(self, configuration: FleetConfiguration) -> None:
-        """Follow what it says now; who is followed as before is left alone.
+    async def apply(self, configuration: FleetConfiguration) -> None:
+        """Follow the Sources of another configuration; those without a change are not restarted.
 
         Raises:
-            ConfigurationError: Something cannot work; all goes on as before then.
+            ConfigurationError: A setting cannot work; then nothing changes.
         """
         before = self.configuration
         changed = configuration_change(before.sources, configuration.sources)
@@ -85,7 +85,7 @@ class FleetReloader:
         if changed.gone or changed.new:
             logger.info("%d Sources are new or changed, %d gone", len(built), len(changed.gone))
         if (before.limits, before.websub) != (configuration.limits, configuration.websub):
-            logger.warning("[limits] and [websub] will hold when the command is started anew")
+            logger.warning("[limits] and [websub] are read only when the command starts")
 
     async def _replace(self, name: str, subscriber: Subscriber | None) -> None:
         if name in self._fleet:
@@ -94,7 +94,7 @@ class FleetReloader:
             self._fleet.add(name, subscriber)
 
     async def _remove(self, name: str) -> None:
-        """Follow a Source no longer; one whose handler does not return holds up no other."""
+        """Remove a Source; one whose handler does not return does not block the others."""
         leaving = asyncio.create_task(self._fleet.remove(name))
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
@@ -108,46 +108,46 @@ class FleetReloader:
 
 
 class ConfigurationWatcher:
-    """Reads the configuration again when its files change, or when it is asked to.
+    """Reads the configuration again when its files change, or on request.
 
     Args:
-        keeper: Takes it.
+        reloader: Applies it.
         load: Reads it.
     """
 
-    def __init__(self, keeper: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
-        self._keeper = keeper
+    def __init__(self, reloader: FleetReloader, load: Callable[[], FleetConfiguration]) -> None:
+        self._reloader = reloader
         self._load = load
-        self._asked = asyncio.Event()
-        self._looking = FileWatch(keeper.configuration.files)
+        self._requested = asyncio.Event()
+        self._files = FileWatch(reloader.configuration.files)
 
     def reload(self) -> None:
         """Read the configuration soon, whether or not a file has changed."""
-        self._asked.set()
+        self._requested.set()
 
     async def run(self) -> None:
-        """Do so until cancelled."""
+        """Watch until cancelled."""
         while True:
             await self._until_due()
-            await self._take_up()
-            self._looking.look_at(self._keeper.configuration.files)
+            await self._reload()
+            self._files.look_at(self._reloader.configuration.files)
 
     async def _until_due(self) -> None:
         due = [
-            asyncio.create_task(self._asked.wait()),
-            asyncio.create_task(self._looking.changed()),
+            asyncio.create_task(self._requested.wait()),
+            asyncio.create_task(self._files.changed()),
         ]
         try:
             await asyncio.wait(due, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for one in due:
                 one.cancel()
-        self._asked.clear()
+        self._requested.clear()
 
-    async def _take_up(self) -> None:
+    async def _reload(self) -> None:
         try:
-            await self._keeper.take(await asyncio.to_thread(self._load))
+            await self._reloader.apply(await asyncio.to_thread(self._load))
         except ConfigurationError as error:
-            logger.error("all goes on as before: %s", error)
+            logger.error("nothing was changed: %s", error)
         except Exception:
-            logger.exception("all goes on as before")
+            logger.exception("nothing was changed")

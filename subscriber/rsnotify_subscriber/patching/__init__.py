@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 from rsnotify_subscriber.patching.errors import PatchError
 from rsnotify_subscriber.patching.json import json_merge_patch, json_patch
@@ -10,9 +11,13 @@ from rsnotify_subscriber.patching.xml import xml_patch
 
 __all__ = ["STANDARD_PATCHES", "Patch", "PatchError"]
 
-#: Returns the content after, from the content before and the patch. May raise any exception: then
-#: the whole resource is fetched.
-Patch = Callable[[bytes, bytes], bytes]
+
+class Patch(Protocol):
+    """A function that applies patches of one media type."""
+
+    def __call__(self, before: bytes, patch: bytes, /) -> bytes:
+        """Return the content after; after any exception the whole resource is fetched."""
+
 
 STANDARD_PATCHES: Mapping[str, Patch] = {
     "application/json-patch+json": json_patch,

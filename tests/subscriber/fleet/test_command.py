@@ -172,7 +172,7 @@ async def test_the_file_is_read_again_when_it_changes(many: Many) -> None:
 
         write(many, defaults, source(many, "s0"), source(many, "s1", "ony = []"))
         process.send_signal(signal.SIGHUP)
-        await said(process, "all goes on as before: ")
+        await said(process, "nothing was changed: ")
         write(many, defaults, source(many, "s0"), source(many, "s1", 'handler = "no:thing"'))
         process.send_signal(signal.SIGHUP)
         await said(process, "[[source]] s1: state: a handler needs a place for its state")
@@ -195,7 +195,7 @@ async def test_what_a_changed_file_needs_may_be_opened(many: Many, few_files: in
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] == few_files
         write(many, f"[limits]\nrequests = {few_files}", one)
         process.send_signal(signal.SIGHUP)
-        await said(process, "will hold when the command is started anew")
+        await said(process, "are read only when the command starts")
         assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0] > few_files
 
 

@@ -15,7 +15,7 @@ import pytest
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import Received
 from rsnotify_subscriber.fleet import Fleet, Phase, totals
-from rsnotify_subscriber.fleet import reloading as keeping
+from rsnotify_subscriber.fleet import reloading
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration
 from rsnotify_subscriber.fleet.loading import load
@@ -46,10 +46,10 @@ def kept(configuration: FleetConfiguration) -> tuple[Fleet, FleetReloader]:
 
 
 @asynccontextmanager
-async def reloading(
-    keeper: FleetReloader, load: Callable[[], FleetConfiguration]
+async def watching(
+    reloader: FleetReloader, load: Callable[[], FleetConfiguration]
 ) -> AsyncIterator[ConfigurationWatcher]:
-    one = ConfigurationWatcher(keeper, load)
+    one = ConfigurationWatcher(reloader, load)
     running = asyncio.create_task(one.run())
     yield one
     running.cancel()
@@ -89,12 +89,12 @@ async def test_a_database_that_is_away_holds_up_no_other(many: Many, tmp_path: P
 
 async def test_a_file_that_cannot_work_changes_nothing(many: Many) -> None:
     await many.start(2)
-    fleet, keeper = kept(described(many, 'dest = "{name}"', "s0"))
+    fleet, reloader = kept(described(many, 'dest = "{name}"', "s0"))
     async with fleet:
         await until(fleet, lambda all_: all_["s0"].status.level)
         broken = described(many, 'handler = "no_such:handler"\nstate = "{name}"', "s0", "s1")
         with pytest.raises(ConfigurationError, match=r"\[\[source\]\] s0: cannot import"):
-            await keeper.take(broken)
+            await reloader.apply(broken)
         assert set(fleet.status) == {"s0"}
         assert fleet.status["s0"].phase is Phase.FOLLOWED
 
@@ -105,14 +105,14 @@ async def test_a_handler_that_does_not_return_holds_up_no_other(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(keeping, "_PATIENCE", 0.1)
+    monkeypatch.setattr(reloading, "_PATIENCE", 0.1)
     monkeypatch.setattr(sys.modules[__name__], "HANGING", hanging, raising=False)
     await many.start(2)
     handled = f'handler = "{__name__}:HANGING"\nstate = "{{name}}.rsnotify"'
-    fleet, keeper = kept(described(many, handled, "s0"))
+    fleet, reloader = kept(described(many, handled, "s0"))
     async with fleet, asyncio.timeout(PATIENCE):
         await asyncio.to_thread(hanging.called.wait, PATIENCE)
-        await keeper.take(described(many, 'dest = "{name}"', "s0", "s1"))
+        await reloader.apply(described(many, 'dest = "{name}"', "s0", "s1"))
         assert "s0 has not ended yet" in caplog.text
         await until(fleet, lambda all_: all_["s1"].status.level)
         await until(fleet, lambda all_: "in use" in (all_["s0"].error or ""))
@@ -124,17 +124,17 @@ async def test_limits_hold_from_the_next_start_on(
     many: Many, caplog: pytest.LogCaptureFixture
 ) -> None:
     await many.start(1)
-    fleet, keeper = kept(described(many, 'dest = "{name}"', "s0"))
+    fleet, reloader = kept(described(many, 'dest = "{name}"', "s0"))
     async with fleet:
-        await keeper.take(described(many, 'dest = "{name}"\n[limits]\nworkers = 2', "s0"))
+        await reloader.apply(described(many, 'dest = "{name}"\n[limits]\nworkers = 2', "s0"))
         assert fleet.status["s0"].phase is not Phase.ENDED
-    assert "will hold when the command is started anew" in caplog.text
+    assert "are read only when the command starts" in caplog.text
 
 
 async def test_a_file_is_read_again_when_that_is_asked_for(many: Many) -> None:
     await many.start(1)
     configuration = described(many, 'dest = "{name}"', "s0")
-    _, keeper = kept(configuration)
+    _, reloader = kept(configuration)
     loads: asyncio.Queue[None] = asyncio.Queue()
     loop = asyncio.get_running_loop()
 
@@ -142,7 +142,7 @@ async def test_a_file_is_read_again_when_that_is_asked_for(many: Many) -> None:
         loop.call_soon_threadsafe(loads.put_nowait, None)
         return configuration
 
-    async with asyncio.timeout(PATIENCE), reloading(keeper, note) as one:
+    async with asyncio.timeout(PATIENCE), watching(reloader, note) as one:
         await loads.get()  # it may have changed since it was read
         one.reload()
         await loads.get()
@@ -153,16 +153,16 @@ async def test_what_breaks_while_a_file_is_read_is_told_and_got_over(
 ) -> None:
     await many.start(1)
     configuration = described(many, 'dest = "{name}"', "s0")
-    _, keeper = kept(configuration)
+    _, reloader = kept(configuration)
     loop, told = asyncio.get_running_loop(), asyncio.Event()
 
     def load_badly() -> FleetConfiguration:
         loop.call_soon_threadsafe(told.set)
         raise RuntimeError("a fault of our own")
 
-    async with asyncio.timeout(PATIENCE), reloading(keeper, load_badly) as one:
+    async with asyncio.timeout(PATIENCE), watching(reloader, load_badly) as one:
         for _ in range(2):
             one.reload()
             await told.wait()
             told.clear()
-    assert "all goes on as before" in caplog.text
+    assert "nothing was changed" in caplog.text
