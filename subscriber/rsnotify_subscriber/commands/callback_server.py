@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rsnotify.errors import ConfigurationError
-from rsnotify.runtime.cli.listening import listen
 from rsnotify_subscriber.push.websub.terms import DEFAULT_TERMS, WebSubTerms
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ class CallbackServer:
         self.callbacks: Callbacks | None = None
         self._socket: socket.socket | None = None
         if url is not None:
+            from rsnotify.runtime.cli.listening import listen
             from rsnotify_subscriber.push.websub.callbacks import Callbacks
 
             self.callbacks = Callbacks(url, terms)

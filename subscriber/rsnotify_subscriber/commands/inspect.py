@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import typer
-from rich.filesize import decimal
 
 from rsnotify.errors import RsnotifyError
 from rsnotify.format.datetimes import Instant, format_datetime
@@ -143,6 +142,8 @@ def _details(found: InspectionFinding, now: Instant) -> Iterator[str]:
 
 
 def _counts(found: InspectionFinding) -> Iterator[str]:
+    from rich.filesize import decimal
+
     _, one, many = _words(found)
     if found.index:
         one, many = "part", "parts"
