@@ -1,4 +1,4 @@
-"""`rsnotify relay`: follow a Source, and publish the copy as a Source of its own."""
+"""`rsnotify relay`: follows a Source, and publishes the copy as a Source of its own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def relay(
         typer.Option(
             metavar="PORT",
             rich_help_panel=_COPY,
-            help="Port to listen on; 0 takes a free one.",
+            help="Port to listen on; 0 chooses a free one.",
             show_default="8000",
         ),
     ] = None,

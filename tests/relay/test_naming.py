@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsnotify_publisher.changes import check_uri
-from rsnotify_relay.naming import Naming
+from rsnotify_relay.naming import RelayNaming
 
 BASE = "http://a.example/data/"
 OURS = "https://relay.example/r/"
-NAMING = Naming(BASE, OURS)
+NAMING = RelayNaming(BASE, OURS)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +36,12 @@ NAMING = Naming(BASE, OURS)
     ],
 )
 def test_a_resource_is_where_its_uri_says(theirs: str, relative: str) -> None:
-    assert NAMING.ours(theirs) == OURS + relative
-    assert NAMING.theirs(OURS + relative) == theirs
+    assert NAMING.at_relay(theirs) == OURS + relative
+    assert NAMING.at_source(OURS + relative) == theirs
 
 
 def test_what_would_be_too_long_has_no_uri() -> None:
-    assert NAMING.ours(BASE + "x" * 8_192) is None
+    assert NAMING.at_relay(BASE + "x" * 8_192) is None
 
 
 PIECES = st.sampled_from(
@@ -53,7 +53,7 @@ URIS = st.tuples(ROOTS, st.lists(PIECES, max_size=6).map("".join)).map("".join)
 
 @given(URIS)
 def test_every_uri_comes_back_from_one_that_can_be_asked_for(uri: str) -> None:
-    ours = NAMING.ours(uri)
+    ours = NAMING.at_relay(uri)
     assert ours is not None
     check_uri(ours)
-    assert NAMING.theirs(ours) == uri
+    assert NAMING.at_source(ours) == uri

@@ -95,13 +95,7 @@ class Following:
             holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
         )
         self._applier = Applier(
-            bringer,
-            state,
-            context.handler,
-            self,
-            context.worker,
-            self._tasks,
-            identity.selection,
+            bringer, state, context.handler, self, context.worker, self._tasks, identity.selection
         )
         self._counters = StatusCounters()
         self._timer: asyncio.TimerHandle | None = None
