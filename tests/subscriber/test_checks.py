@@ -237,7 +237,7 @@ async def test_what_is_still_held_is_only_noted(copy: Copy, source: WildSource) 
     for kind in (UPDATED, DELETED):
         assert await copy.apply(change(source, kind, 50, CheckMethod.FETCH)) is None
         assert copy.handler.calls == []
-        assert copy.held().is_there
+        assert copy.held().exists
         assert copy.at == source.t(50)
         assert copy.held().fetched_at
 
@@ -260,7 +260,7 @@ async def test_a_deletion_is_applied_where_the_resource_is_not_there(
     source.put("a", b"", status=status)
     assert await copy.apply(change(source, DELETED, 50, CheckMethod.FETCH)) is None
     assert copy.handler.calls == [("deleted", "a")]
-    assert not copy.held().is_there
+    assert not copy.held().exists
     assert copy.at == source.t(50)
     assert await copy.apply(change(source, DELETED, 40, CheckMethod.FETCH)) is None
     assert copy.handler.calls == []

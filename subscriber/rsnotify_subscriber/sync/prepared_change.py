@@ -50,7 +50,7 @@ class PreparedChange(Struct, frozen=True):
             kept = replace(held, fetched_at=answer.fetched_at)
             return replace(self, decided=None, unchanged=kept, doubt=answer.doubt)
         ready = replace(self, content=answer, doubt=answer.doubt)
-        if held is None or not held.is_there or agree(held.hash, answer.hashes) is not True:
+        if held is None or not held.exists or agree(held.hash, answer.hashes) is not True:
             return ready
         kept = held
         if answer.fetched_at is not None:
