@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +16,8 @@ from rsnotify_subscriber.command_how import FollowArguments, with_how
 from rsnotify_subscriber.command_options import Hearing, Url
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rsnotify_relay.relay import Relay
 
 #: The group of these options in the help.
@@ -129,6 +130,8 @@ def relay(
 async def _relay(
     relaying: Relay, listening: socket.socket, at: str, hearing: Hearing, stop: asyncio.Event
 ) -> None:
+    import asyncio
+
     from aiohttp import web
 
     runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)
