@@ -35,12 +35,12 @@ NAMING = RelayNaming(BASE, OURS)
         ("http://b.example", "@@/http%3A%2F%2Fb.example"),
     ],
 )
-def test_a_resource_is_where_its_uri_says(theirs: str, relative: str) -> None:
+def test_a_resource_below_the_base_keeps_its_relative_uri(theirs: str, relative: str) -> None:
     assert NAMING.at_relay(theirs) == OURS + relative
     assert NAMING.at_source(OURS + relative) == theirs
 
 
-def test_what_would_be_too_long_has_no_uri() -> None:
+def test_a_resource_whose_uri_would_be_too_long_has_none() -> None:
     assert NAMING.at_relay(BASE + "x" * 8_192) is None
 
 
@@ -52,7 +52,7 @@ URIS = st.tuples(ROOTS, st.lists(PIECES, max_size=6).map("".join)).map("".join)
 
 
 @given(URIS)
-def test_every_uri_comes_back_from_one_that_can_be_asked_for(uri: str) -> None:
+def test_every_uri_is_mapped_to_one_that_can_be_requested_and_back(uri: str) -> None:
     ours = NAMING.at_relay(uri)
     assert ours is not None
     check_uri(ours)

@@ -40,7 +40,7 @@ async def publish(broker: Mosquitto, channel: str, fragment: bytes) -> None:
         await (await connection.publish(topic, fragment, content_type=XML, channel=channel))
 
 
-async def test_a_relay_hears_through_a_broker_that_wants_a_password(
+async def test_a_relay_follows_through_a_broker_that_requires_a_password(
     source: SmallSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RSNOTIFY_RELAY_MQTT_PASSWORD", PASSWORDS["relay"])

@@ -62,7 +62,7 @@ def newest_by_uri(url: str) -> dict[str, Resource]:
     return {entry.uri: entry for one in lists for entry in one.resources}
 
 
-async def test_all_end_equal_though_the_relay_is_killed_while_changes_go_on(
+async def test_all_copies_end_equal_though_the_relay_is_killed_during_changes(
     start: Start, tmp_path: Path
 ) -> None:
     source_folder, copy, destination = (tmp_path / name for name in ("source", "copy", "mirror"))

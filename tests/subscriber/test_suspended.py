@@ -61,7 +61,7 @@ async def resume(process: Suspended) -> int:
     return await asyncio.to_thread(process.resume)
 
 
-async def test_one_whose_database_session_ended_commits_nothing(
+async def test_a_follower_whose_database_session_ended_commits_nothing(
     source: SmallSource, postgresql: str
 ) -> None:
     aggregator.prepare(postgresql)
@@ -88,7 +88,7 @@ async def test_one_whose_database_session_ended_commits_nothing(
         assert connection.execute("SELECT content FROM effects").fetchall() == [(b"new",)]
 
 
-async def test_one_that_keeps_its_state_in_a_folder_keeps_others_out(
+async def test_a_suspended_follower_still_locks_its_folder(
     source: SmallSource, tmp_path: Path
 ) -> None:
     source.put("a", b"old")
