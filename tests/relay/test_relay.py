@@ -18,7 +18,8 @@ from rsnotify_publisher import Publisher
 from rsnotify_relay import Relay
 from rsnotify_subscriber import FollowOptions, audit
 from tests.publisher.helpers import FakeHub
-from tests.relay.conftest import OPTIONS, PATIENCE, Running, catch_up, files
+from tests.relay.running import OPTIONS, Running, catch_up, files
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.source import SmallSource, body, path_of, sha256, status
 
 Start = Callable[..., Awaitable[Running]]

@@ -13,7 +13,7 @@ from rsnotify.runtime.mqtt.login import BrokerLogin
 from rsnotify.runtime.mqtt.names import parse_broker
 from rsnotify.runtime.processes import Process
 from tests.mosquitto import Mosquitto
-from tests.relay.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.source import SmallSource, status
 
 XML = "application/xml"

@@ -16,7 +16,7 @@ from rsnotify.runtime.processes import Process, free_port
 from tests.end_to_end import history
 from tests.interop.clients import ResyncClient, contents
 from tests.publisher.helpers import eventually
-from tests.relay.conftest import files
+from tests.relay.running import files
 
 PATIENCE = 120
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rsnotify.errors import ConfigurationError, DocumentError, RsnotifyError
 from rsnotify.format.model import Resource
 from rsnotify.format.writer import write_document
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, first, status
 
 Spoil = Callable[[bytes], bytes]

@@ -9,7 +9,7 @@ from rsnotify.errors import Unavailable
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.handlers import PerChangeHandler
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, body, held_back, path_of, status
 
 

@@ -20,7 +20,7 @@ from rsnotify_subscriber.bringing.bringer import Bringer
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, sha256
 
 

@@ -27,7 +27,7 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 from rsnotify_subscriber.storage.state import DestinationState
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.wild.documents import sha256
 from tests.wild.running import Recorder
 from tests.wild.source import WildSource

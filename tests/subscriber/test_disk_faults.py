@@ -14,7 +14,7 @@ import pytest
 from rsnotify.errors import StorageError
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
 from rsnotify_subscriber.storage.sqlite import SQLiteDatabase, SQLiteFolder
-from tests.subscriber.conftest import PACE, PATIENCE
+from tests.subscriber.destination import PACE, PATIENCE
 from tests.subscriber.source import SmallSource
 
 

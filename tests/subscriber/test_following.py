@@ -14,7 +14,7 @@ from rsnotify.format.datetimes import MICROSECOND
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body, first, path_of, status
 

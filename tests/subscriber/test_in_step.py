@@ -22,7 +22,7 @@ from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import Status, Subscriber
 from rsnotify_subscriber.command_report import sentence
 from rsnotify_subscriber.events import Audited, Event
-from tests.subscriber.conftest import PACE, PATIENCE, Destination
+from tests.subscriber.destination import PACE, PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, path_of, sha256
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rsnotify.errors import Unavailable
 from rsnotify.format.model import Link
 from rsnotify.format.vocabulary import Rel
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, path_of, status
 
 ONE_AT_A_TIME = replace(PACE, in_flight=1)

@@ -19,7 +19,7 @@ from rsnotify_subscriber.events import Event, OfferChanged, PushUp
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.push.mqtt import BROKERED, Brokered, MqttTransport
 from rsnotify_subscriber.push.ways import Ways
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, body
 

@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify.format.model import Link
 from rsnotify.format.vocabulary import Rel
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.processes import SECONDS, outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, first, held_back, path_of, sha256, status

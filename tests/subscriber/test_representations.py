@@ -14,7 +14,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Link, Resource
 from rsnotify.format.vocabulary import Rel
 from rsnotify_subscriber import FollowOptions, Received, Subscriber
-from tests.subscriber.conftest import ANEW, Destination
+from tests.subscriber.destination import ANEW, Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256
 
 

@@ -14,7 +14,7 @@ from rsnotify.runtime.cli.application import application
 from rsnotify.selection.selection import Selection
 from rsnotify_subscriber import audit
 from rsnotify_subscriber.storage.state import DestinationState
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.processes import outcome, rsnotify
 from tests.subscriber.source import SmallSource, path_of, status
 

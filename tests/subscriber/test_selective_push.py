@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.selection import Selection
 from rsnotify.sync import pace
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource, status
 from tests.subscriber.test_following import following, push
