@@ -92,7 +92,6 @@ class Republisher:
 
     @property
     def place(self) -> str:
-        """An identifier of the folder of the copy; empty while it does not exist."""
         return self._mirror.place
 
     def held_content(self, uri: str) -> Path | None:

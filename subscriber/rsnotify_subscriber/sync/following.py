@@ -178,7 +178,6 @@ class Following:
             await self._packages.close()
 
     def stop(self) -> None:
-        """End `run` in order."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -301,7 +300,6 @@ class Following:
     # The results of an Apply: the `ApplyOutcome` of the applier
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to commit together with changes; None if it did not move."""
         return self._saver.progress_after(changes)
 
     def applied(self, changes: Sequence[Change]) -> None:

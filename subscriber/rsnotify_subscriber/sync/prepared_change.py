@@ -63,7 +63,6 @@ class PreparedChange(Struct, frozen=True):
         return (self.unchanged or self.decided or self.change).uri
 
     def received(self) -> Received:
-        """Return the change as the handler receives it."""
         change, content = self.decided, self.content
         assert change is not None
         return Received(
