@@ -12,7 +12,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 from rsnotify.runtime.cli.listening import address, listen
 from rsnotify.runtime.cli.running import run
-from rsnotify_subscriber.command_how import FollowArguments, with_how
+from rsnotify_subscriber.command_how import FollowArguments, with_follow_arguments
 from rsnotify_subscriber.command_options import Hearing, Url
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _COPY = "Publishing the copy"
 
 
-@with_how
+@with_follow_arguments
 def relay(
     url: Url,
     folder: Annotated[
@@ -85,7 +85,7 @@ def relay(
         ),
     ] = None,
     *,
-    how: FollowArguments,
+    arguments: FollowArguments,
 ) -> None:
     """Follow a Source into DIR, and publish DIR as a Source.
 
@@ -111,7 +111,7 @@ def relay(
     )
     if settings.sets:
         raise ConfigurationError(f"a relay has one set of resources; {config} names several")
-    with listen(settings.host, settings.port) as listening, how.hearing() as hearing:
+    with listen(settings.host, settings.port) as listening, arguments.hearing() as hearing:
         at = address(settings.host, listening)
         relaying = Relay(
             url,
@@ -121,7 +121,7 @@ def relay(
             hubs=settings.known_hubs(),
             options=settings.options_of(),
             described_by=settings.described_by,
-            follow=how.options(hearing.callbacks),
+            follow=arguments.options(hearing.callbacks),
         )
         leaving = ForcedShutdown(lambda: left_behind(relaying.subscriber.in_handler))
         run(lambda stop: _relay(relaying, listening, at, hearing, stop), leaving)

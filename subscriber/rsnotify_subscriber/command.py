@@ -8,14 +8,14 @@ import typer
 
 from rsnotify.errors import ConfigurationError, RsnotifyError
 from rsnotify.runtime.cli.running import complain
-from rsnotify_subscriber.command_how import FollowArguments, with_how
+from rsnotify_subscriber.command_how import FollowArguments, with_follow_arguments
 from rsnotify_subscriber.command_options import Config, Hearing, Json, MaybeDest, MaybeUrl, State
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.subscriber import Subscriber
 
 
-@with_how
+@with_follow_arguments
 def follow(
     context: typer.Context,
     url: MaybeUrl = None,
@@ -25,7 +25,7 @@ def follow(
     state: State = None,
     json: Json = False,
     *,
-    how: FollowArguments,
+    arguments: FollowArguments,
 ) -> None:
     """Keep DEST a copy of the Source at URL.
 
@@ -45,12 +45,12 @@ def follow(
         return
     if url is None or dest is None:
         raise ConfigurationError("name the Source and the folder of its mirror, or --config FILE")
-    with how.hearing() as hearing:
+    with arguments.hearing() as hearing:
         subscriber = Subscriber(
             url,
             FolderMirror(dest),
             state=state or default_state(dest),
-            options=how.options(hearing.callbacks),
+            options=arguments.options(hearing.callbacks),
         )
         _run(subscriber, hearing, once=once, json=json)
 

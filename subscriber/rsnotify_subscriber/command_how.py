@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from msgspec import Struct
 from msgspec.structs import fields
 
-from rsnotify.format.vocabulary import ChangeType
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber.command_options import (
@@ -57,8 +56,9 @@ from rsnotify_subscriber.via import Via
 
 if TYPE_CHECKING:
     from rsnotify_subscriber.options import FollowOptions
-    from rsnotify_subscriber.push.mqtt import Brokered
     from rsnotify_subscriber.push.websub.callbacks import Callbacks
+
+T = TypeVar("T", bound=str)
 
 
 class FollowArguments(Struct, frozen=True, kw_only=True):
@@ -109,20 +109,40 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         Raises:
             ConfigurationError: A value can never work.
         """
+        from rsnotify.runtime.mqtt.login import BrokerLogin
         from rsnotify_subscriber.options import FollowOptions
+        from rsnotify_subscriber.push.mqtt import Brokered
 
+        login = BrokerLogin(
+            user=self.mqtt_user,
+            password=self.mqtt_password,
+            ca=self.mqtt_ca,
+            certificate=self.mqtt_certificate,
+            key=self.mqtt_key,
+        )
         return FollowOptions(
             via=self.via,
             hubs=self.hubs,
             pace=Pace(poll=self.poll, compare=self.compare, spread=self.spread, rate=self.rate),
-            selection=selection(self.only, self.excluded, self.type, self.change, self.collection),
+            selection=Selection(
+                only=_distinct(self.only),
+                excluded=_distinct(self.excluded),
+                types=_distinct(self.type),
+                changes=_distinct(self.change),
+                collections=_distinct(self.collection),
+            ),
             prefer=self.prefer or (),
             exact=self.exact,
             allow_private_addresses=self.allow_private_addresses,
             credentials=credentials_of(self.login, self.bearer, self.header),
             callbacks=callbacks,
             terms=self.terms(),
-            mqtt=self._brokered(),
+            mqtt=Brokered(
+                url=self.mqtt_url,
+                login=login,
+                session=self.mqtt_session,
+                version=self.mqtt_version,
+            ),
         )
 
     def terms(self) -> WebSubTerms:
@@ -141,25 +161,13 @@ class FollowArguments(Struct, frozen=True, kw_only=True):
         """Take the port at which hubs reach this process, if there is to be one."""
         return Hearing(self.callback_url, self.callback_host, self.callback_port, self.terms())
 
-    def _brokered(self) -> Brokered:
-        return brokered(
-            self.mqtt_url,
-            self.mqtt_user,
-            self.mqtt_password,
-            self.mqtt_ca,
-            self.mqtt_certificate,
-            self.mqtt_key,
-            self.mqtt_session,
-            self.mqtt_version,
-        )
 
-
-def with_how(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command with a parameter `how` take each option of it as a parameter instead."""
+def with_follow_arguments(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter `arguments` of a command by one parameter for each of its fields."""
     hints = get_type_hints(command, include_extras=True)
     options = get_type_hints(FollowArguments, include_extras=True)
     keyword = inspect.Parameter.KEYWORD_ONLY
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != "how"]
+    own = [one for one in inspect.signature(command).parameters.values() if one.name != "arguments"]
     parameters = [one.replace(annotation=hints[one.name]) for one in own]
     parameters += [
         inspect.Parameter(one.name, keyword, default=one.default, annotation=options[one.name])
@@ -171,49 +179,15 @@ def with_how(command: Callable[..., None]) -> Callable[..., None]:
     def called(*arguments: Any, **named: Any) -> None:
         bound = signature.bind(*arguments, **named)
         given = bound.arguments
-        how = FollowArguments(**{name: given.pop(name) for name in options if name in given})
-        command(*bound.args, **bound.kwargs, how=how)
+        follow = FollowArguments(**{name: given.pop(name) for name in options if name in given})
+        command(*bound.args, **bound.kwargs, arguments=follow)
 
     called.__signature__ = signature  # type: ignore[attr-defined]
     called.__annotations__ = {one.name: one.annotation for one in parameters}
-    del called.__wrapped__  # or the options would be looked for there
+    del called.__wrapped__  # or typer would read the options from there
     return called
 
 
-def selection(
-    only: Sequence[str] | None,
-    excluded: Sequence[str] | None,
-    types: Sequence[str] | None,
-    changes: Sequence[ChangeType] | None,
-    collections: Sequence[str] | None,
-) -> Selection:
-    """Make of these options what is followed; their order does not matter."""
-    return Selection(
-        only=_distinct(only),
-        excluded=_distinct(excluded),
-        types=_distinct(types),
-        changes=tuple(sorted(set(changes or ()))),
-        collections=_distinct(collections),
-    )
-
-
-def brokered(
-    url: str | None,
-    user: str | None,
-    password: str | None,
-    ca: str | None,
-    certificate: str | None,
-    key: str | None,
-    session: str,
-    version: str,
-) -> Brokered:
-    """Return the settings of MQTT brokers that these options describe."""
-    from rsnotify.runtime.mqtt.login import BrokerLogin
-    from rsnotify_subscriber.push.mqtt import Brokered
-
-    login = BrokerLogin(user=user, password=password, ca=ca, certificate=certificate, key=key)
-    return Brokered(url=url, login=login, session=session, version=version)
-
-
-def _distinct(values: Sequence[str] | None) -> tuple[str, ...]:
+def _distinct(values: Sequence[T] | None) -> tuple[T, ...]:
+    """Return values without their order, in which selections that are the same may differ."""
     return tuple(sorted(set(values or ())))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from rsnotify.errors import ConfigurationError, RsnotifyError
-from rsnotify.sync.pace import Pace
-from rsnotify_subscriber.command_how import brokered, selection
-from rsnotify_subscriber.command_options import credentials_of
+from rsnotify_subscriber.command_how import FollowArguments
 from rsnotify_subscriber.fleet.configuration import Configuration, Source, WebSub
 from rsnotify_subscriber.fleet.handlers import AnyHandler, find_handler
 from rsnotify_subscriber.mirror import FolderMirror, default_state
-from rsnotify_subscriber.options import FollowOptions
 from rsnotify_subscriber.pool import SubscriberPool
 from rsnotify_subscriber.push.websub.callbacks import Callbacks
 from rsnotify_subscriber.push.websub.terms import WebSubTerms
@@ -49,37 +48,14 @@ def build(
 def _subscriber(
     source: Source, folder: Path, shared: SubscriberPool, callbacks: Callbacks | None
 ) -> Subscriber:
-    options = FollowOptions(
-        via=source.via,
-        hubs=source.hubs,
-        pace=Pace(
-            poll=source.poll,
-            compare=source.compare,
-            spread=source.spread,
-            rate=source.rate,
-            in_flight=source.in_flight,
-            hold=source.hold,
-        ),
-        selection=selection(
-            source.only, source.excluded, source.type, source.change, source.collection
-        ),
-        prefer=source.prefer,
-        exact=source.exact,
+    names = (name for name in FollowArguments.__struct_fields__ if hasattr(source, name))
+    arguments = FollowArguments(**{name: getattr(source, name) for name in names})
+    options = arguments.options(callbacks)
+    options = replace(
+        options,
+        pace=replace(options.pace, in_flight=source.in_flight, hold=source.hold),
         per_host=shared.limits.per_source,
         largest=source.largest,
-        allow_private_addresses=source.allow_private_addresses,
-        credentials=credentials_of(source.login, source.bearer, source.header),
-        callbacks=callbacks,
-        mqtt=brokered(
-            source.mqtt_url,
-            source.mqtt_user,
-            source.mqtt_password,
-            source.mqtt_ca,
-            source.mqtt_certificate,
-            source.mqtt_key,
-            source.mqtt_session,
-            source.mqtt_version,
-        ),
     )
     return Subscriber(
         source.url,
