@@ -45,7 +45,7 @@ class ResourceState(Struct, frozen=True):
             version can have the same.
         fetched_at: When the Source's own server last sent or confirmed the content, by the clock
             of that server, in microseconds since 1970; 0 if the server has no clock, None if the
-            content came by push or in a package.
+            content came by push, in a package or from a mirror.
     """
 
     uri: str
