@@ -1,4 +1,4 @@
-"""URIs at the relay: one for each resource of the Source, and back again."""
+"""The mapping between URIs at the Source and at the relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a relay says of a resource: the examples of core §14.8, and what it leaves out."""
+"""The entries of a relay: the examples of core §14.8, and the links that it leaves out."""
 
 from __future__ import annotations
 

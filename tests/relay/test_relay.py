@@ -1,4 +1,4 @@
-"""A relay follows one Source and is another, with the provenance of what it has."""
+"""A relay follows one Source and is another, with the provenance of its resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay that hears of changes through a broker which lets in nobody without a password."""
+"""A relay that follows through an MQTT broker which requires a password."""
 
 from __future__ import annotations
 

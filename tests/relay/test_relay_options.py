@@ -1,4 +1,4 @@
-"""A relay follows as `rsnotify follow` does, and takes the same options for it."""
+"""A relay follows as `rsnotify follow` does, with the same options."""
 
 from __future__ import annotations
 

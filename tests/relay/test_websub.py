@@ -1,4 +1,4 @@
-"""A relay that hears of changes by WebSub, at the place where it serves itself."""
+"""A relay that follows by WebSub, with callbacks at its own server."""
 
 from __future__ import annotations
 

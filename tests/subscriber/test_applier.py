@@ -1,4 +1,4 @@
-"""Changes on their way into the copy, while others of the same resource come."""
+"""Changes that are being applied while others of the same resource arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a constructor is given is checked there, with one sentence, and not an hour later."""
+"""Constructors check their arguments at once, and report a wrong one in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How content is brought and handed over; each way to it has tests of its own."""
+"""Fetching content and handing it over; each kind of source has tests of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How it is decided whether a change still has to be applied, as its `check` asks for."""
+"""Deciding whether a change still has to be applied, by the method of its `check`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is full or fails for a while ends nothing: it is waited for."""
+"""A subscriber waits for a disk that is full or fails for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application is told of a follower, on a clock of the test's own."""
+"""The events of a follower, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP = timedelta(milliseconds=5)
 
 
 class Watched:
-    """A follower that is level at first, and what is told of it."""
+    """A follower that is level at first, and its events."""
 
     def __init__(self, **pace: float) -> None:
         wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), **pace)

@@ -1,4 +1,4 @@
-"""T in the aggregator's own PostgreSQL: each change has its effect once, whatever dies when."""
+"""T in the aggregator's own PostgreSQL: each change has its effect once, whatever crashes when."""
 
 from __future__ import annotations
 

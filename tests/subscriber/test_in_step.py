@@ -1,4 +1,4 @@
-"""What is held against what the Source says of its set, by push and with a real state."""
+"""Comparing the copy with the count and digest of the set, by push and with a real state."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Pushing:
         await self._send(self._source.changes[-count:], self._source.last)
 
     async def heartbeat(self) -> Instant:
-        """Say that nothing happened since what was pushed last, and what the set is."""
+        """Send a heartbeat with the count and digest of the set."""
         until = max(datetime.now(UTC), self._source.last)
         await self._send([], until)
         return until
@@ -223,7 +223,7 @@ def reached(until: Instant, status: Status) -> bool:
 
 
 async def beats_until_in_step(subscriber: Subscriber, pushing: Pushing) -> None:
-    """Send a heartbeat whenever the last one was taken in."""
+    """Send a heartbeat whenever the last one was received."""
     async with asyncio.timeout(PATIENCE):
         while subscriber.status.in_step is not True:
             until = await pushing.heartbeat()

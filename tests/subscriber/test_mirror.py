@@ -20,7 +20,7 @@ BASE = "http://example.com/data/"
 
 
 class Mirrored:
-    """A mirror, told of one change after the other."""
+    """A mirror that receives one change after another."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "mirror"

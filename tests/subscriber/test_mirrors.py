@@ -1,4 +1,4 @@
-"""Mirrors of a resource (core §14.2): which are asked, and what holds nothing up."""
+"""Mirrors of a resource (core §14.2): which are used, and that none delays the rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same stream by three ways, into a real state: each change has its effect once."""
+"""The same stream by three transports, into a real state: each change has its effect once."""
 
 from __future__ import annotations
 

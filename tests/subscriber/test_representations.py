@@ -1,4 +1,4 @@
-"""Which representation is brought: an alternate (core §14.3), or a certain version (§14.6)."""
+"""Choosing a representation: an alternate (core §14.3), or a certain version (core §14.6)."""
 
 from __future__ import annotations
 

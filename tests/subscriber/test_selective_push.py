@@ -1,4 +1,4 @@
-"""Asking a hub for no more than is followed, and a Source not all at once."""
+"""Requesting only the selection from a hub, and not everything at once from a Source."""
 
 from __future__ import annotations
 

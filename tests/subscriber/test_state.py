@@ -209,9 +209,7 @@ def test_connecting_to_a_server_that_never_answers_times_out(
 
 @pytest.mark.parametrize("conninfo", ["canary", "host='canary", "postgresql://me:canary%zz@a/"])
 def test_the_connection_string_is_never_shown(conninfo: str) -> None:
-    with pytest.raises(
-        ConfigurationError, match="connection string"
-    ) as error:
+    with pytest.raises(ConfigurationError, match="connection string") as error:
         PostgreSQLState(conninfo)
     assert "canary" not in str(error.value)
 
@@ -340,7 +338,7 @@ def test_changes_that_were_being_applied_at_a_crash_are_held_with_unknown_conten
     assert again.resources == 3
     assert again.sum.digest() is None
     assert again.find("b") == held("b", datetime(1970, 1, 1, tzinfo=UTC))
-    # Whatever is told of them is news.
+    # Every change of these is new.
     listed = [Resource("a", hash=sha(1)), Resource("b", hash=sha(2))]
     again.begin_baseline()
     assert [one.uri for one in again.baseline.compare(listed, SECOND)] == ["b"]

@@ -1,4 +1,4 @@
-"""A follower that is suspended in its handler, and resumed after another one tried to go on."""
+"""A follower that is suspended in its handler, and resumed after another one tried to follow."""
 
 from __future__ import annotations
 
