@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +17,8 @@ from rsnotify_subscriber.commands.follow_options import FollowArguments, with_fo
 from rsnotify_subscriber.commands.options import Url
 
 if TYPE_CHECKING:
+    import asyncio
+
     from rsnotify_relay.relay import Relay
 
 #: The group of these options in the help.
@@ -130,6 +131,8 @@ def relay(
 async def _relay(
     relaying: Relay, listening: socket.socket, at: str, server: CallbackServer, stop: asyncio.Event
 ) -> None:
+    import asyncio
+
     from aiohttp import web
 
     runner = web.AppRunner(relaying.application(), access_log=None, shutdown_timeout=2)

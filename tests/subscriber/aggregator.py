@@ -1,8 +1,8 @@
-"""A program that counts each change in its own PostgreSQL, where doubles would show.
+"""A program that counts each change in its own PostgreSQL, where repeated changes would show.
 
     python aggregator.py SOURCE-URL CONNINFO [DIES-AFTER]
 
-With a number it dies, as by kill -9, in the handler of so many batches, after its effect.
+With a number it dies, as by kill -9, in the handler of that batch, after its effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS copy (uri text PRIMARY KEY, content bytea)
 
 
 class Aggregator:
-    """Keeps a copy, and a line for each effect that it had."""
+    """Keeps a copy, and a row for each effect."""
 
     def __init__(self, dies_after: int | None = None) -> None:
         self._left = dies_after

@@ -1,4 +1,4 @@
-"""Changes on their way into the copy, while others of the same resource come."""
+"""Changes that are being applied while others of the same resource arrive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.state import DestinationState
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.source import sha256
 
 BASE = "http://a.example/"

@@ -1,4 +1,4 @@
-"""How content is brought and handed over; each way to it has tests of its own."""
+"""Fetching content and handing it over; each kind of source has tests of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rsnotify_subscriber.content.resolver import ContentResolver
 from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.source import SmallSource, sha256
 
 

@@ -1,4 +1,4 @@
-"""How it is decided whether a change still has to be applied, as its `check` asks for."""
+"""Deciding whether a change still has to be applied, by the method of its `check`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rsnotify_subscriber.storage.resource_state import ResourceState
 from rsnotify_subscriber.storage.state import DestinationState
 from rsnotify_subscriber.sync.applier import Applier
 from rsnotify_subscriber.tasks import Tasks
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.wild.documents import sha256
 from tests.wild.running import Recorder
 from tests.wild.source import WildSource
@@ -149,7 +149,7 @@ async def test_a_later_change_is_applied_as_announced(copy: Copy, source: WildSo
         (None, {"kind": DELETED}),
     ],
 )
-async def test_what_agrees_with_what_is_held_is_left_alone(
+async def test_an_entry_that_agrees_with_the_copy_has_no_effect(
     copy: Copy, source: WildSource, held: bytes | None, entry: dict[str, Any]
 ) -> None:
     await copy.have(held)
@@ -160,7 +160,9 @@ async def test_what_agrees_with_what_is_held_is_left_alone(
     assert copy.at == source.t(100)
 
 
-async def test_a_deletion_of_what_was_never_held_is_nothing(copy: Copy, source: WildSource) -> None:
+async def test_a_deletion_of_an_unknown_resource_has_no_effect(
+    copy: Copy, source: WildSource
+) -> None:
     assert await copy.apply(change(source, DELETED, 50, CheckMethod.COMPARE)) is None
     assert copy.handler.calls == []
 
@@ -181,7 +183,7 @@ async def test_a_deletion_of_what_was_never_held_is_nothing(copy: Copy, source: 
         ({"kind": DELETED}, {}, True),
     ],
 )
-async def test_what_contradicts_what_is_held_as_later_is_fetched(
+async def test_an_older_entry_that_contradicts_the_copy_is_verified_by_a_get(
     copy: Copy, source: WildSource, entry: dict[str, Any], known: dict[str, Any], fetched: bool
 ) -> None:
     def in_microseconds(offset: float) -> int:
@@ -205,7 +207,7 @@ async def test_what_contradicts_what_is_held_as_later_is_fetched(
 # Fetch
 
 
-async def test_what_the_source_has_is_kept_whatever_the_dates_say(
+async def test_the_version_of_the_source_wins_whatever_the_dates(
     copy: Copy, source: WildSource
 ) -> None:
     await copy.have(b"invented", at=3600)
@@ -221,7 +223,7 @@ async def test_what_the_source_has_is_kept_whatever_the_dates_say(
     assert not request.conditional
 
 
-async def test_neither_mirrors_nor_what_came_with_the_document_are_asked(
+async def test_a_verification_uses_neither_mirrors_nor_inline_content(
     copy: Copy, source: WildSource
 ) -> None:
     source.file("a", b"genuine")
@@ -231,18 +233,18 @@ async def test_neither_mirrors_nor_what_came_with_the_document_are_asked(
     assert copy.handler.held == {"a": b"genuine"}
 
 
-async def test_what_is_still_held_is_only_noted(copy: Copy, source: WildSource) -> None:
+async def test_an_unchanged_resource_is_only_recorded(copy: Copy, source: WildSource) -> None:
     await copy.have(b"1")
     source.file("a", b"1")
     for kind in (UPDATED, DELETED):
         assert await copy.apply(change(source, kind, 50, CheckMethod.FETCH)) is None
         assert copy.handler.calls == []
-        assert copy.held().is_there
+        assert copy.held().exists
         assert copy.at == source.t(50)
         assert copy.held().fetched_at
 
 
-async def test_what_is_neither_held_nor_announced_is_tried_again(
+async def test_content_that_is_neither_held_nor_announced_is_tried_again(
     copy: Copy, source: WildSource
 ) -> None:
     await copy.have(b"1")
@@ -253,21 +255,21 @@ async def test_what_is_neither_held_nor_announced_is_tried_again(
 
 
 @pytest.mark.parametrize("status", [404, 410])
-async def test_a_deletion_is_applied_where_the_resource_is_not_there(
+async def test_a_deletion_is_applied_if_the_source_answers_404(
     copy: Copy, source: WildSource, status: int
 ) -> None:
     await copy.have(b"1", at=3600)
     source.put("a", b"", status=status)
     assert await copy.apply(change(source, DELETED, 50, CheckMethod.FETCH)) is None
     assert copy.handler.calls == [("deleted", "a")]
-    assert not copy.held().is_there
+    assert not copy.held().exists
     assert copy.at == source.t(50)
     assert await copy.apply(change(source, DELETED, 40, CheckMethod.FETCH)) is None
     assert copy.handler.calls == []
 
 
 @pytest.mark.parametrize(("held", "called"), [(None, "created"), (b"1", "updated")])
-async def test_a_deletion_of_what_is_there_brings_it(
+async def test_a_deletion_of_a_resource_that_exists_fetches_it(
     copy: Copy, source: WildSource, held: bytes | None, called: str
 ) -> None:
     await copy.have(held)
@@ -277,13 +279,15 @@ async def test_a_deletion_of_what_is_there_brings_it(
     assert copy.handler.held == {"a": b"2"}
 
 
-async def test_an_update_of_what_is_not_there_fails(copy: Copy, source: WildSource) -> None:
+async def test_an_update_of_a_missing_resource_fails(copy: Copy, source: WildSource) -> None:
     await copy.have(b"1")
     assert isinstance(await copy.apply(change(source, UPDATED, 50, CheckMethod.FETCH)), NotFound)
     assert copy.handler.held == {"a": b"1"}
 
 
-async def test_what_is_not_selected_is_not_fetched(copy: Copy, source: WildSource) -> None:
+async def test_resources_that_are_not_selected_are_not_fetched(
+    copy: Copy, source: WildSource
+) -> None:
     await copy.have(b"1")
     copy.select(Selection(excluded=("*/a",)))
     source.file("a", b"2")
@@ -343,7 +347,7 @@ async def test_content_that_a_list_confirms_without_a_hash_is_verified_once(
     assert source.log == []
 
 
-async def test_the_answers_of_a_server_without_a_clock_are_taken(
+async def test_answers_of_a_server_without_a_clock_are_accepted(
     copy: Copy, source: WildSource
 ) -> None:
     source.put("a", b"1", headers={"Date": None})

@@ -1,4 +1,4 @@
-"""What an application is told of a follower, on a clock of the test's own."""
+"""The events of a follower, with a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STEP = timedelta(milliseconds=5)
 
 
 class Watched:
-    """A follower that is level at first, and what is told of it."""
+    """A follower that is level at first, and its events."""
 
     def __init__(self, **pace: float) -> None:
         wire = Wire(Offer(change_list="c"), Progress(EPOCH, EPOCH), **pace)
@@ -70,7 +70,7 @@ class Watched:
         self.look()
 
 
-def test_changes_that_are_applied_soon_are_no_change_of_state() -> None:
+def test_changes_that_are_applied_soon_cause_no_event() -> None:
     watched = Watched(in_flight=64)
     assert watched.events == [LevelReached(EPOCH)]
     late: list[Change] = []
@@ -85,7 +85,7 @@ def test_changes_that_are_applied_soon_are_no_change_of_state() -> None:
     assert watched.events == [LevelReached(EPOCH)]
 
 
-def test_what_stays_owed_is_told_once_and_when_it_is_not_any_more() -> None:
+def test_being_behind_is_announced_once_and_so_is_its_end() -> None:
     watched = Watched()
     work = watched.push(1)
     assert work is not None
@@ -99,7 +99,7 @@ def test_what_stays_owed_is_told_once_and_when_it_is_not_any_more() -> None:
     assert watched.events == [LevelReached(EPOCH), Behind(1, (reason,)), LevelReached(EPOCH + STEP)]
 
 
-def test_what_fails_is_owed_though_the_rest_goes_on() -> None:
+def test_a_failing_change_leaves_the_copy_behind_though_others_are_applied() -> None:
     watched = Watched()
     bad = watched.push(1)
     assert bad is not None
@@ -112,7 +112,7 @@ def test_what_fails_is_owed_though_the_rest_goes_on() -> None:
     assert Behind in [type(one) for one in watched.events]
 
 
-def test_a_gap_is_told_at_once_and_being_behind_when_it_stays() -> None:
+def test_a_gap_is_announced_at_once_and_being_behind_if_it_stays() -> None:
     watched = Watched()
     assert watched.push(9, from_=8) is None
     assert watched.events == [LevelReached(EPOCH), GapSeen()]
@@ -121,7 +121,7 @@ def test_a_gap_is_told_at_once_and_being_behind_when_it_stays() -> None:
     assert watched.events == [LevelReached(EPOCH), GapSeen(), Behind(0, (reason,))]
 
 
-def test_what_is_put_off_on_purpose_is_not_behind() -> None:
+def test_a_change_that_is_postponed_on_purpose_does_not_count_as_behind() -> None:
     watched = Watched(spread=20.0)
     watched.follower.audience(1_000_000)
     assert watched.push(1) is None

@@ -1,4 +1,4 @@
-"""The same stream by three ways, into a real state: each change has its effect once."""
+"""The same stream by three transports, into a real state: each change has its effect once."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Keeper(Destination):
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )
-def test_by_three_ways_and_through_crashes_each_change_has_its_effect_once(
+def test_three_transports_and_crashes_give_each_change_its_effect_once(
     source: Source, steps: list[tuple], order: list[int], broken: float, seed: int
 ) -> None:
     with TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ from rsnotify_subscriber import FollowOptions, PushState, Subscriber, Via
 from rsnotify_subscriber.push import mqtt
 from rsnotify_subscriber.push.mqtt import DEFAULT_MQTT, MqttOptions, MqttTransport
 from tests.mosquitto import PATIENCE, Mosquitto
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import anywhere, nowhere
 from tests.subscriber.source import SmallSource, path_of, status
 

@@ -20,7 +20,7 @@ from rsnotify_subscriber.fetching.contents import Content
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
 from rsnotify_subscriber.storage.resource_state import ResourceState
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.source import SmallSource, body, path_of, sha256
 
 MERGE_PATCH = "application/merge-patch+json"

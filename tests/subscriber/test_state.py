@@ -76,7 +76,7 @@ def test_which_changes_need_not_be_applied_again(
     ("hash", "lastmod", "covered"),
     [(A, SECOND, False), (B, SECOND, True), (None, SECOND, False), (None, PRECISE, True)],
 )
-def test_a_deletion_of_the_very_version_held_is_later_whatever_its_datetime(
+def test_a_deletion_of_the_held_version_is_later_whatever_its_datetime(
     hash: str | None, lastmod: Instant, covered: bool
 ) -> None:
     later = to_microseconds(SECOND + timedelta(minutes=1))
@@ -85,7 +85,9 @@ def test_a_deletion_of_the_very_version_held_is_later_whatever_its_datetime(
     assert have.covers(Change("u", ChangeType.DELETED, lastmod, entry)) is covered
 
 
-def test_compare_returns_what_is_not_held_as_listed(state: DestinationState) -> None:
+def test_a_comparison_returns_the_entries_that_differ_from_the_copy(
+    state: DestinationState,
+) -> None:
     later = PRECISE + timedelta(days=1)
     state.commit(
         [
@@ -113,7 +115,7 @@ def test_compare_returns_what_is_not_held_as_listed(state: DestinationState) -> 
     assert differing == {"other", "deleted", "new", "touched"}
 
 
-def test_sweep_returns_what_no_list_of_this_baseline_had(state: DestinationState) -> None:
+def test_resources_that_no_list_of_this_baseline_had_are_returned(state: DestinationState) -> None:
     later = PRECISE + timedelta(days=1)
     old = [held(uri, SECOND) for uri in ("a", "b", "c")]
     state.commit([*old, held("later", later), held("gone", SECOND, ChangeType.DELETED)], None)
@@ -153,12 +155,14 @@ def test_progress_outlives_the_process(place: Path | PostgreSQLState) -> None:
     state.close()
 
 
-def test_two_do_not_share_a_state(state: DestinationState, place: Path | PostgreSQLState) -> None:
+def test_a_state_is_used_by_one_process_at_a_time(
+    state: DestinationState, place: Path | PostgreSQLState
+) -> None:
     with pytest.raises(ConfigurationError, match="in use"):
         DestinationState(place)
 
 
-def test_what_a_handler_did_is_committed_with_the_progress_over_it(
+def test_the_effect_of_a_handler_is_committed_with_the_progress_over_it(
     state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
     state.transactions.apply_within(
@@ -193,7 +197,9 @@ def _fail(connection: Any) -> None:
     raise ZeroDivisionError
 
 
-def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_to_a_server_that_never_answers_times_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(postgresql, "_CONNECT_TIMEOUT", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = PostgreSQLState(f"host=127.0.0.1 port={silent.getsockname()[1]}")
@@ -202,13 +208,13 @@ def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("conninfo", ["canary", "host='canary", "postgresql://me:canary%zz@a/"])
-def test_how_to_connect_is_shown_to_nobody(conninfo: str) -> None:
-    with pytest.raises(ConfigurationError, match="cannot be understood") as error:
+def test_the_connection_string_is_never_shown(conninfo: str) -> None:
+    with pytest.raises(ConfigurationError, match="connection string") as error:
         PostgreSQLState(conninfo)
     assert "canary" not in str(error.value)
 
 
-def test_after_a_failed_commit_none_is_made(state: DestinationState) -> None:
+def test_no_commit_follows_a_failed_commit(state: DestinationState) -> None:
     broken = ResourceState("u", 1, None)  # type: ignore[arg-type]
     with pytest.raises(StorageError):
         state.commit([held("before", SECOND), broken], Progress(PRECISE, PRECISE))
@@ -218,7 +224,7 @@ def test_after_a_failed_commit_none_is_made(state: DestinationState) -> None:
     assert state.progress() is None
 
 
-def test_a_damaged_state_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_state_is_reported_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"this is no database" * 100)
     with pytest.raises(StorageError, match=r"state\.sqlite|not a database"):
         DestinationState(tmp_path)
@@ -234,7 +240,7 @@ def summed_up(*held: tuple[str, int]) -> str:
     return str(total)
 
 
-def test_the_sum_is_that_of_what_is_held_after_every_commit(
+def test_the_sum_agrees_with_the_copy_after_every_commit(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     assert str(state.sum) == summed_up()
@@ -254,14 +260,14 @@ def test_the_sum_is_that_of_what_is_held_after_every_commit(
 
 
 @pytest.mark.parametrize("kept", [None, "7 0 00", "1 0", "seven"])
-def test_a_state_of_a_version_that_knew_no_sums_is_summed_up_once(
+def test_a_state_of_a_version_without_sums_is_summed_up_once(
     place: Path | PostgreSQLState, state: DestinationState, kept: str | None
 ) -> None:
     state.commit([held("a", SECOND, hash=sha(1)), held("b", SECOND, hash=sha(2))], None)
     if kept is None:
         state._database.execute("DELETE FROM {facts} WHERE name = 'sum'")
     else:
-        state._transact(lambda: state._keep(sum=kept))
+        state.transactions.run(lambda: state.transactions.write_facts(sum=kept))
     state.close()
     again = DestinationState(place)
     assert str(again.sum) == summed_up(("a", 1), ("b", 2))
@@ -270,21 +276,21 @@ def test_a_state_of_a_version_that_knew_no_sums_is_summed_up_once(
     again.close()
 
 
-def test_a_baseline_sums_up_anew(state: DestinationState) -> None:
+def test_a_baseline_computes_the_sum_again(state: DestinationState) -> None:
     state.commit([held("a", SECOND, hash=sha(1))], None)
     state.sum = SetSum(1, 0, 12345)
     state.begin_baseline()
     assert str(state.sum) == summed_up(("a", 1))
 
 
-def test_of_what_is_distrusted_nothing_can_be_said(state: DestinationState) -> None:
+def test_an_invalidated_state_has_no_comparable_sum(state: DestinationState) -> None:
     state.commit([held("a", SECOND, hash=sha(1))], None)
     state.invalidate()
     assert state.resources == 1
     assert state.sum.digest() is None
 
 
-def test_the_sum_goes_with_the_transaction_of_the_handler(
+def test_the_sum_is_committed_with_the_transaction_of_the_handler(
     state: DestinationState, place: Path | PostgreSQLState
 ) -> None:
     state.transactions.apply_within(
@@ -303,7 +309,7 @@ def test_the_sum_goes_with_the_transaction_of_the_handler(
     state.close()
 
 
-def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(
+def test_datetimes_that_are_later_than_possible_are_forgotten(
     state: DestinationState,
 ) -> None:
     later = SECOND + timedelta(days=30_000)
@@ -320,7 +326,7 @@ def test_of_what_is_held_as_changed_later_than_can_be_the_time_is_forgotten(
     assert state.resources == 2
 
 
-def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_content(
+def test_changes_that_were_being_applied_at_a_crash_are_held_with_unknown_content(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     state.store_intent(["a", "b"], ())
@@ -332,7 +338,7 @@ def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_con
     assert again.resources == 3
     assert again.sum.digest() is None
     assert again.find("b") == held("b", datetime(1970, 1, 1, tzinfo=UTC))
-    # Whatever is told of them is news.
+    # Every change of these is new.
     listed = [Resource("a", hash=sha(1)), Resource("b", hash=sha(2))]
     again.begin_baseline()
     assert [one.uri for one in again.baseline.compare(listed, SECOND)] == ["b"]
@@ -346,7 +352,7 @@ def test_what_was_about_to_be_applied_at_a_crash_counts_as_held_with_unknown_con
     last.close()
 
 
-def test_what_a_handler_refused_stays_in_doubt(
+def test_changes_that_a_handler_refused_stay_in_doubt(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     state.store_intent(["a", "bad"], ())
@@ -360,7 +366,7 @@ def test_what_a_handler_refused_stays_in_doubt(
     again.close()
 
 
-def test_a_record_that_was_being_written_at_a_crash_says_nothing(tmp_path: Path) -> None:
+def test_an_intent_that_was_being_written_at_a_crash_is_ignored(tmp_path: Path) -> None:
     state = DestinationState(tmp_path)
     state.store_intent(["a" * 100, "b"], ())
     state.close()
@@ -373,7 +379,7 @@ def test_a_record_that_was_being_written_at_a_crash_says_nothing(tmp_path: Path)
         DestinationState(tmp_path).close()
 
 
-def test_a_state_of_an_earlier_version_goes_on(
+def test_a_state_of_an_earlier_version_is_used_on(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     for column in ("fetched_at", "validator"):
@@ -407,7 +413,7 @@ def test_a_resource_is_found_by_another_spelling_of_its_uri(state: DestinationSt
 @pytest.mark.parametrize(
     ("fetched", "differs"), [(0, True), (999_999, True), (1_000_000, False), (None, False)]
 )
-def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
+def test_an_entry_without_a_hash_is_settled_once_its_second_is_over(
     place: Path | PostgreSQLState, state: DestinationState, fetched: int | None, differs: bool
 ) -> None:
     second = SECOND + timedelta(hours=3)
@@ -425,7 +431,7 @@ def test_what_is_listed_without_a_hash_is_settled_once_its_second_is_over(
     again.close()
 
 
-def test_doubts_are_kept_until_what_they_are_about_is_settled(
+def test_doubts_are_stored_until_their_resources_are_settled(
     place: Path | PostgreSQLState, state: DestinationState
 ) -> None:
     state.commit([held("a", SECOND), held("b", SECOND)], None, {"a": "old", "b": "old"})

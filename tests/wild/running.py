@@ -16,7 +16,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.vocabulary import ChangeType
 from rsnotify.sync.pace import Pace
 from rsnotify_subscriber import FolderMirror, Received, Status, Subscriber, default_state
-from tests.subscriber.conftest import PACE, PATIENCE, files_of
+from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.options import gathered
 from tests.subscriber.processes import outcome as process_outcome
 from tests.subscriber.processes import rsnotify

@@ -19,7 +19,7 @@ from rsnotify_subscriber.fetching import downloading
 from rsnotify_subscriber.fetching.connections import Connections
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.fetching.sessions import Sessions
-from tests.subscriber.conftest import PATIENCE, files_of
+from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import ended, rsnotify
 from tests.wild.documents import urlset
 from tests.wild.source import Answer, WildSource

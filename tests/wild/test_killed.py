@@ -19,7 +19,7 @@ from rsnotify_subscriber import Received, default_state
 from rsnotify_subscriber.mirror import MirrorTree
 from rsnotify_subscriber.storage.postgresql import PostgreSQLState
 from rsnotify_subscriber.storage.state import DestinationState
-from tests.subscriber.conftest import PATIENCE, files_of
+from tests.subscriber.destination import PATIENCE, files_of
 from tests.subscriber.processes import running
 from tests.wild.documents import change_list, entry, resource_list
 from tests.wild.running import Recorder, assert_honest, command_follow_once, follow_once, subscriber

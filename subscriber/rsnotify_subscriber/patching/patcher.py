@@ -46,7 +46,7 @@ class Patcher:
             held: The state of the resource in the copy.
         """
         entry = wanted.entry
-        if held is None or not held.is_there or held.hash is None or not parse_hashes(entry.hash):
+        if held is None or not held.exists or held.hash is None or not parse_hashes(entry.hash):
             return
         if max(held.length or 0, entry.length or 0) > _MOST:
             return

@@ -40,16 +40,16 @@ def look_up_equivalent(query: Query, uris: Sequence[str]) -> dict[str, ResourceS
     spellings: dict[str, list[str]] = {}
     for uri in uris:
         state = found.get(uri)
-        if (state is None or not state.is_there) and (others := other_spellings(uri)):
+        if (state is None or not state.exists) and (others := other_spellings(uri)):
             spellings[uri] = others
     if spellings:
         by_spelling = look_up(query, sorted({uri for some in spellings.values() for uri in some}))
         for uri, others in spellings.items():
             candidates = [by_spelling[other] for other in others if other in by_spelling]
             if uri in found:
-                candidates = [state for state in candidates if state.is_there]
+                candidates = [state for state in candidates if state.exists]
             if candidates:
-                found[uri] = max(candidates, key=lambda state: (state.is_there, state.changed_at))
+                found[uri] = max(candidates, key=lambda state: (state.exists, state.changed_at))
     return found
 
 

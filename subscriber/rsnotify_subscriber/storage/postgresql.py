@@ -80,7 +80,6 @@ class PostgreSQLState:
         self._incoming = incoming
 
     def __str__(self) -> str:
-        """Return the name for messages."""
         return f"the schema {self._schema}"
 
     def open(self) -> PostgreSQLDatabase:
@@ -169,7 +168,6 @@ class PostgreSQLDatabase:
         return text.format_map(self._tables).replace("?", "%s").encode()
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
-        """Run a statement on the connection that writes."""
         return cast(Rows, self.connection.execute(self._sql(sql), parameters or None))
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
@@ -178,11 +176,9 @@ class PostgreSQLDatabase:
             cursor.executemany(self._sql(sql), list(parameters))
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        """Run a query on the other connection."""
         return self._reader.execute(self._sql(sql), parameters or None).fetchall()
 
     def savepoint(self) -> AbstractContextManager[Any]:
-        """Roll back the changes made inside if an exception passes through."""
         return self.connection.transaction()
 
     def store_intent(self, record: bytes, *, durably: bool) -> None:
@@ -193,7 +189,6 @@ class PostgreSQLDatabase:
         """Do nothing: a durable record was committed as such."""
 
     def read_intent(self) -> bytes | None:
-        """Return the record that was last stored, if there is one."""
         row = self.execute("SELECT value FROM {facts} WHERE name = 'intent'").fetchone()
         return None if row is None else row[0]
 

@@ -45,7 +45,7 @@ class ResourceState(Struct, frozen=True):
             version can have the same.
         fetched_at: When the Source's own server last sent or confirmed the content, by the clock
             of that server, in microseconds since 1970; 0 if the server has no clock, None if the
-            content came by push or in a package.
+            content came by push, in a package or from a mirror.
     """
 
     uri: str
@@ -58,13 +58,13 @@ class ResourceState(Struct, frozen=True):
     fetched_at: int | None = None
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether the copy has the resource."""
         return self.change != ChangeType.DELETED
 
     def covers(self, change: Change) -> bool:
         """Return whether, by its datetime, this change or a later one was applied."""
-        if self.is_there and deletes(change, self.hash, self.lastmod):
+        if self.exists and deletes(change, self.hash, self.lastmod):
             return False
         at = to_microseconds(change.at)
         if self.changed_at != at or change.resource.change is None:
@@ -90,8 +90,8 @@ class ResourceState(Struct, frozen=True):
 
     def _agrees(self, change: Change) -> bool:
         """Return whether the last entry of a resource describes the copy of it."""
-        if change.change is ChangeType.DELETED or not self.is_there:
-            return change.change is ChangeType.DELETED and not self.is_there
+        if change.change is ChangeType.DELETED or not self.exists:
+            return change.change is ChangeType.DELETED and not self.exists
         entry = change.resource
         same = agree(self.hash, entry.hash)
         if same is not None:
@@ -111,7 +111,7 @@ class ResourceState(Struct, frozen=True):
     def _is_unconfirmed(self, change: Change) -> bool:
         """Return whether the content of a change that a list now repeats came only from a hub."""
         return (
-            self.is_there
+            self.exists
             and self.fetched_at is None
             and self.hash is not None
             and change.resource.hash is None
@@ -138,7 +138,7 @@ class ResourceState(Struct, frozen=True):
 
     def is_as_listed(self, resource: Resource) -> bool:
         """Return whether an entry of a Resource List describes this version."""
-        if not self.is_there:
+        if not self.exists:
             return False
         same = agree(self.hash, resource.hash)
         if same is not None or resource.lastmod is None:

@@ -54,7 +54,7 @@ def sum_after(
         after: Their new states; of several of one resource the last counts.
     """
     changed = total.copy()
-    changed.remove((state.uri, state.hash) for state in before.values() if state.is_there)
+    changed.remove((state.uri, state.hash) for state in before.values() if state.exists)
     last = {state.uri: state for state in after}
-    changed.add((state.uri, state.hash) for state in last.values() if state.is_there)
+    changed.add((state.uri, state.hash) for state in last.values() if state.exists)
     return changed

@@ -109,20 +109,16 @@ class SQLiteDatabase:
                 self.connection.execute(f"ALTER TABLE resources ADD COLUMN {name} {kind}")
 
     def execute(self, sql: str, parameters: Sequence[object] = ()) -> Rows:
-        """Run a statement on the connection that writes."""
         return self.connection.execute(sql.format_map(_TABLES), tuple(parameters))
 
     def executemany(self, sql: str, parameters: Iterable[Sequence[object]]) -> None:
-        """Run a statement for each row of parameters."""
         self.connection.executemany(sql.format_map(_TABLES), parameters)
 
     def read(self, sql: str, parameters: Sequence[object] = ()) -> list[Row]:
-        """Run a query on the other connection."""
         return self._reader.execute(sql.format_map(_TABLES), tuple(parameters)).fetchall()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Roll back the changes made inside if an exception passes through."""
         self.connection.execute("SAVEPOINT handler")
         try:
             yield
@@ -148,13 +144,11 @@ class SQLiteDatabase:
             self._flushing = self._flusher.submit(os.fsync, self._intent.fileno())
 
     def flush_intent(self) -> None:
-        """Wait until the record is on the disk."""
         flushing, self._flushing = self._flushing, None
         if flushing is not None:
             flushing.result()
 
     def read_intent(self) -> bytes | None:
-        """Return the record that was last stored, if there is one."""
         try:
             stored = (self._folder / "applying").read_bytes()
         except FileNotFoundError:
@@ -165,14 +159,12 @@ class SQLiteDatabase:
         return stored[_LENGTH.size : _LENGTH.size + length]
 
     def make_incoming(self) -> Path:
-        """Make the folder of temporary content, without the files of an earlier run."""
         folder = self._folder / "incoming"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return folder
 
     def close(self) -> None:
-        """Close the file and release its folder."""
         if self._flusher is not None:
             self._flusher.shutdown()
         if self._intent is not None:

@@ -129,7 +129,6 @@ class DestinationState:
         return from_microseconds(self._latest)
 
     def close(self) -> None:
-        """Close the state, so that others may use it."""
         self._database.close()
 
     @property
@@ -165,7 +164,6 @@ class DestinationState:
             return look_up_equivalent(self._database.read, uris)
 
     def progress(self) -> Progress | None:
-        """Return the progress that was last committed."""
         return self.transactions.read_fact("progress", Progress)
 
     def changed_after(self, instant: Instant) -> list[Change]:

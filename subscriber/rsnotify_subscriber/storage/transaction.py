@@ -69,7 +69,6 @@ class StateTransactions:
             apply(self._database.connection)
 
     def _begin(self) -> None:
-        """Begin a transaction, unless one is open."""
         if self._failed:
             raise StorageError(
                 f"{self._database.name}: an earlier commit failed, so none is made any more"
@@ -97,7 +96,6 @@ class StateTransactions:
             raise StorageError(f"{name}: {str(error).strip()}") from error
 
     def read_fact(self, name: str, kind: type[T]) -> T | None:
-        """Return a fact, if it is stored."""
         with self.storage_errors():
             query = "SELECT value FROM {facts} WHERE name = ?"
             row = self._database.execute(query, (name,)).fetchone()

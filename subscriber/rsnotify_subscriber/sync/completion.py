@@ -57,5 +57,5 @@ def _cure(identity: Identity) -> str:
         return "it can be made up for once its Resource List is newer than its oldest Change List"
     return (
         "it offers no list of all its resources that could make up for it, so the copy may differ "
-        "for good; without its state it begins anew with what is told now"
+        "for good; remove its state to begin again with its current documents"
     )

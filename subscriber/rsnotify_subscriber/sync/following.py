@@ -95,13 +95,7 @@ class Following:
             holding=context.handler if isinstance(context.handler, ReadableHandler) else None,
         )
         self._applier = Applier(
-            content,
-            state,
-            context.handler,
-            self,
-            context.worker,
-            self._tasks,
-            identity.selection,
+            content, state, context.handler, self, context.worker, self._tasks, identity.selection
         )
         self._counters = StatusCounters()
         self._timer: asyncio.TimerHandle | None = None
@@ -184,7 +178,6 @@ class Following:
             await self._packages.close()
 
     def stop(self) -> None:
-        """End `run` in order."""
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -307,7 +300,6 @@ class Following:
     # The results of an Apply: the `ApplyOutcome` of the applier
 
     def progress_after(self, changes: Sequence[Change]) -> Progress | None:
-        """Return the progress to commit together with changes; None if it did not move."""
         return self._saver.progress_after(changes)
 
     def applied(self, changes: Sequence[Change]) -> None:

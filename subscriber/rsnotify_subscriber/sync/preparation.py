@@ -87,7 +87,7 @@ class Preparation:
 
     def _prepare(self, change: Change, held: ResourceState | None) -> None:
         wanted = self._content.wanted(change)
-        decided = self._selection.decide(change, held=held is not None and held.is_there)
+        decided = self._selection.decide(change, held=held is not None and held.exists)
         ready = PreparedChange(change, decided, wanted)
         if decided is None:
             self._ready(ready)
@@ -104,7 +104,7 @@ class Preparation:
         decided, entry = ready.decided, ready.wanted.entry
         if decided is None or decided.change is ChangeType.DELETED:
             self._ready(ready)
-        elif held is not None and held.is_there and agree(held.hash, entry.hash):
+        elif held is not None and held.exists and agree(held.hash, entry.hash):
             self._ready(replace(ready, decided=None, unchanged=held))
         elif (content := self._content.inline(ready.wanted)) is not None:
             self._ready(ready.with_answer(content, held))
@@ -142,13 +142,13 @@ class Preparation:
 
     def _selected(self, change: Change, held: ResourceState | None) -> Change | None:
         """Return the creation or update that the current version amounts to, if it is selected."""
-        is_there = held is not None and held.is_there
-        kind = ChangeType.UPDATED if is_there else ChangeType.CREATED
+        exists = held is not None and held.exists
+        kind = ChangeType.UPDATED if exists else ChangeType.CREATED
         resource = change.resource
         if resource.change is not None:
             resource = replace(resource, change=kind)
         found = replace(change, change=kind, resource=resource)
-        decided = self._selection.decide(found, held=is_there)
+        decided = self._selection.decide(found, held=exists)
         return None if decided is None else _as_held(decided, held)
 
 
@@ -169,7 +169,7 @@ def _novelty(
 
 def _missing(ready: PreparedChange, held: ResourceState | None) -> PreparedChange:
     """Return the deletion of a resource that the Source does not have, if the copy has it."""
-    if held is None or not held.is_there:
+    if held is None or not held.exists:
         return replace(ready, decided=None, unchanged=held)
     assert ready.decided is not None, "only a decided change is verified"
     return replace(ready, decided=_as_held(ready.decided, held))

@@ -50,7 +50,7 @@ class PreparedChange(Struct, frozen=True):
             kept = replace(held, fetched_at=answer.fetched_at)
             return replace(self, decided=None, unchanged=kept, doubt=answer.doubt)
         ready = replace(self, content=answer, doubt=answer.doubt)
-        if held is None or not held.is_there or agree(held.hash, answer.hashes) is not True:
+        if held is None or not held.exists or agree(held.hash, answer.hashes) is not True:
             return ready
         kept = held
         if answer.fetched_at is not None:
@@ -63,7 +63,6 @@ class PreparedChange(Struct, frozen=True):
         return (self.unchanged or self.decided or self.change).uri
 
     def received(self) -> Received:
-        """Return the change as the handler receives it."""
         change, content = self.decided, self.content
         assert change is not None
         return Received(

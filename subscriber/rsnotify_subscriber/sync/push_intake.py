@@ -50,12 +50,10 @@ class PushIntake:
         self._silence: asyncio.TimerHandle | None = None  # while there are heartbeats
 
     def up(self) -> None:
-        """Note that fragments arrive."""
         if not self._is_lost:
             self._perform(self._follower.push_up(self._loop.time()))
 
     def down(self) -> None:
-        """Note that fragments do not arrive any more."""
         if self._silence is not None:
             self._silence.cancel()
             self._silence = None

@@ -10,7 +10,7 @@ import pytest
 
 from rsnotify_subscriber import FolderMirror, Received, Subscriber
 from rsnotify_subscriber.fleet import Fleet, FollowedSourceStatus
-from tests.subscriber.conftest import PACE, PATIENCE, files_of
+from tests.subscriber.destination import PACE, PATIENCE, files_of
 from tests.subscriber.options import gathered
 from tests.subscriber.source import SmallSource
 

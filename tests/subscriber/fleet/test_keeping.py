@@ -14,8 +14,7 @@ import pytest
 
 from rsnotify.errors import ConfigurationError
 from rsnotify_subscriber import Received
-from rsnotify_subscriber.fleet import Fleet, Phase, totals
-from rsnotify_subscriber.fleet import reloading
+from rsnotify_subscriber.fleet import Fleet, Phase, reloading, totals
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration
 from rsnotify_subscriber.fleet.loading import load

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rsnotify.format.vocabulary import Capability
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource
 
 LISTS = (Capability.RESOURCE_LIST, Capability.CHANGE_LIST)

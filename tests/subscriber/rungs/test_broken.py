@@ -11,7 +11,7 @@ from rsnotify.errors import RsnotifyError
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
 from tests.subscriber.rungs.conftest import LISTS, away, fetched, told
 from tests.subscriber.source import Answer, body, first, status

@@ -19,7 +19,7 @@ from rsnotify.format.model import Document, Resource
 from rsnotify.format.vocabulary import Capability
 from rsnotify.format.writer import write_document
 from rsnotify_subscriber.content.zip_package import ZipPackage
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import PackedSource, zipped
 from tests.subscriber.source import body
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rsnotify.errors import Unavailable
 from rsnotify.format.model import Resource
 from rsnotify.format.vocabulary import Capability
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.packed_source import NAMES, PackedSource
 from tests.subscriber.rungs.conftest import DUMPS, LISTS, away, fetched, told
 from tests.subscriber.source import Answer

@@ -16,7 +16,7 @@ from rsnotify.format.writer import write_document
 from rsnotify_subscriber import PushState, Subscriber, Via
 from rsnotify_subscriber.commands.callback_server import CallbackServer
 from rsnotify_subscriber.push import preference
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.processes import outcome, rsnotify, running, until_reported
 from tests.subscriber.source import SmallSource, body, status
 from tests.subscriber.websub.conftest import RunHub

@@ -9,7 +9,7 @@ import pytest
 
 from rsnotify_subscriber.push import mqtt, preference
 from rsnotify_subscriber.push.websub import transport
-from tests.subscriber.conftest import PATIENCE
+from tests.subscriber.destination import PATIENCE
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.source import SmallSource
 

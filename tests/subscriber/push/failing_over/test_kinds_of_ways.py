@@ -13,7 +13,7 @@ from rsnotify_hub.settings.loading import load_configuration
 from rsnotify_subscriber.push import preference
 from rsnotify_subscriber.push.websub import transport
 from tests.mosquitto import Mosquitto
-from tests.subscriber.conftest import Destination
+from tests.subscriber.destination import Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (
     LIST,

@@ -13,7 +13,7 @@ from rsnotify_subscriber.events import (
 )
 from rsnotify_subscriber.push import preference, websocket
 from rsnotify_subscriber.sync import rediscovery
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub, anywhere
 from tests.subscriber.push.failing_over.scene import (
     LIST,

@@ -14,7 +14,7 @@ from rsnotify_subscriber.events import (
 )
 from rsnotify_subscriber.push import subscription as push_module
 from rsnotify_subscriber.sync import push_intake
-from tests.subscriber.conftest import PACE, Destination
+from tests.subscriber.destination import PACE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (
     LIST,

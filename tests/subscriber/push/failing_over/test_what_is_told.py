@@ -17,7 +17,7 @@ from rsnotify_subscriber.events import (
     PushDown,
     PushUp,
 )
-from tests.subscriber.conftest import PATIENCE, Destination
+from tests.subscriber.destination import PATIENCE, Destination
 from tests.subscriber.hub import SmallHub
 from tests.subscriber.push.failing_over.scene import (
     followed,
