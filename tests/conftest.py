@@ -17,6 +17,10 @@ from tests.chromium import running_chromium
 from tests.mosquitto import Mosquitto
 from tests.postgresql import PostgreSQL, running_postgresql
 
+# Every process and every hub that a test starts loads the trusted authorities; no test needs them.
+os.environ["SSL_CERT_FILE"] = os.devnull
+# Tests start many processes of the same few modules, which need not compile them each time.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 watchdog.start()
 # What a shell starts in the background may ignore interruptions, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -35,6 +39,26 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"skipped, though RSNOTIFY_REQUIRE_ALL=1: {report.longrepr}"
     return report
+
+
+#: What takes longest begins first, so that no worker is left with it while the others are idle.
+_LONG = (
+    "tests/end_to_end/",
+    "tests/relay/",
+    "tests/interop/",
+    "tests/test_roles.py",
+    "tests/test_docker.py",
+    "tests/demo/",
+    "tests/wild/test_killed.py",
+    "tests/wild/test_hostile_documents.py",
+    "tests/subscriber/test_processes.py",
+    "tests/publisher/test_source_command.py",
+    "tests/core/test_follower_",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))
 
 
 @pytest.fixture(scope="session")

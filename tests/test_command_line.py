@@ -141,7 +141,7 @@ def test_a_shell_completes_commands_and_options(typed: str, completed: str) -> N
         [
             sys.executable,
             "-c",
-            "from rsnotify.runtime.cli.application import application as a; a()(prog_name='rsnotify')",
+            "import rsnotify.runtime.cli.application as a; a.application()(prog_name='rsnotify')",
         ],
         env={**os.environ, **words, "_RSNOTIFY_COMPLETE": "complete_bash"},
         capture_output=True,
@@ -201,3 +201,9 @@ def test_so_is_a_broker_that_is_none_where_one_source_is_followed(tmp_path: Path
         assert str(ended.exception).startswith(f"the environment variable {variable}: ")
         ended = CliRunner().invoke(application(), [*arguments, f"--{name}", value])
         assert str(ended.exception).startswith(f"--{name}: ")
+
+
+def test_a_misspelt_command_is_answered_by_those_that_are_like_it() -> None:
+    result = CliRunner().invoke(application(), ["hbu"])
+    assert result.exit_code == 2
+    assert "No such command 'hbu'. Did you mean 'hub'?" in result.output

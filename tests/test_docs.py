@@ -24,7 +24,7 @@ from tests.reader import ROOT, Reader, fences_of, goes_on, lines_of, with_secret
 PAGES = ["publisher/README.md", "subscriber/README.md", "hub/README.md", "relay/README.md"]
 ALL_PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("docs/*.md")]
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/README.md"), *ROOT.glob("docs/**/*.md")]
 )
 #: What programs say that do not end by themselves.
 SAY = {"subscriber/README.md: In a program": re.compile(r"updated \S+one\.ttl 14")}

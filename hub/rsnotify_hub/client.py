@@ -6,7 +6,9 @@ private address, and aiohttp asks no resolver about addresses that are written o
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -121,7 +123,9 @@ def reason_of(error: Exception) -> str:
         if isinstance(cause, TimeoutError):
             return "it takes too long"
         if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError):
-            return cause.strerror or str(cause)
+            if not cause.errno or isinstance(cause, socket.gaierror | ssl.SSLError):
+                return cause.strerror or str(cause)
+            return os.strerror(cause.errno)  # asyncio puts the address in place of the reason
         cause = cause.__cause__
     if isinstance(error, aiohttp.InvalidURL):
         return "its URL cannot be requested"

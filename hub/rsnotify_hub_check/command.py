@@ -10,6 +10,7 @@ import typer
 
 from rsnotify.runtime.cli.commands import Command
 from rsnotify.runtime.cli.running import complain, printable
+from rsnotify.runtime.listening import cannot_listen
 from rsnotify_hub_check.asking import CheckSettings, PublishMethod
 from rsnotify_hub_check.ends import serve_endpoints
 from rsnotify_hub_check.outcomes import CheckResult, RequirementBroken
@@ -171,7 +172,7 @@ async def _run(
     except RequirementBroken as broken:
         raise complain(f"the hub at {settings.hub} cannot be tried: {broken}", 2) from None
     except OSError as error:
-        raise complain(f"cannot listen on {host} port {port}: {error.strerror}", 2) from None
+        raise complain(f"{cannot_listen(host, port, error)}; choose another --listen", 2) from None
     return results
 
 

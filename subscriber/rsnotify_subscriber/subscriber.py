@@ -221,6 +221,7 @@ class Subscriber:
             async with opened(self._location, worker) as state, self._sessions:
                 loop = asyncio.get_running_loop()
                 incoming = await loop.run_in_executor(worker, state.make_incoming)
+                self._last = await loop.run_in_executor(worker, _status_of, state)
                 failure = ""
                 try:
                     await self._run_with(state, worker, incoming, once=once)
@@ -296,5 +297,12 @@ class Subscriber:
             watching.cancel()
 
     def _waiting(self, reason: str) -> None:
-        self._last = Status(error=reason)
+        self._last = replace(self._last, error=reason)
         self._wake()
+
+
+def _status_of(state: DestinationState) -> Status:
+    """Return the status that the state has, before the Source is reached."""
+    progress = state.progress()
+    through = progress.through if progress is not None else None
+    return Status(resources=state.resources, through=through, compared=state.compared())

@@ -121,7 +121,8 @@ async def test_a_wrong_start_is_one_sentence(tmp_path: Path, options: tuple[str,
 async def test_a_port_in_use_is_one_sentence(tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert "in use" in await refused("--port", port, "--data", str(tmp_path))
+        said = f"cannot listen on 127.0.0.1 port {port}: Address already in use; choose another"
+        assert said in await refused("--port", port, "--data", str(tmp_path))
 
 
 async def refused(*options: str) -> str:

@@ -79,7 +79,8 @@ def is_read(capability: str, uri: str) -> bool:
     try:
         with urllib.request.urlopen(uri, timeout=PATIENCE) as answer:
             body = answer.read()
-    except HTTPError:  # it was taken away meanwhile
+    except HTTPError as error:  # it was taken away meanwhile
+        error.close()
         return False
     theirs = READERS[capability]()
     theirs.parse(fh=BytesIO(body))

@@ -174,7 +174,7 @@ async def test_a_broker_that_refuses_is_told_once_and_without_the_password(
     assert "it refuses the login of 'source'" in warning
     assert warning.endswith(
         "; correct the MQTT user and password, or what the broker allows this user; "
-        "changes wait in the journal until then"
+        "changes wait in the journal until it accepts them"
     )
     assert "canary" not in caplog.text + repr(hub)
     assert not ear.messages

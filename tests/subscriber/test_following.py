@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -408,3 +409,38 @@ async def test_a_source_that_does_not_answer_is_reported_plainly(
     await source.server.stop()
     with pytest.raises(Unavailable, match=r"port .*: Connection refused$"):
         await destination.catch_up()
+
+
+async def test_a_copy_whose_source_is_away_is_reported_as_it_was_left(
+    source: SmallSource, destination: Destination
+) -> None:
+    async with following(destination) as subscriber:
+        left = subscriber.status
+    await source.server.stop()
+    later = destination.subscriber()
+    with pytest.raises(Unavailable):
+        await later.catch_up()
+    assert later.status.resources == left.resources == 5
+    assert (later.status.through, later.status.compared) == (left.through, left.compared)
+    assert not later.status.level
+
+
+async def test_a_list_that_stays_away_is_warned_of_once(
+    source: SmallSource, destination: Destination, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following(destination):
+        source.answers[LIST] = status(503)
+        asked = source.gets[LIST]
+        await destination.until(lambda: source.gets[LIST] > asked + 3)
+    warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert sum("the Change List could not be used" in each for each in warnings) == 1
+
+
+@pytest.mark.usefixtures("pushed")
+async def test_a_lost_connection_to_a_hub_is_reported_in_plain_words(
+    hub: SmallHub, destination: Destination, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following(destination) as subscriber:
+        await hub.stop()
+        await destination.until(lambda: subscriber.status.push is PushState.DOWN)
+    assert f"the lists are polled: {hub.url}: the connection was lost" in caplog.text

@@ -6,11 +6,14 @@ one member to another between two generations is in neither: that it is not list
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from tests.subscriber.conftest import PATIENCE
 from tests.wild.documents import change_list, entry, index, member, resource_list
-from tests.wild.running import Copy, assert_honest, follow_once, following, until
-from tests.wild.source import WildSource
+from tests.wild.running import Copy, assert_honest, follow_once, following, pace, until
+from tests.wild.source import Answer, Request, WildSource
 
 
 @pytest.fixture(autouse=True)
@@ -37,9 +40,26 @@ def list_parts(source: WildSource, at: float, *ats: float | None) -> None:
     source.put("resourcelist.xml", index("resourcelist", members, at=source.t(at)))
 
 
+def asked_again(source: WildSource, name: str) -> asyncio.Event:
+    """Return an event that is set once a resource that is not there was asked for twice.
+
+    The second time, it has been removed from the copy, if a resource is not waited for.
+    """
+    event = asyncio.Event()
+
+    def answer(_: Request) -> Answer:
+        if len(source.requests(name)) == 2:
+            event.set()
+        return Answer(status=404)
+
+    source.put(name, answer)
+    return event
+
+
 @pytest.mark.parametrize("told", [True, False], ids=["each says its at", "the index alone does"])
+@pytest.mark.parametrize("is_gone_first", [False, True], ids=["is read first", "is read late"])
 async def test_a_change_that_only_the_younger_part_has_is_applied(
-    source: WildSource, copy: Copy, told: bool
+    source: WildSource, copy: Copy, told: bool, is_gone_first: bool
 ) -> None:
     part(source, 0, "ab", 20 if told else None)  # an old copy of it
     source.file("a", b"changed", source.t(50))
@@ -52,8 +72,10 @@ async def test_a_change_that_only_the_younger_part_has_is_applied(
         source.changed("b", "deleted", source.t(51)),
         source.changed("c", "updated", source.t(52)),
         from_=source.t(0),
+        gate=asked_again(source, "b") if is_gone_first else None,
     )
-    outcome = await follow_once(source, copy)
+    gone_after = 0.0 if is_gone_first else PATIENCE
+    outcome = await follow_once(source, copy, pace=pace(gone_after=gone_after))
     assert_honest(copy, source, outcome)
     assert outcome.claims, outcome
 

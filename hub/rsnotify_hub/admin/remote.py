@@ -76,7 +76,7 @@ class Remote:
             ):
                 return self._understood(operation, url, response.status, await response.read())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Unavailable(url, reason_of(error)) from None
+            raise Unavailable(url, f"{reason_of(error)}; --url names the hub") from None
 
     async def collect(self, name: str, *, limit: int, **query: Any) -> Any:
         """Do an operation that answers with pages, and join them.

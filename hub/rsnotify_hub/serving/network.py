@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from aiohttp import web
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.listening import cannot_listen
 
 #: How many connections the system keeps that were not yet taken.
 BACKLOG = 1024
@@ -31,8 +32,8 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         return socket.create_server(address[:2], family=family, backlog=BACKLOG)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigurationError(f"cannot listen on {host} port {port}: {reason}") from None
+        said = cannot_listen(host, port, error)
+        raise ConfigurationError(f"{said}; choose another --host or --port") from None
 
 
 def url_of(listener: socket.socket) -> str:

@@ -40,6 +40,8 @@ class Emitter:
         self._feeds = feeds
         self._beside = beside
         self._failed: dict[str, float] = {}
+        #: What the user was last told to change, for each hub.
+        self._remedies: dict[str, str] = {}
         self._random = Random()
 
     def behind(self, instant: int) -> bool:
@@ -89,14 +91,24 @@ class Emitter:
             await asyncio.sleep(_RETRY.delay(failures, self._random, at_least=wait))
 
     def _report(self, hub: Hub, error: RsnotifyError, failures: int) -> None:
-        """Warn once of a hub that is away; what follows is only for those who look closely."""
+        """Log a warning for the first failure, and for a refusal that the user has to resolve.
+
+        A hub may be away first and refuse the Source when it is back. What repeats is only INFO.
+        """
         self._failed[hub.uri] = asyncio.get_running_loop().time()
-        first = failures == 0
+        remedy = error.remedy
+        is_new = failures == 0
         if self._beside is not None:  # which has had its turn when this one fails again
-            first = failures == 1 and not self._beside.failed_lately(hub)
-        level = logging.WARNING if first else logging.INFO
-        until = "it is back" if error.remedy is None else "then"
-        _log.log(level, "%s; %s wait in the journal until %s", error, self._what, until)
+            is_new = failures == 1
+        if is_new:
+            self._remedies.pop(hub.uri, None)
+        if remedy is not None and remedy != self._remedies.get(hub.uri):
+            self._remedies[hub.uri] = remedy
+            is_new = is_new or failures > 0
+        if self._beside is not None and self._beside.failed_lately(hub):
+            is_new = False
+        level = logging.WARNING if is_new else logging.INFO
+        _log.log(level, "%s; %s wait in the journal until it accepts them", error, self._what)
 
 
 async def _in_a_task(feeding: Coroutine[None, None, None]) -> None:

@@ -65,6 +65,12 @@ class _Subcommands(CommandGroup):
             self.commands[cmd_name] = _load(self._points[cmd_name])
         return self.commands.get(cmd_name)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self._points:  # typer suggests those that are loaded
+            for name in self._points:
+                self.get_command(ctx, name)
+        return super().resolve_command(ctx, args)
+
 
 def _load(point: EntryPoint) -> Any:
     # Each option is an environment variable too: --port of source is RSNOTIFY_SOURCE_PORT.

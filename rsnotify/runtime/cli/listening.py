@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from rsnotify.errors import ConfigurationError
+from rsnotify.runtime.listening import cannot_listen
 
 
 def listen(host: str, port: int, options: str = "another --host or --port") -> socket.socket:
@@ -22,10 +23,8 @@ def listen(host: str, port: int, options: str = "another --host or --port") -> s
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family, backlog=512)
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigurationError(
-            f"cannot listen on {host} port {port}: {reason}; choose {options}"
-        ) from None
+        said = cannot_listen(host, port, error)
+        raise ConfigurationError(f"{said}; choose {options}") from None
 
 
 def address(host: str, listening: socket.socket) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -73,10 +74,9 @@ class FleetView:
         self._last = dict(statuses)
         return facts
 
-    def display(self, statuses: Statuses) -> Table:
+    def display(self, statuses: Statuses) -> Group:
         """Return a table of the Sources that most need attention, above the totals."""
-        caption = Text(self.sentence(statuses))
-        table = Table(caption=caption, caption_justify="left", box=None, expand=True)
+        table = Table(box=None, expand=True)
         table.add_column("Source", no_wrap=True, max_width=_NAME_WIDTH)
         table.add_column("", no_wrap=True, ratio=1)  # errors get the remaining width
         for title in ("resources", "pending", "push"):
@@ -93,7 +93,9 @@ class FleetView:
                 str(status.push),
                 f"{status.through:%Y-%m-%d %H:%M:%S}" if status.through else "not yet",
             )
-        return table
+        # A caption would be padded to the width of the terminal: the ^C that a terminal shows would
+        # then begin a new line, and the display could not erase its first line.
+        return Group(table, Text(self.sentence(statuses)))
 
 
 def _standing(one: FollowedSourceStatus) -> str:

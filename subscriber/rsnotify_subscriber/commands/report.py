@@ -194,7 +194,7 @@ def sentence(status: Status) -> str:
     return (
         f"{counted(status.resources, 'resource')}, {counted(status.applied, 'change')} "
         f"applied{lag}, "
-        f"{_standing(status)}, synced through {_through(status)}, {_compared(status)}, "
+        f"{_standing(status)}, {_through(status)}, {_compared(status)}, "
         f"push {status.push}{by}{printable(doubts)}"
     )
 
@@ -206,7 +206,7 @@ def outcome(status: Status) -> str:
     differs = f"; {printable(status.difference)}" if status.difference else ""
     return (
         f"{_LEVEL[status.in_step]}: {counted(status.resources, 'resource')}, "
-        f"synced through {_through(status)}, {_compared(status)}{differs}"
+        f"{_through(status)}, {_compared(status)}{differs}"
     )
 
 
@@ -223,7 +223,9 @@ def _standing(status: Status) -> str:
 
 
 def _through(status: Status) -> str:
-    return format_datetime(status.through) if status.through else "not yet"
+    if status.through is None:
+        return "not synced yet"
+    return f"synced through {format_datetime(status.through)}"
 
 
 def _compared(status: Status) -> str:

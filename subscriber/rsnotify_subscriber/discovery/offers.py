@@ -8,7 +8,7 @@ from rsnotify.errors import ConfigurationError, DocumentError, FetchError, NotFo
 from rsnotify.format.links import resolve
 from rsnotify.format.offer import FIELDS, Offer, read_framework
 from rsnotify.format.vocabulary import Capability
-from rsnotify.sync.fallback_order import change_ways, resource_ways
+from rsnotify.sync.fallback_order import change_documents, resource_documents
 from rsnotify_subscriber.discovery.descriptions import DescriptionReader
 from rsnotify_subscriber.discovery.search import (
     SourceSearch,
@@ -52,7 +52,7 @@ async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
 
 def base_of(offer: Offer) -> str:
     """Return the URI, ending in `/`, of the folder in which the documents of a set are."""
-    ways = [way.uri for way in resource_ways(offer) + change_ways(offer)]
+    ways = [way.uri for way in resource_documents(offer) + change_documents(offer)]
     return resolve(offer.capability_list or next(iter(ways), ""), ".")
 
 
@@ -80,7 +80,7 @@ class OfferDiscovery:
             RsnotifyError: As `discover`.
         """
         offer = await SourceSearch(self._descriptions, self._uri).run()
-        if not (change_ways(offer) or resource_ways(offer)):
+        if not (change_documents(offer) or resource_documents(offer)):
             raise ConfigurationError(
                 f"{self._uri} leads to a set of resources with neither a Resource List nor a "
                 "Change List, and no dump or archive of them"

@@ -16,7 +16,7 @@ import aiohttp
 from yarl import URL
 
 from rsnotify.runtime.addresses import refusal
-from rsnotify.sync.retry import LONGEST_WISH
+from rsnotify.sync.retry import LONGEST_RETRY_AFTER
 
 #: The most connections to one host: enough to hide latency, at hardly any load.
 PER_HOST = 32
@@ -144,4 +144,4 @@ class Connections:
         """Store that a host asked for no requests for some seconds."""
         now = asyncio.get_running_loop().time()
         self._retry_at = {host: end for host, end in self._retry_at.items() if end > now}
-        self._retry_at[url.origin()] = now + min(seconds, LONGEST_WISH)
+        self._retry_at[url.origin()] = now + min(seconds, LONGEST_RETRY_AFTER)

@@ -260,5 +260,5 @@ def _url(uri: str, target: str) -> URL:
         raise RefusedAddress(uri, f"{what} is no URI: {error}") from None
     if not is_web:
         what = "it" if target == uri else repr(target)
-        raise RefusedAddress(uri, f"{what} is no http or https URI")
+        raise RefusedAddress(uri, f"{what} is not an absolute http:// or https:// URL")
     return url

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Meta, Struct
 from websockets.asyncio.client import connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from rsnotify.errors import RefusedAddress, Unavailable
 from rsnotify.format.datetimes import Instant, format_datetime
@@ -86,6 +86,11 @@ class WebSocketTransport:
             raise RefusedAddress(self._hub, str(error.strerror)) from None
         except TimeoutError:
             raise Unavailable(self._hub, "no answer in time") from None
+        except ConnectionClosed as error:
+            if error.rcvd is None:
+                raise Unavailable(self._hub, "the connection was lost") from error
+            reason = f": {error.rcvd.reason}" if error.rcvd.reason else ""
+            raise Unavailable(self._hub, f"it closed the connection{reason}") from error
         except (OSError, ValueError, RecursionError, WebSocketException) as error:
             raise Unavailable(self._hub, str(error) or type(error).__name__) from error
 

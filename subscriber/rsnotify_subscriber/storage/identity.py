@@ -10,7 +10,7 @@ from msgspec import Struct
 from rsnotify.errors import StorageError
 from rsnotify.format.offer import Offer
 from rsnotify.selection.selection import Selection
-from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.fallback_order import resource_documents
 from rsnotify_subscriber.storage.description_memory import DescriptionMemory
 from rsnotify_subscriber.storage.sqlite import read_fact
 
@@ -42,7 +42,9 @@ def has_moved(before: Offer, now: Offer) -> bool:
 
     Without a list of all resources they cannot be compared, and T is kept, so that gaps show.
     """
-    return now.capability_list not in (None, before.capability_list) and bool(resource_ways(now))
+    return now.capability_list not in (None, before.capability_list) and bool(
+        resource_documents(now)
+    )
 
 
 def incomparable(identity: Identity) -> str:

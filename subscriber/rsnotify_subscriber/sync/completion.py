@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rsnotify.errors import FetchError, RsnotifyError, TooLarge, Unavailable
-from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.fallback_order import resource_documents
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.storage.identity import Identity
 
@@ -53,7 +53,7 @@ def _tries(follower: Follower) -> int:
 
 
 def _cure(identity: Identity) -> str:
-    if resource_ways(identity.offer):
+    if resource_documents(identity.offer):
         return "it can be made up for once its Resource List is newer than its oldest Change List"
     return (
         "it offers no list of all its resources that could make up for it, so the copy may differ "

@@ -27,10 +27,10 @@ from rsnotify.sync.actions import (
     Compare,
     Discover,
     Fetch,
+    FindUnlisted,
     ForgetDatetimes,
     LogNote,
     Progress,
-    Sweep,
 )
 from rsnotify.sync.follower import Follower
 from rsnotify_subscriber.content.dump_packages import DumpPackages
@@ -116,7 +116,7 @@ class Following:
             resources=self._state.resources,
             applied=self._counters.applied,
             copied=self._counters.copied,
-            pending=follower.owed,
+            pending=follower.pending,
             through=progress.through if progress else None,
             lag_ms=self._counters.lag_ms(),
             push=self._push.state,
@@ -252,7 +252,7 @@ class Following:
                 self._tasks.spawn(self._in_worker(self._state.begin_baseline))
             case Compare():
                 self._tasks.spawn(self._compare(action))
-            case Sweep():
+            case FindUnlisted():
                 self._tasks.spawn(self._sweep(action))
             case ForgetDatetimes():
                 if action.entirely:
@@ -293,9 +293,9 @@ class Following:
         differing = await self._in_worker(self._state.baseline.compare, selected, action.at)
         self._perform(self._follower.differing(differing, self._loop.time()))
 
-    async def _sweep(self, action: Sweep) -> None:
+    async def _sweep(self, action: FindUnlisted) -> None:
         missing = await self._in_worker(self._state.baseline.unlisted, action.at)
-        self._perform(self._follower.missing(missing, self._loop.time()))
+        self._perform(self._follower.unlisted(missing, self._loop.time()))
 
     # The results of an Apply: the `ApplyOutcome` of the applier
 

@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from itertools import islice
 
 from rsnotify.errors import ConfigurationError, StorageError
-from rsnotify.sync.fallback_order import resource_ways
+from rsnotify.sync.fallback_order import resource_documents
 from rsnotify_subscriber.handlers import LocatedHandler
 from rsnotify_subscriber.storage.identity import Identity
 from rsnotify_subscriber.storage.state import DestinationState
@@ -48,7 +48,7 @@ def check_files(handler: object, state: DestinationState, identity: Identity) ->
     missing = [uri for uri in state.held_uris() if handler.held_content(uri) is None]
     if not missing:
         return
-    if len(missing) == state.resources or not resource_ways(identity.offer):
+    if len(missing) == state.resources or not resource_documents(identity.offer):
         raise ConfigurationError(_lost(state, len(missing), f", as that of {missing[0]}"))
     logger.warning(
         "%d files are missing, as that of %s; they are fetched again", len(missing), missing[0]

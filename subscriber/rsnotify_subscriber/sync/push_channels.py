@@ -39,17 +39,17 @@ class PullMonitor:
 
     def requested(self, fetch: Fetch) -> None:
         """Note that a document is requested."""
-        if not self._pending or fetch.rung is not self._kind:
-            self._announce(Pulling(fetch.rung, fetch.uri))
+        if not self._pending or fetch.kind is not self._kind:
+            self._announce(Pulling(fetch.kind, fetch.uri))
         if not self._pending:
             self._began, self._has_news = asyncio.get_running_loop().time(), False
         self._pending += 1
-        self._kind = fetch.rung
+        self._kind = fetch.kind
 
     def fetched(self, fetch: Fetch, document: Document) -> None:
         """Examine a document, before the follower receives it."""
         last, known = document.changed_at, self._follower.since
-        if fetch.rung is DocumentKind.CHANGE_LIST and not document.index and last and known:
+        if fetch.kind is DocumentKind.CHANGE_LIST and not document.index and last and known:
             self._has_news = self._has_news or last > known
 
     def finished(self) -> None:
@@ -99,7 +99,7 @@ class PushChannels:
         self._notices = NoticeSubscription(
             self._transports,
             received=self._notified,
-            since=lambda: follower.told_through,
+            since=lambda: follower.notified_through,
             random=random,
         )
         self.pulls = PullMonitor(follower, self._changes, observers.announce)
@@ -140,4 +140,4 @@ class PushChannels:
 
     def _notified(self, document: Document) -> None:
         now = asyncio.get_running_loop().time()
-        self._perform(self._follower.told(document, now))
+        self._perform(self._follower.notified(document, now))

@@ -135,7 +135,7 @@ class _Walk:
         is_package = kind is not None and kind.packages and uri != reference.contents
         try:
             if not _is_uri(uri):
-                raise RefusedAddress(uri, "it is no http or https URI")
+                raise RefusedAddress(uri, "it is not an absolute http:// or https:// URL")
             examine = self._checker.fetch_package(reference) if is_package else None
             place = await (examine or self._checker.fetch(uri))
         except RefusedAddress as error:

@@ -145,7 +145,7 @@ async def test_pages_are_joined_to_the_limit(hub: Client, monkeypatch: pytest.Mo
 
 
 async def test_a_hub_that_is_not_there_is_told():
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="Connection refused; --url names the hub"):
         await Remote(f"http://127.0.0.1:{free_port()}/", None).ask("status")
 
 

@@ -58,7 +58,8 @@ def _put(url: str, body: bytes) -> int:
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
-        return error.code
+        with error:
+            return error.code
     except urllib.error.URLError:
         return 0  # it does not serve yet
 

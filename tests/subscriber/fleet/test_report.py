@@ -33,6 +33,12 @@ def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:
     assert len(lines) < 25
 
 
+def test_the_last_line_in_a_terminal_leaves_room_for_a_ctrl_c() -> None:
+    console = Console(width=100, record=True, file=StringIO())
+    console.print(FleetView().display({"well": WELL}))
+    assert len(console.export_text().splitlines()[-1]) < 98
+
+
 def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     report = LineFollowReport(FleetView())
     report.show({"a": WELL, "b": WRONG})
