@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 
 from rsnotify.errors import DocumentError, FetchError
-from rsnotify.format.coverage import Change, Coverage, Frontier
+from rsnotify.format.coverage import Change, Coverage, Frontier, is_ahead
 from rsnotify.format.datetimes import Instant, format_datetime, to_microseconds
 from rsnotify.format.links import resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.offer import Offer
-from rsnotify.format.vocabulary import ChangeType, Rel
+from rsnotify.format.timestamp_precision import postponed
+from rsnotify.format.vocabulary import Capability, ChangeType, Rel
 from rsnotify.selection.selection import Selection
 from rsnotify.sync.actions import Fetch
 from rsnotify.sync.baseline import Baseline
 from rsnotify.sync.fallback_order import change_documents, resource_documents
 from rsnotify.sync.pull import Pull
 from rsnotify.sync.reduction import reduce_changes
-from rsnotify_subscriber.auditing.list_contradictions import contradiction_in
 from rsnotify_subscriber.content.dump_packages import DumpPackages
 from rsnotify_subscriber.fetching.digests import agree
 from rsnotify_subscriber.fetching.fetcher import Fetcher
 from rsnotify_subscriber.storage.resource_state import deletes
 
+#: An interval may be rounded to whole seconds.
+_ROUNDED = timedelta(seconds=1)
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 #: The most gaps that are passed over; a Source could have any number of them.
 _GAPS = 16
@@ -101,7 +103,7 @@ class ExpectationReader:
         package = fetch.package
         if package is None:
             document, sent = await self._fetcher.sent_document(fetch.uri)
-            if (reason := contradiction_in(document, sent)) is not None:
+            if (reason := _contradiction_in(document, sent)) is not None:
                 self._doubt(f"{fetch.uri}: {reason}")
             return document, sent
         copy = next((link.href for link in package.links if link.rel == Rel.CONTENTS), None)
@@ -231,3 +233,32 @@ class ExpectationReader:
                 + ", ".join(differing[:_NAMED])
                 + more
             )
+
+
+def _contradiction_in(document: Document, sent: Instant | None) -> str | None:
+    """Return in a clause why the times of a list cannot be true; None if they can.
+
+    Args:
+        document: The list.
+        sent: The `Date` of the response, if it has one.
+    """
+    for name, instant in (("at", document.at), ("until", document.until)):
+        if instant is not None and sent is not None and is_ahead(instant, sent):
+            return (
+                f"its {name}, {format_datetime(instant)}, is later than the answer with it, "
+                f"of {format_datetime(sent)}"
+            )
+    if document.capability != Capability.CHANGE_LIST or document.index:
+        return None
+    outside = [
+        resource.uri
+        for resource in document.resources
+        if (at := resource.changed_at) is not None
+        and (
+            (document.from_ is not None and postponed(at, _ROUNDED) < document.from_)
+            or (document.until is not None and at > postponed(document.until, _ROUNDED))
+        )
+    ]
+    if not outside:
+        return None
+    return f"{len(outside)} entries, as that of {outside[0]}, lie outside of its interval"

@@ -26,8 +26,8 @@ from rsnotify_subscriber.commands.running import follow_and_show
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration
 from rsnotify_subscriber.fleet.fleet import Fleet
-from rsnotify_subscriber.fleet.loading import load
 from rsnotify_subscriber.fleet.member import SOURCE_NAME
+from rsnotify_subscriber.fleet.parsing import load
 from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
 
 #: The files that one Source keeps open: those of its state, and a connection to a hub.

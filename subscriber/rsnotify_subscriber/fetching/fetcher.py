@@ -20,11 +20,11 @@ from rsnotify.format.links import parse_links, resolve
 from rsnotify.format.model import Document, Resource
 from rsnotify.format.reader import SitemapReader, with_resources
 from rsnotify_subscriber.fetching.cache import DocumentCache
+from rsnotify_subscriber.fetching.connections import RequestRate
 from rsnotify_subscriber.fetching.contents import Content, ContentCollector, Unchanged
 from rsnotify_subscriber.fetching.digests import Digester
 from rsnotify_subscriber.fetching.downloading import stream_document
 from rsnotify_subscriber.fetching.origin import ResponseOrigin
-from rsnotify_subscriber.fetching.rate import RequestRate
 from rsnotify_subscriber.fetching.responses import (
     body,
     check_status,

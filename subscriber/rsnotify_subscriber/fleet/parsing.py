@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rsnotify.errors import ConfigurationError, WrongOption, shown
+from rsnotify.runtime.config.files import decode_settings, read_text
 from rsnotify.runtime.config.line_numbers import line_of
 from rsnotify.runtime.config.wrong_setting import WrongSetting, understand
 from rsnotify_subscriber.fleet.checks import check_apart, check_source, check_terms
@@ -83,6 +84,28 @@ def _table(table: str | int, rest: list[str | int], sources: list[dict[str, Any]
     own = sources[number] if sources else {}
     name = own.get("name") or own.get("url")
     return f"[[source]] {shown(name) if isinstance(name, str) else number + 1}"
+
+
+def load(path: Path, given: Mapping[str, Any] | None = None) -> FleetConfiguration:
+    """Read a file of Sources.
+
+    Args:
+        path: A file ending in .toml or .json.
+        given: Settings of the command line, which override `[defaults]` and `[websub]`.
+
+    Raises:
+        ConfigurationError: Something cannot be read, or a setting is unknown or wrong.
+    """
+    text = read_text(path)
+    found = parse(str(path), text, decode_settings(path, text), given)
+    return replace(found, sources=tuple(map(_with_secret, found.sources)))
+
+
+def _with_secret(source: FollowedSource) -> FollowedSource:
+    if source.mqtt_password_file is None:
+        return source
+    password = read_text(source.mqtt_password_file).removesuffix("\n")
+    return replace(source, mqtt_password=password)
 
 
 def parse(

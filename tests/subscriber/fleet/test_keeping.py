@@ -17,7 +17,7 @@ from rsnotify_subscriber import Received
 from rsnotify_subscriber.fleet import Fleet, Phase, reloading, totals
 from rsnotify_subscriber.fleet.building import build
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration
-from rsnotify_subscriber.fleet.loading import load
+from rsnotify_subscriber.fleet.parsing import load
 from rsnotify_subscriber.fleet.reloading import ConfigurationWatcher, FleetReloader
 from tests.subscriber.fleet.conftest import PATIENCE, Hanging, Many, until
 
