@@ -74,7 +74,7 @@ async def test_the_states_of_several_sources_are_in_one_database(
     )
 
 
-async def test_a_database_that_is_away_holds_up_no_other(many: Many, tmp_path: Path) -> None:
+async def test_a_database_that_is_away_does_not_block_the_others(many: Many, tmp_path: Path) -> None:
     await many.start(2)
     away = f'handler = "{__name__}:Counting"\npostgresql = "host={tmp_path} user=nobody"'
     fleet, _ = kept(described(many, away, "s0"))
@@ -86,7 +86,7 @@ async def test_a_database_that_is_away_holds_up_no_other(many: Many, tmp_path: P
         assert "the state in PostgreSQL" in (fleet.status["s0"].error or "")
 
 
-async def test_a_file_that_cannot_work_changes_nothing(many: Many) -> None:
+async def test_a_wrong_file_changes_nothing(many: Many) -> None:
     await many.start(2)
     fleet, reloader = kept(described(many, 'dest = "{name}"', "s0"))
     async with fleet:
@@ -98,7 +98,7 @@ async def test_a_file_that_cannot_work_changes_nothing(many: Many) -> None:
         assert fleet.status["s0"].phase is Phase.FOLLOWED
 
 
-async def test_a_handler_that_does_not_return_holds_up_no_other(
+async def test_a_handler_that_does_not_return_does_not_block_the_others(
     many: Many,
     hanging: Hanging,
     monkeypatch: pytest.MonkeyPatch,
@@ -130,7 +130,7 @@ async def test_limits_hold_from_the_next_start_on(
     assert "are read only when the command starts" in caplog.text
 
 
-async def test_a_file_is_read_again_when_that_is_asked_for(many: Many) -> None:
+async def test_a_file_is_read_again_on_request(many: Many) -> None:
     await many.start(1)
     configuration = described(many, 'dest = "{name}"', "s0")
     _, reloader = kept(configuration)
@@ -147,7 +147,7 @@ async def test_a_file_is_read_again_when_that_is_asked_for(many: Many) -> None:
         await loads.get()
 
 
-async def test_what_breaks_while_a_file_is_read_is_told_and_got_over(
+async def test_an_unexpected_error_while_reading_is_reported_and_survived(
     many: Many, caplog: pytest.LogCaptureFixture
 ) -> None:
     await many.start(1)

@@ -18,7 +18,7 @@ def document(entries: int) -> Document:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 12))))
-def test_what_was_had_last_is_kept_and_all_together_within_bounds(
+def test_the_latest_documents_are_kept_within_limits(
     puts: list[tuple[int, int]],
 ) -> None:
     kept = DocumentCache(documents=3, entries=10)
@@ -34,7 +34,7 @@ def test_what_was_had_last_is_kept_and_all_together_within_bounds(
         assert found.items() <= last.items()
 
 
-def test_what_is_asked_for_stays_longer_than_what_is_not() -> None:
+def test_a_document_that_is_used_stays_longer() -> None:
     kept = DocumentCache(documents=2, entries=100)
     kept.put("a", document(1), CONDITION)
     kept.put("b", document(1), CONDITION)
@@ -51,7 +51,7 @@ def test_a_document_without_a_validator_takes_the_place_of_the_one_before() -> N
     assert kept.get("a") is None
 
 
-def test_inline_content_counts_as_the_memory_that_it_takes() -> None:
+def test_inline_content_counts_as_its_memory() -> None:
     kept = DocumentCache(documents=100, entries=1_000)
     content = Link("alternate", "data:," + "x" * 1_000_000)
     inline = Document(Capability.CHANGE_LIST, (Resource("https://a.example/", links=(content,)),))

@@ -27,7 +27,7 @@ def test_a_line_begins_with_the_name_of_its_source(caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.usefixtures("of_a_source")
-def test_a_line_that_a_handler_logs_wrongly_is_not_its_end(
+def test_a_wrong_log_call_of_a_handler_does_not_end_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(caplog.handler, "level", logging.CRITICAL)  # it fails at such a line

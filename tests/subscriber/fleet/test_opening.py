@@ -27,7 +27,7 @@ async def test_a_state_that_another_thread_closed_is_free_again(tmp_path: Path) 
     DestinationState(tmp_path).close()
 
 
-async def test_who_is_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path: Path) -> None:
+async def test_a_task_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path: Path) -> None:
     gate = Barrier(2, timeout=PATIENCE)
 
     async def open_it() -> None:
@@ -46,7 +46,7 @@ async def test_who_is_cancelled_while_a_state_is_opened_leaves_it_free(tmp_path:
     DestinationState(tmp_path).close()
 
 
-async def test_who_is_cancelled_while_a_state_cannot_be_opened_is_cancelled(tmp_path: Path) -> None:
+async def test_a_task_cancelled_while_a_state_cannot_be_opened_is_cancelled(tmp_path: Path) -> None:
     gate = Barrier(2, timeout=PATIENCE)
 
     async def open_it() -> None:

@@ -22,7 +22,7 @@ BEHIND = FollowedSourceStatus(Phase.FOLLOWED, Status(resources=3, pending=2))
 WRONG = FollowedSourceStatus(Phase.FAILED, Status(), "https://a.example/: no answer\x1b[2J in time")
 
 
-def test_a_terminal_shows_first_what_has_to_be_looked_at() -> None:
+def test_a_terminal_shows_first_the_sources_that_need_attention() -> None:
     console = Console(width=100, record=True, file=StringIO())
     statuses = {f"well{n}": WELL for n in range(50)} | {"[red]behind": BEHIND, "wrong": WRONG}
     console.print(FleetView().display(statuses))
@@ -39,7 +39,7 @@ def test_the_last_line_in_a_terminal_leaves_room_for_a_ctrl_c() -> None:
     assert len(console.export_text().splitlines()[-1]) < 98
 
 
-def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_report_sources_that_fail_and_recover(capsys: pytest.CaptureFixture[str]) -> None:
     report = LineFollowReport(FleetView())
     report.show({"a": WELL, "b": WRONG})
     report.show({"a": WELL, "b": WRONG})
@@ -53,7 +53,7 @@ def test_lines_tell_who_gets_into_trouble_and_out_of_it(capsys: pytest.CaptureFi
     ]
 
 
-def test_json_tells_what_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_sources_that_changed(capsys: pytest.CaptureFixture[str]) -> None:
     report = JsonFollowReport(FleetView())
     for statuses in ({"a": WELL, "b": WRONG}, {"a": WELL, "b": WELL}, {"b": WELL}):
         report.show(statuses)

@@ -1,4 +1,4 @@
-"""Three ways that come and go, as `PushSubscription` opens and closes them: the state that one way gives."""
+"""Three endpoints that come and go in a `PushSubscription` lead to the state of a single one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Transport:
 
 
 class Kept(Mixed):
-    """A Destination whose ways a `PushSubscription` keeps; what the `PushSubscription` tells it is in order."""
+    """A Destination with a `PushSubscription`, which must call it in the right order."""
 
     def __init__(self, source: Source, destination: Destination, random: Random, most: int) -> None:
         super().__init__(source, destination)
@@ -187,7 +187,7 @@ async def live_through(kept: Kept, single: Destination, steps: list[tuple]) -> N
     broken=st.sampled_from([0.0, 0.3]),
     seed=st.integers(0, 2**16),
 )
-def test_whichever_ways_are_kept_while_they_come_and_go_the_state_is_that_of_one_way(
+def test_any_endpoints_that_come_and_go_lead_to_the_same_state_as_one_endpoint(
     source: Source, steps: list[tuple], most: int, broken: float, seed: int
 ) -> None:
     single = Destination(source, Random(seed))

@@ -1,4 +1,4 @@
-"""A `PushSubscription` on a clock that does not wait: what its ways tell, and what they should have told."""
+"""A `PushSubscription` on a virtual clock: what its endpoints receive, and should receive."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def both_up(kept: Kept) -> None:
     await asyncio.sleep(HOLD + 1)
 
 
-def test_a_way_that_tells_nothing_of_what_two_pulls_had_is_taken_for_lost() -> None:
+def test_an_endpoint_that_misses_the_changes_of_two_pulls_counts_as_lost() -> None:
     async def life(kept: Kept) -> None:
         kept.better.be_there()
         await asyncio.sleep(60)
@@ -142,7 +142,7 @@ def test_a_way_that_tells_nothing_of_what_two_pulls_had_is_taken_for_lost() -> N
     lived(life)
 
 
-def test_a_way_that_tells_it_soon_is_not_taken_for_lost() -> None:
+def test_an_endpoint_that_receives_them_soon_does_not_count_as_lost() -> None:
     async def life(kept: Kept) -> None:
         kept.better.be_there()
         await asyncio.sleep(60)
@@ -156,7 +156,7 @@ def test_a_way_that_tells_it_soon_is_not_taken_for_lost() -> None:
     lived(life)
 
 
-def test_a_pull_that_began_before_a_way_was_up_says_nothing_about_it() -> None:
+def test_a_pull_that_began_before_an_endpoint_was_up_proves_nothing() -> None:
     async def life(kept: Kept) -> None:
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(1)
@@ -170,7 +170,7 @@ def test_a_pull_that_began_before_a_way_was_up_says_nothing_about_it() -> None:
     lived(life)
 
 
-def test_the_only_way_that_tells_nothing_is_down_and_up_again_when_it_tells() -> None:
+def test_the_only_endpoint_is_down_while_it_receives_nothing() -> None:
     async def life(kept: Kept) -> None:
         kept.push.set_endpoints([kept.better.way])
         kept.better.be_there()
@@ -185,7 +185,7 @@ def test_the_only_way_that_tells_nothing_is_down_and_up_again_when_it_tells() ->
     lived(life)
 
 
-def test_a_worse_way_is_closed_at_once_when_the_better_one_tells_the_same() -> None:
+def test_a_worse_endpoint_is_closed_at_once_when_the_better_receives_the_same() -> None:
     async def life(kept: Kept) -> None:
         await both_up(kept)
         kept.worse.tell(1)
@@ -197,7 +197,7 @@ def test_a_worse_way_is_closed_at_once_when_the_better_one_tells_the_same() -> N
     lived(life)
 
 
-def test_what_was_known_before_is_no_sign_that_a_way_tells_anything() -> None:
+def test_changes_known_before_do_not_prove_that_an_endpoint_works() -> None:
     async def life(kept: Kept) -> None:
         await both_up(kept)
         kept.better.tell(0)
@@ -210,7 +210,7 @@ def test_what_was_known_before_is_no_sign_that_a_way_tells_anything() -> None:
     lived(life)
 
 
-def test_a_way_that_is_dropped_before_it_was_begun_with_is_not_joined() -> None:
+def test_an_endpoint_that_is_removed_before_it_is_opened_is_never_connected() -> None:
     async def life(kept: Kept) -> None:
         await asyncio.sleep(0)
         kept.push.set_endpoints([])
@@ -224,7 +224,7 @@ def test_a_way_that_is_dropped_before_it_was_begun_with_is_not_joined() -> None:
     lived(life)
 
 
-def test_what_is_lost_while_nothing_is_left_is_told_once() -> None:
+def test_the_loss_of_the_last_endpoint_is_reported_once() -> None:
     async def life(kept: Kept) -> None:
         kept.better.be_there()
         await asyncio.sleep(60)
@@ -239,7 +239,7 @@ def test_what_is_lost_while_nothing_is_left_is_told_once() -> None:
     lived(life)
 
 
-def test_a_way_that_never_comes_up_is_told_once_and_tried_again() -> None:
+def test_an_endpoint_that_never_comes_up_is_reported_once_and_retried() -> None:
     async def life(kept: Kept) -> None:
         refusing = Refusing("refusing")
         kept.push.set_endpoints([refusing.way])
@@ -251,7 +251,7 @@ def test_a_way_that_never_comes_up_is_told_once_and_tried_again() -> None:
     lived(life)
 
 
-def test_a_worse_way_to_the_same_hub_is_closed_once_the_better_one_has_held() -> None:
+def test_a_worse_endpoint_of_the_same_hub_is_closed_once_the_better_has_held() -> None:
     async def life(kept: Kept) -> None:
         kept.better, kept.worse = Hub("wss://hub.example/ws"), Hub("https://HUB.example:443/websub")
         kept.push.set_endpoints([kept.worse.way])

@@ -1,4 +1,4 @@
-"""Ways that can be had or not, around the real `EndpointPreference`, on a clock of the test's own."""
+"""Endpoints that can or cannot be reached, around the real `EndpointPreference`, on a test clock."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def test_hubs_by_https_come_first_and_others_keep_their_order(blog: Blog) 
     )
 
 
-async def test_a_topic_that_does_not_name_itself_is_where_it_is(blog: Blog) -> None:
+async def test_a_topic_without_a_self_link_is_its_own_url(blog: Blog) -> None:
     blog.link(hub="https://hub.example/")
     assert (await found(blog)).topic == blog.topic
     blog.moves["/blog"] = (301, "/elsewhere")
@@ -56,7 +56,7 @@ async def test_headers_and_body_complete_each_other(blog: Blog) -> None:
     assert await found(blog) == DiscoveredTopic("https://a.example/", ("https://hub.example/",))
 
 
-async def test_what_is_neither_page_nor_feed_is_not_searched(blog: Blog) -> None:
+async def test_a_body_that_is_neither_page_nor_feed_is_not_searched(blog: Blog) -> None:
     blog.link()
     blog.body, blog.type = SITEMAP, "text/plain"
     assert await found(blog) == DiscoveredTopic(blog.topic, ())

@@ -43,7 +43,7 @@ async def prolong(blog: Blog, desk: Desk) -> None:
     blog.lease = 1000
 
 
-async def test_what_came_before_is_pulled_at_once_and_when_the_hub_must_have_begun(
+async def test_earlier_changes_are_pulled_at_once_and_when_the_hub_must_have_begun(
     blog: Blog, desk: Desk
 ) -> None:
     async with desk.receiving(blog.topic) as recorder:
@@ -74,7 +74,7 @@ async def test_a_lease_is_renewed_early_with_another_callback_and_secret(
         assert recorder.ups == 1
 
 
-async def test_leases_are_renewed_at_the_hub_without_a_hole(
+async def test_leases_are_renewed_at_the_hub_without_a_gap(
     blog: Blog, desk: Desk, run_hub: RunHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     confirm = CallbackSubscription.verify
@@ -121,7 +121,7 @@ async def test_a_hub_that_renews_no_lease_is_lost_when_it_ends(blog: Blog) -> No
             await recorder.ended()
 
 
-async def test_a_silent_hub_is_asked_anew_and_stays_if_it_answers(blog: Blog) -> None:
+async def test_the_subscription_at_a_silent_hub_is_renewed_and_kept_if_it_answers(blog: Blog) -> None:
     async with (
         open_desk(replace(TERMS, quiet=0.05)) as desk,
         desk.receiving(blog.topic) as recorder,
@@ -140,7 +140,7 @@ async def test_a_silent_hub_that_is_gone_is_lost(blog: Blog) -> None:
 
 
 @given(st.lists(st.floats(0.001, 1000), max_size=20), st.floats(0.1, 100))
-def test_a_hub_is_asked_only_after_more_than_its_usual_silence(
+def test_a_subscription_is_renewed_only_after_more_than_the_usual_silence(
     waits: list[float], least: float
 ) -> None:
     now = 0.0
@@ -157,7 +157,7 @@ def test_a_hub_is_asked_only_after_more_than_its_usual_silence(
 # Which hub
 
 
-async def test_the_first_hub_that_lets_us_is_taken(blog: Blog, desk: Desk) -> None:
+async def test_the_first_hub_that_accepts_is_used(blog: Blog, desk: Desk) -> None:
     refusing = web.Application()
     server = Server(refusing)
     await server.start()
@@ -168,7 +168,7 @@ async def test_the_first_hub_that_lets_us_is_taken(blog: Blog, desk: Desk) -> No
     await server.stop()
 
 
-async def test_hubs_of_other_protocols_are_passed_over_and_https_comes_first(
+async def test_hubs_of_other_protocols_are_skipped_and_https_comes_first(
     blog: Blog, desk: Desk
 ) -> None:
     secure = "https://127.0.0.1:9/hub"  # nothing is there
@@ -182,7 +182,7 @@ async def test_hubs_of_other_protocols_are_passed_over_and_https_comes_first(
             pass
 
 
-async def test_a_topic_that_is_away_has_the_hubs_that_the_documents_name(
+async def test_the_hubs_of_the_documents_are_used_while_the_topic_is_away(
     blog: Blog, desk: Desk
 ) -> None:
     blog.moves["/blog"] = (503, "")
@@ -195,7 +195,7 @@ async def test_a_topic_that_is_away_has_the_hubs_that_the_documents_name(
             pass
 
 
-async def test_a_topic_that_names_no_hub_has_those_of_the_documents(blog: Blog, desk: Desk) -> None:
+async def test_the_hubs_of_the_documents_are_used_if_the_topic_names_none(blog: Blog, desk: Desk) -> None:
     blog.link(self=blog.topic + "?self")
     async with desk.receiving(blog.topic, (blog.hub,)):
         assert blog.requests[0]["hub.topic"] == blog.topic + "?self"
@@ -204,7 +204,7 @@ async def test_a_topic_that_names_no_hub_has_those_of_the_documents(blog: Blog, 
             pass
 
 
-async def test_a_hub_that_asks_to_be_left_alone_is_left_alone(blog: Blog, desk: Desk) -> None:
+async def test_a_hub_that_sends_retry_after_gets_no_requests_until_then(blog: Blog, desk: Desk) -> None:
     async def busy(request: web.Request) -> web.Response:
         return web.Response(status=429, headers={"Retry-After": "77"})
 
@@ -231,7 +231,7 @@ async def test_a_hub_at_a_private_address_is_refused(blog: Blog, desk: Desk) -> 
     assert blog.requests == []
 
 
-async def test_a_hub_that_leads_to_a_private_address_is_refused(blog: Blog, desk: Desk) -> None:
+async def test_a_hub_that_redirects_to_a_private_address_is_refused(blog: Blog, desk: Desk) -> None:
     blog.moves["/hub"] = (307, blog.hub.replace("127.0.0.1", "localhost") + "/inner")
     with pytest.raises(RefusedAddress, match="not public"):
         async with desk.receiving(blog.topic):
@@ -239,14 +239,14 @@ async def test_a_hub_that_leads_to_a_private_address_is_refused(blog: Blog, desk
     assert blog.requests == []
 
 
-async def test_a_hub_that_leads_round_in_circles_is_left(blog: Blog, desk: Desk) -> None:
+async def test_a_hub_that_redirects_in_a_circle_is_given_up(blog: Blog, desk: Desk) -> None:
     blog.moves["/hub"] = (308, blog.hub)
     with pytest.raises(Unavailable, match="redirects"):
         async with desk.receiving(blog.topic):
             pass
 
 
-async def test_see_other_is_no_place_to_send_a_form_to(blog: Blog, desk: Desk) -> None:
+async def test_a_form_is_not_sent_on_after_see_other(blog: Blog, desk: Desk) -> None:
     blog.moves["/hub"] = (303, blog.topic)
     with pytest.raises(Unavailable, match="303"):
         async with desk.receiving(blog.topic):
@@ -278,7 +278,7 @@ async def test_a_secret_that_is_sent_by_https_is_not_sent_on_by_http(
     assert blog.requests == []
 
 
-async def test_a_hub_is_left_though_we_gave_up_before_it_answered(blog: Blog, desk: Desk) -> None:
+async def test_a_subscription_that_timed_out_is_ended_at_the_hub(blog: Blog, desk: Desk) -> None:
     blog.answering.clear()
     async with Sessions(blog.topic) as sessions:
         transport = WebSubTransport(blog.topic, (), sessions=sessions, callbacks=desk.callbacks)
@@ -291,7 +291,7 @@ async def test_a_hub_is_left_though_we_gave_up_before_it_answered(blog: Blog, de
     assert len(desk.callbacks) == 0
 
 
-async def test_an_error_in_who_listens_is_not_taken_for_the_hubs(blog: Blog, desk: Desk) -> None:
+async def test_an_error_of_the_listener_does_not_count_as_one_of_the_hub(blog: Blog, desk: Desk) -> None:
     async with desk.receiving(blog.topic) as recorder:
         recorder.failure = ZeroDivisionError()
         await blog.publish(b"x")

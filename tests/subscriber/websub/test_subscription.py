@@ -39,7 +39,7 @@ def active() -> CallbackSubscription:
     return made
 
 
-def test_a_request_asks_for_the_lease_and_brings_the_secret() -> None:
+def test_a_request_has_the_lease_and_the_secret() -> None:
     assert subscription().request(SubscriptionMode.SUBSCRIBE, until=10) == {
         "hub.mode": "subscribe",
         "hub.topic": TOPIC,
@@ -70,7 +70,7 @@ def test_a_confirmed_subscription_is_active_until_the_lease_ends() -> None:
         ({}, 1),
     ],
 )
-def test_a_question_about_something_else_or_too_late_is_not_confirmed(
+def test_a_wrong_or_late_verification_is_not_confirmed(
     asked: dict[str, str], now: float
 ) -> None:
     made = subscription()
@@ -89,14 +89,14 @@ def test_a_question_about_something_else_or_too_late_is_not_confirmed(
         (question(challenge="x" * 5000), f"with hub.challenge='{'x' * 100}'"),
     ],
 )
-def test_what_was_wrong_with_a_question_is_remembered(asked: dict[str, str], what: str) -> None:
+def test_the_wrong_parameter_of_a_verification_is_stored(asked: dict[str, str], what: str) -> None:
     made = subscription()
     made.request(SubscriptionMode.SUBSCRIBE, until=10)
     assert made.verify(asked, 1) is None
     assert made.refused == what
 
 
-def test_nothing_is_confirmed_that_was_not_asked_for() -> None:
+def test_nothing_is_confirmed_without_a_request() -> None:
     made = subscription()
     assert made.verify(question(), now=0) is None
     assert made.verify(question(mode="denied"), now=0) is None
@@ -111,7 +111,7 @@ def test_an_active_subscription_is_confirmed_again_for_a_while_only() -> None:
     assert made.is_active
 
 
-def test_a_lease_that_is_not_said_is_the_one_that_was_asked_for() -> None:
+def test_a_missing_lease_counts_as_the_requested_one() -> None:
     made = subscription()
     made.request(SubscriptionMode.SUBSCRIBE, until=10)
     asked = question()
@@ -120,7 +120,7 @@ def test_a_lease_that_is_not_said_is_the_one_that_was_asked_for() -> None:
     assert made.expires == 101
 
 
-def test_leaving_takes_content_until_it_is_confirmed() -> None:
+def test_content_is_accepted_until_the_unsubscription_is_confirmed() -> None:
     made = active()
     form = made.request(SubscriptionMode.UNSUBSCRIBE, until=20)
     assert "hub.secret" not in form
@@ -132,7 +132,7 @@ def test_leaving_takes_content_until_it_is_confirmed() -> None:
     assert made.verify(question(mode="unsubscribe"), now=12) is None
 
 
-def test_what_was_never_active_is_over_when_it_is_left() -> None:
+def test_a_subscription_that_was_never_active_ends_at_once() -> None:
     made = subscription()
     made.request(SubscriptionMode.SUBSCRIBE, until=10)
     made.request(SubscriptionMode.UNSUBSCRIBE, until=20)
@@ -159,7 +159,7 @@ def test_content_before_the_hub_was_answered_is_too_early() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_content_is_taken_with_a_signature_of_a_method_that_is_taken(method: str) -> None:
+def test_content_needs_a_signature_by_an_accepted_method(method: str) -> None:
     made = active()
     verdict = CallbackDecision.WEAK if method == "sha1" else CallbackDecision.ACCEPTED
     assert made.decide(signature(SECRET, BODY, method), BODY) is verdict
@@ -191,7 +191,7 @@ def queries() -> st.SearchStrategy[dict[str, str]]:
 
 
 @given(st.lists(queries()), st.binary(), st.text())
-def test_nothing_that_is_sent_makes_a_subscription(
+def test_no_request_from_outside_makes_a_subscription(
     asked: list[dict[str, str]], body: bytes, header: str
 ) -> None:
     made = subscription()

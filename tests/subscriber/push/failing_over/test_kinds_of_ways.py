@@ -1,4 +1,4 @@
-"""All kinds of ways, each in the place of a better one."""
+"""All kinds of transports, each in place of a better one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.subscriber.websub.blog import open_blog
 from tests.subscriber.websub.desk import TERMS, Desk, open_desk
 
 
-async def test_a_hub_of_websub_is_taken_leave_of_when_a_better_way_is_back(
+async def test_a_websub_subscription_ends_when_a_better_transport_is_back(
     source: SmallSource, hub: SmallHub, destination: Destination, tmp_path: Path
 ) -> None:
     settings = {"port": 0, "data": str(tmp_path / "hub"), "allow_private_addresses": True}
@@ -68,7 +68,7 @@ async def test_stopping_while_one_hub_hangs_and_another_has_not_answered_takes_n
         blog.answering.set()
 
 
-async def test_each_way_takes_over_from_the_better_one_and_gives_back_to_it(
+async def test_each_transport_takes_over_from_the_better_one_until_it_is_back(
     source: SmallSource,
     hub: SmallHub,
     mosquitto: Mosquitto,

@@ -27,7 +27,7 @@ from tests.subscriber.push.failing_over.scene import (
 from tests.subscriber.source import SmallSource, status
 
 
-async def test_a_hub_that_the_source_does_not_reach_is_told_from_the_lists(
+async def test_the_lists_reveal_a_hub_that_the_source_does_not_reach(
     source: SmallSource,
     two: list[SmallHub],
     destination: Destination,
@@ -81,7 +81,7 @@ async def test_after_a_loss_the_lists_are_polled_until_push_brings_something_new
         assert source.gets[LIST] <= 2
 
 
-async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
+async def test_the_lists_are_polled_as_without_push_where_the_only_hub_is_silent(
     source: SmallSource,
     hub: SmallHub,
     destination: Destination,
@@ -103,7 +103,7 @@ async def test_polls_come_as_without_push_where_the_one_hub_tells_nothing(
 
 
 @pytest.mark.parametrize("tell", [beat, sum_up])
-async def test_polls_come_as_without_push_where_heartbeats_stop(
+async def test_the_lists_are_polled_as_without_push_where_heartbeats_stop(
     tell: Callable[[SmallSource, SmallHub], Awaitable[None]],
     source: SmallSource,
     hub: SmallHub,
@@ -121,7 +121,7 @@ async def test_polls_come_as_without_push_where_heartbeats_stop(
         assert len(hub.sockets) == 1
 
 
-async def test_what_is_offered_is_looked_at_soon_where_heartbeats_stop(
+async def test_the_offer_is_read_soon_where_heartbeats_stop(
     source: SmallSource,
     hub: SmallHub,
     other: SmallHub,

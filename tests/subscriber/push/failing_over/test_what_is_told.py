@@ -1,4 +1,4 @@
-"""What an application is told of its ways."""
+"""The events that an application receives about its endpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ways(events: list[Event]) -> list[Event]:
     return [one for one in events if isinstance(one, PushUp | PushDown)]
 
 
-async def test_an_application_is_told_how_it_stands(
+async def test_an_application_receives_events_about_its_endpoints(
     source: SmallSource, two: list[SmallHub], destination: Destination
 ) -> None:
     hub, other = two
@@ -74,7 +74,7 @@ async def test_an_application_is_told_how_it_stands(
     assert ways(events)[-1] == PushDown(Via.WEBSOCKET, hub.url, topic, "", 0)
 
 
-async def test_what_hears_of_events_may_fail_and_may_stop(
+async def test_an_event_handler_may_fail_and_may_stop_the_subscriber(
     source: SmallSource,
     two: list[SmallHub],
     destination: Destination,
