@@ -14,8 +14,7 @@ from rsnotify.format.vocabulary import ChangeType
 from rsnotify.runtime.config.files import decode_settings
 from rsnotify_subscriber import Via
 from rsnotify_subscriber.fleet.configuration import FleetConfiguration, FollowedSource
-from rsnotify_subscriber.fleet.parsing import load
-from rsnotify_subscriber.fleet.parsing import parse
+from rsnotify_subscriber.fleet.parsing import load, parse
 from rsnotify_subscriber.fleet.reloading import configuration_change
 
 PATH = "/etc/rsnotify/fleet.toml"
