@@ -130,7 +130,7 @@ def _fault(info: ZipInfo) -> str | None:
 
 
 def _check_overlaps(infos: list[ZipInfo], end: int) -> None:
-    """Refuse members that share bytes: a small package could inflate without bound that way.
+    """Refuse members that share bytes, as those of decompression bombs do.
 
     Raises:
         BadZipFile: They do.

@@ -52,8 +52,8 @@ async def find_offer(fetcher: Fetcher, uri: str) -> Offer:
 
 def base_of(offer: Offer) -> str:
     """Return the URI, ending in `/`, of the folder in which the documents of a set are."""
-    ways = [way.uri for way in resource_documents(offer) + change_documents(offer)]
-    return resolve(offer.capability_list or next(iter(ways), ""), ".")
+    documents = [one.uri for one in resource_documents(offer) + change_documents(offer)]
+    return resolve(offer.capability_list or next(iter(documents), ""), ".")
 
 
 class OfferDiscovery:

@@ -14,7 +14,7 @@ _PIECE = 65_536
 #: have more bytes than their content, whereas one of empty members or blocks would never end.
 _WITHOUT_CONTENT = 1_000_000
 _GZIP_MAGIC = b"\x1f\x8b"
-_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, told apart by zlib itself
+_ANY_HEADER = 32 + zlib.MAX_WBITS  # gzip or zlib, which zlib distinguishes itself
 
 
 class Inflater:

@@ -95,7 +95,9 @@ run(main, ForcedShutdown(lambda: "left behind", 0.01))
 """
 
 
-async def test_a_process_that_hangs_ends_after_a_while_without_a_second_signal(tmp_path: Path) -> None:
+async def test_a_process_that_hangs_ends_after_a_while_without_a_second_signal(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", PROGRAM]
     done = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=False

@@ -74,7 +74,9 @@ async def test_the_states_of_several_sources_are_in_one_database(
     )
 
 
-async def test_a_database_that_is_away_does_not_block_the_others(many: Many, tmp_path: Path) -> None:
+async def test_a_database_that_is_away_does_not_block_the_others(
+    many: Many, tmp_path: Path
+) -> None:
     await many.start(2)
     away = f'handler = "{__name__}:Counting"\npostgresql = "host={tmp_path} user=nobody"'
     fleet, _ = kept(described(many, away, "s0"))

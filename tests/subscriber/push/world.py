@@ -1,4 +1,4 @@
-"""Endpoints that can or cannot be reached, around the real `EndpointPreference`, on a test clock."""
+"""Endpoints that can or cannot be reached, with a real `EndpointPreference` and a test clock."""
 
 from __future__ import annotations
 

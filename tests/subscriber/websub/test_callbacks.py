@@ -115,7 +115,9 @@ async def test_many_subscriptions_share_the_callbacks_and_leave_nothing(
     assert len(desk.callbacks) == len(blog.confirmed) == 0
 
 
-async def test_the_callback_determines_the_topic_of_content_and_not_its_links(desk: Desk, blog: Blog) -> None:
+async def test_the_callback_determines_the_topic_of_content_and_not_its_links(
+    desk: Desk, blog: Blog
+) -> None:
     async with desk.receiving(blog.topic) as one, desk.receiving(blog.topic) as other:
         callback, form = list(blog.confirmed.items())[1]
         link = '<https://other.example/>; rel="self", <https://other.example/hub>; rel="hub"'
@@ -143,7 +145,9 @@ async def test_a_denial_ends_the_subscription_with_its_reason(desk: Desk, blog: 
     assert len(desk.callbacks) == 0
 
 
-async def test_a_hub_with_a_method_that_is_not_accepted_is_left_with_a_reason(desk: Desk, blog: Blog) -> None:
+async def test_a_hub_with_a_method_that_is_not_accepted_is_left_with_a_reason(
+    desk: Desk, blog: Blog
+) -> None:
     async with desk.receiving(blog.topic) as recorder:
         assert await blog.publish(b"x", signed="sha1") == [403]
         with pytest.raises(Unavailable, match="signs with sha1, which is not accepted"):

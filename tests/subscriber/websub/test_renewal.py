@@ -121,7 +121,9 @@ async def test_a_hub_that_renews_no_lease_is_lost_when_it_ends(blog: Blog) -> No
             await recorder.ended()
 
 
-async def test_the_subscription_at_a_silent_hub_is_renewed_and_kept_if_it_answers(blog: Blog) -> None:
+async def test_the_subscription_at_a_silent_hub_is_renewed_and_kept_if_it_answers(
+    blog: Blog,
+) -> None:
     async with (
         open_desk(replace(TERMS, quiet=0.05)) as desk,
         desk.receiving(blog.topic) as recorder,
@@ -195,7 +197,9 @@ async def test_the_hubs_of_the_documents_are_used_while_the_topic_is_away(
             pass
 
 
-async def test_the_hubs_of_the_documents_are_used_if_the_topic_names_none(blog: Blog, desk: Desk) -> None:
+async def test_the_hubs_of_the_documents_are_used_if_the_topic_names_none(
+    blog: Blog, desk: Desk
+) -> None:
     blog.link(self=blog.topic + "?self")
     async with desk.receiving(blog.topic, (blog.hub,)):
         assert blog.requests[0]["hub.topic"] == blog.topic + "?self"
@@ -204,7 +208,9 @@ async def test_the_hubs_of_the_documents_are_used_if_the_topic_names_none(blog: 
             pass
 
 
-async def test_a_hub_that_sends_retry_after_gets_no_requests_until_then(blog: Blog, desk: Desk) -> None:
+async def test_a_hub_that_sends_retry_after_gets_no_requests_until_then(
+    blog: Blog, desk: Desk
+) -> None:
     async def busy(request: web.Request) -> web.Response:
         return web.Response(status=429, headers={"Retry-After": "77"})
 
@@ -291,7 +297,9 @@ async def test_a_subscription_that_timed_out_is_ended_at_the_hub(blog: Blog, des
     assert len(desk.callbacks) == 0
 
 
-async def test_an_error_of_the_listener_does_not_count_as_one_of_the_hub(blog: Blog, desk: Desk) -> None:
+async def test_an_error_of_the_listener_does_not_count_as_one_of_the_hub(
+    blog: Blog, desk: Desk
+) -> None:
     async with desk.receiving(blog.topic) as recorder:
         recorder.failure = ZeroDivisionError()
         await blog.publish(b"x")

@@ -70,9 +70,7 @@ def test_a_confirmed_subscription_is_active_until_the_lease_ends() -> None:
         ({}, 1),
     ],
 )
-def test_a_wrong_or_late_verification_is_not_confirmed(
-    asked: dict[str, str], now: float
-) -> None:
+def test_a_wrong_or_late_verification_is_not_confirmed(asked: dict[str, str], now: float) -> None:
     made = subscription()
     made.request(SubscriptionMode.SUBSCRIBE, until=10)
     assert made.verify(asked, now) is None
