@@ -24,7 +24,7 @@ from small_sources import RESOURCES
 from rsnotify.runtime.open_files import allow_files
 from rsnotify.runtime.processes import Process, free_port
 from rsnotify_subscriber import Fleet, FolderMirror, Subscriber
-from rsnotify_subscriber.fleet import SourceStatus, totals
+from rsnotify_subscriber.fleet import FollowedSourceStatus, totals
 
 SOURCES = 300
 #: Seconds that anything here may take.
@@ -60,7 +60,7 @@ async def measure(name: str, what: Callable[[], Awaitable[object]]) -> None:
     print(f"  {name:18} {time.monotonic() - began:6.1f} s {counted()}", flush=True)
 
 
-def all_pushed(sources: Mapping[str, SourceStatus]) -> bool:
+def all_pushed(sources: Mapping[str, FollowedSourceStatus]) -> bool:
     sums = totals(sources)
     return sums.level == sums.pushed == sums.sources
 

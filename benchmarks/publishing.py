@@ -20,7 +20,7 @@ from statistics import median
 import aiohttp
 
 from rsnotify.runtime.processes import Process, free_port
-from rsnotify_subscriber import Received, Subscriber
+from rsnotify_subscriber import FollowOptions, Received, Subscriber
 
 SETS = 300
 FILES = 5
@@ -64,7 +64,9 @@ class Copy:
     def __init__(self, url: str, folder: Path) -> None:
         self._came = asyncio.Event()
         self._at = 0.0
-        self.subscriber = Subscriber(url, self._take, state=folder, allow_private_addresses=True)
+        self.subscriber = Subscriber(
+            url, self._take, state=folder, options=FollowOptions(allow_private_addresses=True)
+        )
 
     async def _take(self, change: Received) -> None:
         self._at = time.monotonic()

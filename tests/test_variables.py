@@ -15,7 +15,7 @@ from rsnotify.errors import ConfigurationError
 from rsnotify.runtime.folder_roles import check_role
 from rsnotify_hub.log.sqlite_store import SqliteStore
 from rsnotify_publisher import Publisher
-from rsnotify_subscriber.storing.sqlite import SQLiteFolder
+from rsnotify_subscriber.storage.sqlite import SQLiteFolder
 from tests.hub.helpers import Clock
 from tests.hub.storing import FOREVER
 

@@ -37,7 +37,7 @@ from rsnotify_publisher import Options, Publisher
 from rsnotify_publisher.folder.file_names import FileNames
 from rsnotify_publisher.folder.server import PublishedFolder, server
 from rsnotify_subscriber import default_state
-from rsnotify_subscriber.state import State
+from rsnotify_subscriber.storage.state import DestinationState
 from tests.end_to_end import history
 
 #: The rungs in the order in which they are tried.
@@ -183,7 +183,7 @@ class Destination:
         folder = default_state(self.folder)
         if not folder.exists():
             return None
-        state = State(folder)
+        state = DestinationState(folder)
         progress = state.progress()
         state.close()
         return progress.confirmed if progress else None

@@ -18,7 +18,7 @@ from rsnotify.sync.pace import Pace
 from rsnotify_hub.application import serve
 from rsnotify_hub.config.loading import load_configuration
 from rsnotify_publisher import Publisher, application
-from rsnotify_subscriber import Brokered, FolderMirror, PushState, Subscriber, Via
+from rsnotify_subscriber import FolderMirror, FollowOptions, MqttOptions, PushState, Subscriber, Via
 from tests.mosquitto import Mosquitto
 from tests.publisher.helpers import PATIENCE, QUICK
 
@@ -88,10 +88,12 @@ async def following(
         source.base,
         FolderMirror(folder / "mirror"),
         state=folder / "state",
-        via=via,
-        pace=PACE,
-        selection=Selection(only=(source.base + "maps/",)),
-        mqtt=Brokered(url=broker.url, login=LOGIN) if via is Via.MQTT else Brokered(),
+        options=FollowOptions(
+            via=via,
+            pace=PACE,
+            selection=Selection(only=(source.base + "maps/",)),
+            mqtt=MqttOptions(url=broker.url, login=LOGIN) if via is Via.MQTT else MqttOptions(),
+        ),
     ) as subscriber:
         async with asyncio.timeout(PATIENCE):
             await subscriber.until(lambda status: status.level)
