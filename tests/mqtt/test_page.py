@@ -8,7 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from rsnotify_hub.settings.loading import load_configuration
+from rsnotify_hub.config.loading import load_configuration
 
 from rsnotify.runtime.mqtt.topics import channel_topic
 from tests.certificates import Authority
