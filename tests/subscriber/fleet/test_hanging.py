@@ -84,14 +84,14 @@ async def test_one_signal_ends_what_hangs_nowhere(many: Many) -> None:
 PROGRAM = """
 import asyncio, os, signal, threading
 from rsnotify.runtime.cli.running import run
-from rsnotify.runtime.cli.forced_shutdown import Leaving
+from rsnotify.runtime.cli.forced_shutdown import ForcedShutdown
 
 async def main(stop):
     os.kill(os.getpid(), signal.SIGTERM)
     await stop.wait()
     threading.Event().wait()
 
-run(main, Leaving(lambda: "left behind", 0.01))
+run(main, ForcedShutdown(lambda: "left behind", 0.01))
 """
 
 
